@@ -55,10 +55,7 @@ def test_the_list_knows_what_a_user_meets(list_strings: Any, tmp_path: Path) -> 
         'def rule(n: int) -> int:\n    """pp needs tp.\n\n    More."""\n'
         'NOTE = "needs tp_size"\n'
     )
-    assert list_strings.texts_in(source) == [
-        (6, "row {n:.1f} of the page"),
-        (11, "needs tp_size"),
-    ]
+    assert list_strings.texts_in(source) == [(6, "row {n:.1f} of the page"), (11, "needs tp_size")]
     table = tmp_path / "a.yaml"
     table.write_text("key: one\nwhy: >-\n  two words,\n  and more\n")
     assert list_strings.texts_in(table) == [(2, "two words, and more")]

@@ -11,17 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from advisor.answer.answer import (
-    Basis,
-    CalibrationNote,
-    Measured,
-    Optimum,
-    Remedy,
-    SearchNote,
-    TimeLine,
-    Toss,
-    Verification,
-)
+from advisor.answer import answer
 from advisor.answer.evaluation import StageMemory, TimeBreakdown
 from advisor.answer.notebook import NotebookTable, notebook_html
 from advisor.base.errors import UserError, require
@@ -193,9 +183,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
     mfu: float
     hfu: float
     recompute_overhead: float
-    verification: Verification | None = None
-    basis: Basis = Basis.SHIPPED
-    measured: Measured | None = None
+    verification: answer.Verification | None = None
+    basis: answer.Basis = answer.Basis.SHIPPED
+    measured: answer.Measured | None = None
     flags: dict[str, str]
     job_flags: dict[str, str] = field(default_factory=dict)
 
@@ -252,7 +242,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     rank: int
     memory: tuple[MemoryShare, ...]
-    time: tuple[TimeLine, ...]
+    time: tuple[answer.TimeLine, ...]
 
 
 class ReadOption(Struct, frozen=True, kw_only=True):
@@ -321,22 +311,22 @@ class Advice(Struct, frozen=True, kw_only=True):
     job: AdvisedJob
     assumptions: tuple[str, ...]
     evaluated: int
-    calibration: CalibrationNote
+    calibration: answer.CalibrationNote
     candidates: tuple[Candidate, ...]
     rejected: tuple[RejectedSetting, ...]
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[answer.Remedy, ...]
     verdict: str = ""
     job_flags: dict[str, str] = field(default_factory=dict)
     recipe: RecipeNote = RecipeNote()
     origin: dict[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
-    toss: Toss | None = None
+    toss: answer.Toss | None = None
     explain: Explanation | None = None
     read_from: ReadFile | None = None
-    optimum: Optimum | None = None
+    optimum: answer.Optimum | None = None
     stopped: bool = False
     fastest_found: FastestFound | None = None
-    search: SearchNote | None = None
+    search: answer.SearchNote | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -477,7 +467,7 @@ def _layout(candidate: Candidate, others: Sequence[Candidate]) -> str:
     return " ".join(filter(None, words))
 
 
-def _remedy(remedy: Remedy) -> str:
+def _remedy(remedy: answer.Remedy) -> str:
     sign = "-" if remedy.effect_bytes <= 0 else "+"
     slower = f"{remedy.effect_seconds * 1e3:+.0f} ms per step"
     return f"{remedy.change}: {sign}{abs(remedy.effect_bytes) / GIB:.1f} GiB, {slower}"

@@ -11,26 +11,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.base import limits
 from advisor.base.errors import DocumentError, UserError
 from advisor.base.fields import show, show_path
-from advisor.base.limits import (
-    MOST_CONFIG_BYTES,
-    MOST_DEPTH,
-    MOST_DIGITS,
-    MOST_JSON_BYTES,
-    MOST_JSON_VALUES,
-    MOST_TEXT_BYTES,
-)
 
-_TOO_DEEP: Final = f"nests deeper than {MOST_DEPTH} levels"
-_TOO_LONG: Final = f"a number of more than {MOST_DIGITS} digits"
+_TOO_DEEP: Final = f"nests deeper than {limits.MOST_DEPTH} levels"
+_TOO_LONG: Final = f"a number of more than {limits.MOST_DIGITS} digits"
 
 
 class _RefusedError(ValueError):
     """What is wrong with a document, without its place."""
 
 
-def read_text(path: Path, most: int = MOST_TEXT_BYTES) -> str:
+def read_text(path: Path, most: int = limits.MOST_TEXT_BYTES) -> str:
     """The text of a file of at most `most` bytes: UTF-8, or UTF-16 that says so, as PowerShell
     redirects it."""
     refuse_endless(path, "file")
@@ -54,7 +47,7 @@ def read_text(path: Path, most: int = MOST_TEXT_BYTES) -> str:
 
 def read_yaml(source: Path | str, file: object = "text") -> dict[str, Any]:
     """The mapping in a file, or in a text that is called `file`."""
-    text, file = _text_of(source, file, MOST_CONFIG_BYTES)
+    text, file = _text_of(source, file, limits.MOST_CONFIG_BYTES)
     from advisor.base.yaml_tree import read_yaml_tree
 
     try:
@@ -66,7 +59,7 @@ def read_yaml(source: Path | str, file: object = "text") -> dict[str, Any]:
 
 def read_json(source: Path | str, file: object = "text") -> dict[str, Any]:
     """The object in a file, or in a text that is called `file`."""
-    text, file = _text_of(source, file, MOST_JSON_BYTES)
+    text, file = _text_of(source, file, limits.MOST_JSON_BYTES)
     try:
         values = parse_json(text)
     except DocumentError as error:
@@ -88,8 +81,8 @@ def parse_json(text: str, *, foreign: bool = False) -> Any:
         "parse_constant": _constant,
     }
     try:
-        if text.count(",") + text.count("[") + text.count("{") > MOST_JSON_VALUES:
-            raise DocumentError(f"more than {MOST_JSON_VALUES:,} values", beyond=True)
+        if text.count(",") + text.count("[") + text.count("{") > limits.MOST_JSON_VALUES:
+            raise DocumentError(f"more than {limits.MOST_JSON_VALUES:,} values", beyond=True)
         values = json.loads(text, **({} if foreign else hooks))
         if _too_deep(values):
             raise _RefusedError(_TOO_DEEP)
@@ -110,7 +103,7 @@ def read_json_lines(path: Path, *, skip_broken: bool = False) -> tuple[dict[str,
     """The objects in a file that has one on each line; of a last line without end, which a kill cut
     short, nothing. skip_broken: lines that hold none are passed over."""
     found = []
-    lines = read_text(path, MOST_JSON_BYTES).split("\n")
+    lines = read_text(path, limits.MOST_JSON_BYTES).split("\n")
     for number, line in enumerate(lines[:-1], start=1):
         try:
             found.append(read_json(line, f"{path}:{number}"))
@@ -125,7 +118,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        if max(piece.count(".") for piece in re.split(_BETWEEN_KEYS, text)) > MOST_DEPTH:
+        if max(piece.count(".") for piece in re.split(_BETWEEN_KEYS, text)) > limits.MOST_DEPTH:
             raise _RefusedError(_TOO_DEEP)  # tomllib takes the square of a dotted key's length
         values = tomllib.loads(text)
         if _too_deep(values):
@@ -136,7 +129,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise
     except (ValueError, ArithmeticError) as error:  # Python's own limit of an integer's digits
         raise _RefusedError(_TOO_LONG if "digits" in str(error) else str(error)) from None
-    if any(isinstance(one, int) and abs(one) >= 10**MOST_DIGITS for one in _scalars(values)):
+    if any(isinstance(one, int) and abs(one) >= 10**limits.MOST_DIGITS for one in _scalars(values)):
         raise _RefusedError(_TOO_LONG)
     return values
 
@@ -193,7 +186,7 @@ def _children(node: Any) -> Iterable[Any]:
 def _too_deep(values: object) -> bool:
     """Whether lists and mappings nest deeper than `MOST_DEPTH`, level by level."""
     level = [values] if isinstance(values, dict | list) else []
-    for _ in range(MOST_DEPTH):
+    for _ in range(limits.MOST_DEPTH):
         level = [c for node in level for c in _children(node) if isinstance(c, dict | list)]
         if not level:
             return False
@@ -217,7 +210,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int:
-    if len(text) > MOST_DIGITS:
+    if len(text) > limits.MOST_DIGITS:
         raise _RefusedError(_TOO_LONG)
     return int(text)
 
@@ -235,7 +228,7 @@ def _constant(text: str) -> float:
 
 def _placed(text: str, error: Exception) -> DocumentError:
     """The fault with its place, which hooks do not know: JSON is nearly YAML, whose reader does."""
-    if len(text) <= MOST_CONFIG_BYTES:
+    if len(text) <= limits.MOST_CONFIG_BYTES:
         from advisor.base.yaml_tree import read_yaml_tree
 
         try:

@@ -14,17 +14,8 @@ from msgspec import Struct
 from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
+from advisor.frameworks import part_types
 from advisor.frameworks.own_options import refuse_options
-from advisor.frameworks.part_types import (
-    Decisions,
-    Degrees,
-    FixedMemory,
-    JobChange,
-    JobEvaluator,
-    LayerSplits,
-    RulesOverview,
-    Solved,
-)
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -54,7 +45,7 @@ class RecomputeSettings(ABC):
         """Why no training comes of `setting` in `job`; empty for a legal setting."""
 
     @abstractmethod
-    def rules_overview(self, version: str) -> RulesOverview:
+    def rules_overview(self, version: str) -> part_types.RulesOverview:
         """What a release takes, and every rule of it."""
 
     def check_job(self, job: Job) -> tuple[Rejection, ...]:
@@ -87,7 +78,7 @@ class JobSupport(ABC):
 
     framework: str
     own_options: tuple[str, ...] = ()
-    degrees: Degrees = Degrees()
+    degrees: part_types.Degrees = part_types.Degrees()
 
     @abstractmethod
     def version(self, text: str, model: ModelSpec | None = None) -> str:
@@ -124,11 +115,11 @@ class JobSupport(ABC):
         """Raise UserError on options of the job that the framework or its release has not."""
         refuse_options(config, self.framework, self.own_options)
 
-    def splits(self, config: JobConfig) -> LayerSplits:
+    def splits(self, config: JobConfig) -> part_types.LayerSplits:
         """How its release can be set to split layers that PP does not divide."""
-        return LayerSplits()
+        return part_types.LayerSplits()
 
-    def job_changes(self, job: Job) -> Iterator[JobChange]:
+    def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
         """Changes of its own options by which the job may need less memory or time."""
         return iter(())
 
@@ -145,7 +136,7 @@ class MemoryModel(ABC):
     @abstractmethod
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
-    ) -> FixedMemory:
+    ) -> part_types.FixedMemory:
         """Memory of one stage except its activations."""
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
@@ -248,12 +239,12 @@ class HarnessRuns:
 class OptimumSpace:
     """What `--search optimum` may decide beyond the menu of settings."""
 
-    def decisions(self, job: Job) -> Decisions | None:
+    def decisions(self, job: Job) -> part_types.Decisions | None:
         """All settings of the job that it can say, for a search over them, micro batches and
         splits of the layers; None where the menu is all."""
         return None
 
-    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+    def solved(self, evaluator: part_types.JobEvaluator) -> part_types.Solved | None:
         """The optimum of one job by the framework's own solver; None where it has none."""
         return None
 

@@ -11,17 +11,7 @@ from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.layers.weights import embedding_weights
-from advisor.memory.chunk_units import (
-    GRADIENT,
-    INPUT,
-    STRIDE,
-    Request,
-    Unit,
-    keeps_input,
-    rows_of,
-    unit_of,
-    unit_requests,
-)
+from advisor.memory import chunk_units
 from advisor.memory.events import Peak, Segment, highest, in_a_row
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import Role
@@ -77,8 +67,8 @@ def chunk_footprint(
     """
     if working_set is not None:
         shape = working_set.with_gradients(shape)
-    units = rows_of(shape, plan, first, last, working_set)
-    rows = [*_rows((unit_of(shape, *row), copies) for row, copies in units)]
+    units = chunk_units.rows_of(shape, plan, first, last, working_set)
+    rows = [*_rows((chunk_units.unit_of(shape, *row), copies) for row, copies in units)]
     mask = attention_mask.num_bytes
     kept_mask = mask if _keeps_mask(plan) else 0
     kept = sum(copies * unit.kept for unit, copies, _ in rows) + kept_mask
@@ -107,12 +97,12 @@ def chunk_footprint(
     )
 
 
-_Row = tuple[Unit, int, int]
+_Row = tuple[chunk_units.Unit, int, int]
 """A unit, how many equal ones follow each other, and the bytes that are next to each of them: what
 the one before has on its way to the host, or back."""
 
 
-def _rows(units: Iterable[tuple[Unit, int]]) -> Iterator[_Row]:
+def _rows(units: Iterable[tuple[chunk_units.Unit, int]]) -> Iterator[_Row]:
     """The last layer's copies are waited for, ahead of the head."""
     copied = 0
     for unit, copies in units:
@@ -165,7 +155,9 @@ def _backward(
 def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     """The embedding's output where a variable holds it next to the layers, and the first one does
     not keep it anyway."""
-    if not family_of(shape.model).holds_embedding or keeps_input(shape, plan.segments[0]):
+    if not family_of(shape.model).holds_embedding or chunk_units.keeps_input(
+        shape, plan.segments[0]
+    ):
         return 0
     return shape.hidden(LAYER_INPUT).num_bytes
 
@@ -209,7 +201,7 @@ def _predicts(plan: RecomputePlan) -> bool:
     return any(kind.role is Role.MULTI_TOKEN_PREDICTION for kind in layers)
 
 
-Requests = tuple[tuple[int, tuple[Request, ...]], ...]
+Requests = tuple[tuple[int, tuple[chunk_units.Request, ...]], ...]
 """Those of each unit in order, with what its place adds to the numbers of names."""
 
 
@@ -233,16 +225,16 @@ def chunk_trace(
     """Requests of a chunk under `plan`, whose units chunk_footprint folds; what the chunk holds
     itself is left out. `first` holds the embedding, `last` norm, head and loss. working_set: what
     is gathered and reduced next to each unit, and what it leaves."""
-    rows = rows_of(shape, plan, first, last, working_set)
-    units = [unit_requests(shape, *row) for row, copies in rows for _ in range(copies)]
-    there = [(place * STRIDE, forward) for place, (forward, _, _) in enumerate(units)]
-    back = [(place * STRIDE, backward) for place, (_, backward, _) in enumerate(units)]
-    hidden, end = shape.hidden(LAYER_INPUT).num_bytes, len(units) * STRIDE
-    input_gone, gradient_gone = ((INPUT, 0),), ((GRADIENT, 0),)
+    rows = chunk_units.rows_of(shape, plan, first, last, working_set)
+    units = [chunk_units.unit_requests(shape, *row) for row, copies in rows for _ in range(copies)]
+    there = [(place * chunk_units.STRIDE, forward) for place, (forward, _, _) in enumerate(units)]
+    back = [(place * chunk_units.STRIDE, backward) for place, (_, backward, _) in enumerate(units)]
+    hidden, end = shape.hidden(LAYER_INPUT).num_bytes, len(units) * chunk_units.STRIDE
+    input_gone, gradient_gone = ((chunk_units.INPUT, 0),), ((chunk_units.GRADIENT, 0),)
     return ChunkTrace(
-        ((0, ((INPUT, 0 if first else hidden),)), *there, (end, input_gone)),
+        ((0, ((chunk_units.INPUT, 0 if first else hidden),)), *there, (end, input_gone)),
         (
-            (end, ((GRADIENT, 0 if last else hidden),)),
+            (end, ((chunk_units.GRADIENT, 0 if last else hidden),)),
             *reversed(back),
             (end, gradient_gone),
             (0, gradient_gone),

@@ -23,15 +23,8 @@ from advisor.layers.transformer import (
     head_groups,
     transformer_layer,
 )
+from advisor.memory import liveness
 from advisor.memory.events import GIVE, SPENT, TAKE, WORK, Event, Peak, Segment, fold, in_a_row
-from advisor.memory.liveness import (
-    events_without_grad,
-    footprint,
-    gradients_before_replay,
-    handed,
-    layer_kept_bytes,
-    walk_forward,
-)
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import FeedForward, Role
 from advisor.plan.recompute_plan import (
@@ -169,7 +162,7 @@ def _kept(shape: RankShape, layers: Layers) -> int:
         return kept_input(shape, layers)
     (operators,), runs = _layers_of(shape, layers), layers.runs
     away = offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
-    return layer_kept_bytes(operators, runs) - away
+    return liveness.layer_kept_bytes(operators, runs) - away
 
 
 def kept_input(shape: RankShape, layers: Layers) -> int:
@@ -203,7 +196,7 @@ def _plain(shape: RankShape, row: Row) -> Unit:
     name = row if isinstance(row, str) else _NAMES[row.layers[0].role]
     layers = Layers(()) if isinstance(row, str) else row
     (operators,), runs = _layers_of(shape, row), layers.runs
-    found, hidden = footprint(operators, runs), shape.hidden(LAYER_INPUT).num_bytes
+    found, hidden = liveness.footprint(operators, runs), shape.hidden(LAYER_INPUT).num_bytes
     by_runs = offloaded_bytes(operators, runs, frozenset())
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
     kept, predicts = found.kept - by_runs - by_modules, name == "multi-token prediction"
@@ -243,7 +236,7 @@ def _checkpoint(shape: RankShape, layers: Layers, overhead: ShardingOverhead | N
     cast = sum(w.num_elements for w in linear) * shape.dtype.itemsize if shape.autocast else 0
     forward = [Segment(cast)]
     for index, one in enumerate(each):
-        peak = fold(events_without_grad(one)).peak
+        peak = fold(liveness.events_without_grad(one)).peak
         forward.append(Segment(0, peak.above(hidden * ((index > 0) + layers.input.more))))
     gathers, name = overhead if one_by_one else None, f"checkpoint of {number} layer"
     there, back, held = (
@@ -288,7 +281,7 @@ def _again(
     hidden, number = shape.hidden(LAYER_INPUT).num_bytes, layers.num_layers
     reentrant, found = layers.checkpoint is Checkpoint.REENTRANT, overhead or ShardingOverhead()
     each = _layers_of(shape, layers)
-    again = [footprint(operators, ()) for operators in each]
+    again = [liveness.footprint(operators, ()) for operators in each]
     first_input = 0 if LAYER_INPUT in kept_tensors(each[0], ()) else hidden
     alone, output = found.backward - found.ahead, hidden * reentrant
     yield Segment(first_input * (not reentrant) - kept_input(shape, layers))
@@ -314,11 +307,11 @@ def _again(
 def _last_replay(operators: tuple[Operator, ...], checkpoint: Checkpoint) -> int:
     """The most bytes of the replay of the last layer of a checkpoint by hooks, next to the
     gradients that came before it."""
-    forward = footprint(operators, ()).forward
+    forward = liveness.footprint(operators, ()).forward
     if checkpoint is Checkpoint.EARLY_STOP:
         kept = kept_tensors(operators, ())
-        forward = fold(walk_forward(computed_until_stop(operators), kept).events).peak
-    return forward.num_bytes + gradients_before_replay(operators)
+        forward = fold(liveness.walk_forward(computed_until_stop(operators), kept).events).peak
+    return forward.num_bytes + liveness.gradients_before_replay(operators)
 
 
 NEGLIGIBLE = MIB
@@ -373,7 +366,10 @@ def _passes(each: _Each, layers: Layers) -> tuple[list[_Named], list[_Named]]:
     between the passes."""
     forward, backward = list[_Named](), list[_Named]()
     for index, operators in enumerate(each):
-        found, kept = footprint(operators, layers.runs), kept_tensors(operators, layers.runs)
+        found, kept = (
+            liveness.footprint(operators, layers.runs),
+            kept_tensors(operators, layers.runs),
+        )
         away = offloaded_names(operators, layers.runs, layers.offloaded)
         moved = [(GIVE, name, NEGLIGIBLE + 1) for name in kept if name in away]  # of any size
         forward += _requests(index, (*found.there, *moved), operators)
@@ -390,7 +386,7 @@ def _checkpoint_passes(each: _Each, layers: Layers) -> tuple[list[_Named], list[
     held = leaves if layers.checkpoint is Checkpoint.REENTRANT else leaves[:1]
     forward: list[_Named] = []
     for index, operators in enumerate(each):
-        forward += _requests(index, events_without_grad(operators), operators)
+        forward += _requests(index, liveness.events_without_grad(operators), operators)
     if layers.input.offloaded:
         forward.append(enters)
     else:
@@ -403,7 +399,7 @@ def _requests(
 ) -> Iterator[_Named]:
     """What the allocator is asked for in the layer of that index: an operator's own bytes are
     requested and given back."""
-    enters, leaves = handed(operators)
+    enters, leaves = liveness.handed(operators)
     ends = {
         enters: (index, "input"),
         f"gradient of {enters}": (index, "gradient"),

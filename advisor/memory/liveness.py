@@ -197,10 +197,7 @@ def _first_keepers(operators: tuple[Operator, ...]) -> dict[str, int]:
 
 
 def _due_replays(
-    runs: tuple[ReplayRun, ...],
-    operator: Operator,
-    run: ReplayRun | None,
-    replayed: set[ReplayRun],
+    runs: tuple[ReplayRun, ...], operator: Operator, run: ReplayRun | None, replayed: set[ReplayRun]
 ) -> list[ReplayRun]:
     """Runs to replay before the backward of `operator`.
 

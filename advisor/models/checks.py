@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 from advisor.base.rule import Match, Rule, refuse
 from advisor.base.units import nearest_divisors
+from advisor.models import options
 from advisor.models.layer_kind import LayerKind, Mixer
 from advisor.models.layer_kinds import (
     LINEAR_MIXERS,
@@ -20,13 +21,6 @@ from advisor.models.layer_kinds import (
     with_linear_attention,
 )
 from advisor.models.model_fields import ModelFields
-from advisor.models.options import (
-    LoadBalancing,
-    NormPlacement,
-    ScoreFunction,
-    TokenDispatcher,
-    TransformerImpl,
-)
 
 
 def check_model(model: ModelFields) -> None:
@@ -144,11 +138,11 @@ def _uneven_groups(m: ModelFields) -> Match | None:
 
 
 def _is_softmax(m: ModelFields) -> bool:
-    return m.moe_router_score_function is ScoreFunction.SOFTMAX
+    return m.moe_router_score_function is options.ScoreFunction.SOFTMAX
 
 
 def _is_sinkhorn(m: ModelFields) -> bool:
-    return m.moe_router_load_balancing_type is LoadBalancing.SINKHORN
+    return m.moe_router_load_balancing_type is options.LoadBalancing.SINKHORN
 
 
 def _has_groups(m: ModelFields) -> bool:
@@ -196,7 +190,7 @@ _EXPERTS: Final = (
         "moe_shared_expert_overlap",
         lambda m: (
             m.moe_shared_expert_intermediate_size
-            and m.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER  # flex from 0.17
+            and m.moe_token_dispatcher_type is options.TokenDispatcher.ALLGATHER  # flex from 0.17
         ),
         "needs the alltoall or flex dispatcher",
     ),
@@ -210,7 +204,7 @@ def _is_foreign(m: ModelFields) -> bool:
     return not m.transformer_impl.norms_whole_branches
 
 
-_ABLE: Final = " or ".join(impl for impl in TransformerImpl if impl.norms_whole_branches)
+_ABLE: Final = " or ".join(impl for impl in options.TransformerImpl if impl.norms_whole_branches)
 _NO_SUCH: Final = f"needs transformer_impl = {_ABLE}: other implementations have no such layer"
 
 _VARIANTS: Final = (
@@ -220,7 +214,7 @@ _VARIANTS: Final = (
     ),
     _on(
         "norm_placement",
-        lambda m: m.norm_placement is NormPlacement.POST,
+        lambda m: m.norm_placement is options.NormPlacement.POST,
         _NO_SUCH,
         given=_is_foreign,
     ),

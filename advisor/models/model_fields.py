@@ -2,25 +2,8 @@
 
 from msgspec import Struct
 
+from advisor.models import options
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
-from advisor.models.options import (
-    Activation,
-    AttentionBackend,
-    AttentionVariant,
-    CrossEntropyFusion,
-    DropPolicy,
-    FlexBackend,
-    LoadBalancing,
-    Normalization,
-    NormPlacement,
-    PositionEmbedding,
-    RopeType,
-    RouterDType,
-    ScoreFunction,
-    SoftmaxType,
-    TokenDispatcher,
-    TransformerImpl,
-)
 
 
 class ModelFields(Struct, frozen=True, kw_only=True):
@@ -57,19 +40,19 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     kv_channels: int
     vocab_size: int
     max_position_embeddings: int
-    normalization: Normalization = Normalization.RMS_NORM
-    activation: Activation = Activation.SWIGLU
+    normalization: options.Normalization = options.Normalization.RMS_NORM
+    activation: options.Activation = options.Activation.SWIGLU
     add_bias_linear: bool = False
     add_qkv_bias: bool = False
     qk_layernorm: bool = False
     share_embeddings_and_output_weights: bool = False
-    position_embedding_type: PositionEmbedding = PositionEmbedding.ROPE
+    position_embedding_type: options.PositionEmbedding = options.PositionEmbedding.ROPE
     rotary_percent: float = 1.0
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
     make_vocab_size_divisible_by: int = 128
-    transformer_impl: TransformerImpl = TransformerImpl.TRANSFORMER_ENGINE
-    attention_backend: AttentionBackend = AttentionBackend.AUTO
+    transformer_impl: options.TransformerImpl = options.TransformerImpl.TRANSFORMER_ENGINE
+    attention_backend: options.AttentionBackend = options.AttentionBackend.AUTO
     attention_softmax_in_fp32: bool = True
     masked_softmax_fusion: bool = True
     bias_activation_fusion: bool = True
@@ -77,7 +60,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     bias_dropout_fusion: bool = True
     apply_rope_fusion: bool = True
     gradient_accumulation_fusion: bool = True
-    cross_entropy_fusion: CrossEntropyFusion = CrossEntropyFusion.NONE
+    cross_entropy_fusion: options.CrossEntropyFusion = options.CrossEntropyFusion.NONE
     first_last_layers_bf16: bool = False
     num_layers_at_start_in_bf16: int = 1
     num_layers_at_end_in_bf16: int = 1
@@ -89,11 +72,11 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     qk_head_dim: int = 128
     qk_pos_emb_head_dim: int = 64
     v_head_dim: int = 128
-    rope_type: RopeType = RopeType.YARN
+    rope_type: options.RopeType = options.RopeType.YARN
     window_size: int | None = None
     window_attn_skip_freq: LayerPattern | None = None
-    softmax_type: SoftmaxType = SoftmaxType.VANILLA
-    norm_placement: NormPlacement = NormPlacement.PRE
+    softmax_type: options.SoftmaxType = options.SoftmaxType.VANILLA
+    norm_placement: options.NormPlacement = options.NormPlacement.PRE
     layernorm_zero_centered_gamma: bool = False
     qk_layernorm_across_heads: bool = False
     qk_l2_norm: bool = False
@@ -109,20 +92,20 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     moe_router_topk: int = 2
     moe_router_num_groups: int | None = None
     moe_router_group_topk: int | None = None
-    moe_router_score_function: ScoreFunction = ScoreFunction.SOFTMAX
+    moe_router_score_function: options.ScoreFunction = options.ScoreFunction.SOFTMAX
     moe_router_pre_softmax: bool = False
-    moe_router_dtype: RouterDType | None = None
+    moe_router_dtype: options.RouterDType | None = None
     moe_router_enable_expert_bias: bool = False
-    moe_router_load_balancing_type: LoadBalancing = LoadBalancing.AUX_LOSS
+    moe_router_load_balancing_type: options.LoadBalancing = options.LoadBalancing.AUX_LOSS
     moe_aux_loss_coeff: float = 0.0
     moe_z_loss_coeff: float | None = None
     moe_router_fusion: bool = False
-    moe_token_dispatcher_type: TokenDispatcher = TokenDispatcher.ALLGATHER
-    moe_flex_dispatcher_backend: FlexBackend = FlexBackend.DEEPEP
+    moe_token_dispatcher_type: options.TokenDispatcher = options.TokenDispatcher.ALLGATHER
+    moe_flex_dispatcher_backend: options.FlexBackend = options.FlexBackend.DEEPEP
     moe_permute_fusion: bool = False
     moe_expert_capacity_factor: float | None = None
     moe_pad_expert_input_to_capacity: bool = False
-    moe_token_drop_policy: DropPolicy = DropPolicy.PROBS
+    moe_token_drop_policy: options.DropPolicy = options.DropPolicy.PROBS
     moe_grouped_gemm: bool = False
     moe_use_legacy_grouped_gemm: bool = False
     moe_apply_probs_on_input: bool = False
@@ -130,7 +113,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     moe_shared_expert_gate: bool = False
     moe_shared_expert_overlap: bool = False
     attention_output_gate: bool = False
-    experimental_attention_variant: AttentionVariant | None = None
+    experimental_attention_variant: options.AttentionVariant | None = None
     linear_attention_freq: LayerPattern | None = None
     linear_conv_kernel_dim: int = 4
     linear_key_head_dim: int = 128

@@ -10,19 +10,11 @@ from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
+from advisor.report import wording
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
-from advisor.report.wording import (
-    against_preset,
-    chosen,
-    found_notes,
-    leading,
-    remedy_line,
-    verdict,
-    way_out,
-)
 
 _USUAL = Rows()
 
@@ -39,7 +31,7 @@ def page(
 ) -> Block:
     """The whole page with some `rows` of the ranking, `caveat` next to the verdict, and the `price`
     of a GPU-hour."""
-    shown, best = rows.shown(advice.candidates), chosen(advice)
+    shown, best = rows.shown(advice.candidates), wording.chosen(advice)
     jobs = [candidate.evaluation.job for candidate in shown]
     columns = None
     others = (*jobs[1:], *filter(None, [advice.usual]))
@@ -80,25 +72,25 @@ def page(
 def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
     """The sentence that decides, what its row trains and what it rests on; or what helps where
     nothing fits."""
-    lines: list[Block] = [Text(f"{verdict(advice)} {caveat}".strip(), "bold")]
-    best = leading(advice)
+    lines: list[Block] = [Text(f"{wording.verdict(advice)} {caveat}".strip(), "bold")]
+    best = wording.leading(advice)
     if best is not None and best.evaluation.fits:
         hours = best.evaluation.gpu_hours_per_trillion_tokens
         lines.append(rate_words(best.evaluation.tokens_per_second, hours, price))
-    lines += found_notes(advice)
+    lines += wording.found_notes(advice)
     if advice.remedies and not advice.fastest_found:
         reference = advice.candidates[0].evaluation
         head = "Other changes that help"
-        texts = [remedy_line(remedy, reference) for remedy in advice.remedies]
+        texts = [wording.remedy_line(remedy, reference) for remedy in advice.remedies]
         if len(texts) == 1:
             lines.append(f"{head}: {texts[0]}")
         else:
             lines += [f"{head}:", *(labelled_rows([("  -", text)], gap=1) for text in texts)]
     if advice.fastest_found:
         return group(*lines)
-    if way := way_out(advice):
+    if way := wording.way_out(advice):
         lines.append(way)
-    if compared := against_preset(advice):
+    if compared := wording.against_preset(advice):
         lines.append(compared)
     return group(*lines)
 
@@ -164,7 +156,7 @@ _SHOWN_ERROR = 5e-4
 
 def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
     """What tells the framework the row that the first sentence names, to be copied."""
-    best = leading(advice)
+    best = wording.leading(advice)
     if best is None:
         return None
     blocks: list[Block] = []

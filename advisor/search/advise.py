@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import Answer, SearchNote
+from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, load_calibration
@@ -13,7 +13,6 @@ from advisor.request.differences import changes_with_precision
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.answer_parts import with_measurements_and_ties
-from advisor.search.fastest_found import with_fastest_found
 from advisor.search.rank_settings import rank_settings
 
 if TYPE_CHECKING:
@@ -33,7 +32,10 @@ def advise(request: Request, watch: "Watch | None" = None) -> Answer:
     resolution = resolve(request)
     calibration = _calibration(request, resolution)
     advice = _advise(request, resolution, calibration, watch)
-    advice = with_fastest_found(advice, resolution, calibration, request)
+    if not (request.quick or request.search is not None or advice.stopped):
+        from advisor.search.fastest_found import with_fastest_found
+
+        advice = with_fastest_found(advice, resolution, calibration, request)
     if not (advice.fits or advice.fastest_found or request.quick or advice.searched):
         from advisor.search.rank_layouts import with_another_job
 
@@ -42,13 +44,10 @@ def advise(request: Request, watch: "Watch | None" = None) -> Answer:
             advice, resolution, calibration, tuple(map(parse, request.recompute))
         )
     advice = with_measurements_and_ties(advice, calibration, request)
-    if request.search is SearchScope.LAYOUT:
-        note = advice.search or SearchNote(evaluated=advice.evaluated, whole=not advice.stopped)
-        advice = replace(advice, search=note)
-        if advice.usual is not None:
-            from advisor.request.differences import beside_degrees
+    if request.search is SearchScope.LAYOUT and advice.usual is not None:
+        from advisor.request.differences import beside_degrees
 
-            advice = replace(advice, beside_degrees=beside_degrees(request, advice.usual))
+        advice = replace(advice, beside_degrees=beside_degrees(request, advice.usual))
     if advice.recipe != resolution.recipe:
         return advice
     with_precision = changes_with_precision(request, resolution)
@@ -78,7 +77,11 @@ def _advise(
     if request.search is SearchScope.LAYOUT:
         from advisor.search.rank_layouts import rank_layouts
 
-        return rank_layouts(resolution, calibration, asked, watch)
+        try:
+            usual = _advise(replace(request, search=None), resolution, calibration)
+        except UserError:  # a search may choose what is refused
+            usual = None
+        return rank_layouts(resolution, calibration, asked, watch, usual)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         return rank_settings(resolution, layout, calibration, asked)

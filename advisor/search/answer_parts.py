@@ -36,10 +36,7 @@ def answer_of(
     remarks = parts_of(job.config.framework).settings.remarks(job)
     return Answer(
         job=job,
-        assumptions=(
-            *resolution.assumptions,
-            *remarks,
-        ),
+        assumptions=(*resolution.assumptions, *remarks),
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
@@ -66,9 +63,7 @@ def _known_error(job: Job, calibration: Calibration) -> str:
     return f"{runs} were predicted {found.description}"
 
 
-def notes_on(
-    evaluations: Sequence[Evaluation],
-) -> Callable[[Evaluation], tuple[str, ...]]:
+def notes_on(evaluations: Sequence[Evaluation]) -> Callable[[Evaluation], tuple[str, ...]]:
     """What is to be said of each setting: that it buys nothing, what a label or default does.
 
     A setting is held against `none` on the same job. By how much it is worse is said of one job

@@ -19,12 +19,7 @@ from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.job.pipeline_split import (
-    Pipeline,
-    Stages,
-    pipeline_of,
-    pipeline_stages,
-)
+from advisor.job.pipeline_split import Pipeline, Stages, pipeline_of, pipeline_stages
 from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.flops import model_flops, replayed_flops

@@ -9,15 +9,10 @@ from msgspec.structs import replace
 from advisor.answer.answer import MemoryLine, TimeLine
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.job.pipeline_split import ModelChunk
+from advisor.layers import transformer
 from advisor.layers.family import family_of
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import (
-    LAYER_INPUT,
-    embedding_operators,
-    head_operators,
-    transformer_layer,
-)
 from advisor.plan.recompute_plan import (
     RecomputePlan,
     Segment,
@@ -109,7 +104,7 @@ def _layer_tensors(shape: RankShape, plan: RecomputePlan) -> Iterator[tuple[Tens
                 yield _checkpoint_input(shape, segment), segment.copies
             continue
         for kind, count in segment.kinds():
-            operators = transformer_layer(shape, kind)
+            operators = transformer.transformer_layer(shape, kind)
             away = offloaded_names(operators, segment.runs, segment.offloaded)
             for name, tensor in kept_tensors(operators, segment.runs).items():
                 if name not in away:
@@ -119,13 +114,13 @@ def _layer_tensors(shape: RankShape, plan: RecomputePlan) -> Iterator[tuple[Tens
 def _readers(shape: RankShape, chunk: ModelChunk) -> dict[str, str]:
     """By tensor: the submodule whose backward reads it."""
     kinds = dict.fromkeys(chunk.layers)
-    operators = [op for kind in kinds for op in transformer_layer(shape, kind)]
+    operators = [op for kind in kinds for op in transformer.transformer_layer(shape, kind)]
     operators += _end_operators(shape, chunk)
     return {tensor.name: op.module for op in operators for tensor in (*op.saved, *op.inputs[:1])}
 
 
 def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
-    hidden = shape.hidden(LAYER_INPUT)
+    hidden = shape.hidden(transformer.LAYER_INPUT)
     if not segment.shards_input:
         return hidden
     elements = hidden.num_bytes // hidden.dtype.itemsize
@@ -134,8 +129,8 @@ def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
 
 def _end_operators(shape: RankShape, chunk: ModelChunk) -> tuple[Operator, ...]:
     """Of the ends of the model that a chunk holds."""
-    first = embedding_operators(shape) if chunk.embedding else ()
-    return (*first, *(head_operators(shape) if chunk.head else ()))
+    first = transformer.embedding_operators(shape) if chunk.embedding else ()
+    return (*first, *(transformer.head_operators(shape) if chunk.head else ()))
 
 
 def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
@@ -211,7 +206,7 @@ def _stage_operators(
     shape = evaluator.shape
     for segment in _segments(evaluator, evaluation):
         for kind, count in segment.kinds():
-            layer = transformer_layer(shape, kind)
+            layer = transformer.transformer_layer(shape, kind)
             replayed = {operator.name for operator in replayed_operators(layer, segment.replay)}
             tiled = {operator.name for operator in tiled_operators(shape, layer)}
             for operator in layer:

@@ -5,12 +5,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import Answer, FastestFound, RankedEvaluation, SearchNote
+from advisor.answer.answer import Answer, FastestFound, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
-from advisor.request.layout_fields import freed
 from advisor.request.origin import changes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution
@@ -33,19 +32,14 @@ def with_fastest_found(
     """`answer` with the fastest that is found near its job, where that is worth another job; and
     with how far was searched. What was given stays; only settings that were asked for are tried.
 
-    Nothing is looked for with `quick`, next to a search that was asked for, or where measured runs
-    move single settings.
+    Nothing is looked for where measured runs move single settings.
     """
-    if request.quick or request.search is not None or answer.stopped or not answer.candidates:
-        return answer
-    if type(calibration) is not Calibration:
+    if not answer.candidates or type(calibration) is not Calibration:
         return answer
     parse = parts_of(resolution.config.framework).settings.parse
-    layout, given = freed(resolution.layout, resolution.layout_fields)
-    free = replace(resolution, layout=layout, layout_fields=given)
     try:
         asked = tuple(map(parse, request.recompute))
-        search = Search(free, calibration, asked, options=True, most=EFFORT)
+        search = Search(resolution, calibration, asked, options=True, most=EFFORT)
         searched = search.run((answer.candidates[0].evaluation.job,))
     except UserError:
         return answer
@@ -53,18 +47,8 @@ def with_fastest_found(
     return replace(
         answer,
         evaluated=evaluated,
-        search=note_of(searched, evaluated),
-        fastest_found=_found(answer, searched, free),
-    )
-
-
-def note_of(searched: Searched, evaluated: int) -> SearchNote:
-    """How far a search went, next to what else was evaluated."""
-    return SearchNote(
-        evaluated=evaluated,
-        excluded_by_bound=searched.excluded,
-        least_possible_seconds=searched.least_seconds or None,
-        whole=searched.whole,
+        search=searched.note(evaluated),
+        fastest_found=_found(answer, searched, resolution),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.answer.answer import SearchNote
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
@@ -28,8 +29,8 @@ _EFFORT_OF_A_JOB, _EFFORT_OF_MEMORY, _REQUESTS = 12.0, 3.0, 80
 the time of a step of one."""
 _EVEN: Final = 0.5
 _SETTLED_AT, _SETTLED = 32, 4
-"""Settings that wait for a simulation after which the few likeliest of them have it: what fits among
-them bounds the others (judgements)."""
+"""Settings that wait for a simulation after which the few likeliest have it, as what fits bounds
+the others (judgements)."""
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
 _SHORT: Final = 8
@@ -62,6 +63,15 @@ class Searched(Struct, frozen=True, kw_only=True):
     def best(self) -> Evaluation:
         """First in the ranking's order."""
         return min(self.evaluations, key=order)
+
+    def note(self, evaluated: int) -> SearchNote:
+        """How far the search went, next to what else was evaluated."""
+        return SearchNote(
+            evaluated=evaluated,
+            excluded_by_bound=self.excluded,
+            least_possible_seconds=self.least_seconds or None,
+            whole=self.whole,
+        )
 
     def first_rows(self, known: tuple[Job, ...]) -> list[Evaluation]:
         """The first of them, those alone that fit where any does, and those on `known` layouts."""

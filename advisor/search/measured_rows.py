@@ -18,12 +18,7 @@ from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.base.units import human_bytes
 from advisor.hardware.calibration import Provenance
 from advisor.learning.applied import Applied, applied
-from advisor.learning.learned import (
-    KindResiduals,
-    Learned,
-    LearnedCalibration,
-    MeasuredSetting,
-)
+from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, MeasuredSetting
 from advisor.learning.time_residual import TERMS, WIDTHS
 
 _STATES: Final = ("states", "activations")

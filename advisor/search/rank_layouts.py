@@ -33,12 +33,17 @@ def rank_layouts(
     calibration: Calibration,
     asked: tuple[Setting, ...],
     watch: Watch | None,
+    usual: Answer | None = None,
 ) -> Answer:
-    """The best setting of each layout, micro batch and choice of options, in one ranking."""
-    known = known_jobs(resolution)
+    """The best setting of each layout, micro batch and choice of options, in one ranking, which the
+    first row of the `usual` answer is part of where it fits: a search never loses to it."""
+    first_rows = usual.candidates[:1] if usual else ()
+    own = [row.evaluation for row in first_rows if row.evaluation.fits]
+    jobs = (row.evaluation.job for row in first_rows)
+    known = tuple(dict.fromkeys((*jobs, *known_jobs(resolution))))
     search = Search(resolution, calibration, asked, within=NEAR, options=True, watch=watch)
     searched = _some_found(search, known, asked)
-    rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
+    rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)] + own
     first = min(first_simulated(rows), key=order)
     stopped = searched.interrupted
     if not asked and not stopped and type(calibration) is Calibration:
@@ -55,10 +60,16 @@ def rank_layouts(
         sure = [row for row in again.evaluations if row.fit_probability >= SURE]
         rows += sorted(sure, key=order)[:1]
         stopped = again.interrupted
-    rows += _without_recompute(first)
+    if not asked and not stopped:
+        rows += _solved([first, *own])
+    rows += _without_recompute(min(rows, key=order))
+    rows = list({(row.job, row.setting): row for row in rows}.values())
     evaluations = first_simulated(rows)
     candidates = rank(evaluations, notes_on(evaluations))
     first = candidates[0].evaluation
+    note = searched.note(searched.evaluated)
+    if first.step_time_seconds < searched.least_seconds:  # by settings beyond those of a search
+        note = replace(note, least_possible_seconds=None)
     said = "every legal layout searched"
     if stopped:
         said = "search stopped: the best rows so far"
@@ -75,6 +86,7 @@ def rank_layouts(
             () if first.fits else find_remedies(first, calibration, asked),
         ),
         usual=_usual_job(resolution, first.job),
+        search=note,
         searched=True,
         stopped=stopped,
     )
@@ -106,6 +118,16 @@ def _beyond_the_menu(
             jobs += each_micro_batch(usual, free=resolution.micro_batch_is_free)
     below = first.step_time_seconds if first.fits else inf
     return fastest_beyond_the_menu(jobs, calibration, below * (1 - SAME_TIME))
+
+
+def _solved(rows: list[Evaluation]) -> list[Evaluation]:
+    """What the framework's own solver finds for the jobs of rows, tensor by tensor."""
+    found = []
+    for row in {row.job: row for row in rows}.values():
+        evaluator = Evaluator(row.job, row.calibration)
+        solved = parts_of(row.job.config.framework).optimum.solved(evaluator)
+        found += [evaluator.evaluate(one) for one in solved.settings] if solved else []
+    return found
 
 
 def _without_recompute(row: Evaluation) -> list[Evaluation]:

@@ -17,19 +17,9 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 from advisor.hardware.calibration import EFFICIENCIES, Calibration, Provenance
 from advisor.hardware.gpu import Gpu
+from harness.calibration import efficiencies
 from harness.calibration.bench.cases import ATTENTION, CaseKind, Sample, read_sample
 from harness.calibration.calibration_file import CalibrationDocument, HardwareRecord, hardware_path
-from harness.calibration.efficiencies import (
-    RESOURCES,
-    Ramp,
-    Rate,
-    Rates,
-    Resource,
-    by_shape,
-    fit,
-    fitted_samples,
-    left_out_errors,
-)
 from harness.calibration.reference import DeviceFacts, Reference, reference
 from harness.calibration.remarks import ATTENTION_WORDS, remarks
 from harness.execution.signals import Stop
@@ -69,7 +59,7 @@ def conclude(
     date: of the measurement, where that is not today.
     """
     relative_to = reference(facts, samples)
-    rates = fit(samples, world_size)
+    rates = efficiencies.fit(samples, world_size)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     again = () if date is None else (f"fitted again on {today}, from the same samples",)
     said = (*again, *remarks(relative_to, rates, samples))
@@ -104,10 +94,10 @@ def _with_shapes(
     notes: dict[str, str],
     gpu: Gpu,
     samples: Sequence[Sample],
-    rates: Rates,
+    rates: efficiencies.Rates,
 ) -> tuple[Calibration, dict[str, str]]:
     """Measured efficiencies of GEMMs as the advisor's own model of GEMMs needs them."""
-    found = by_shape(calibration, gpu, samples, rates)
+    found = efficiencies.by_shape(calibration, gpu, samples, rates)
     kept = {field: value for field, value in found.items() if notes[field].startswith(_MEASURED)}
     by_model = {
         field: f"{notes[field]} with tiles and traffic, without them {value:.2f}"
@@ -128,13 +118,13 @@ def _write(path: Path, document: CalibrationDocument, record: HardwareRecord) ->
 
 def _judged(
     calibration: Calibration,
-    rates: Rates,
+    rates: efficiencies.Rates,
     samples: Sequence[Sample],
     world_size: int,
     measured_on: str,
 ) -> Calibration:
     """With how far it is off, and what it was fitted on."""
-    errors = left_out_errors(samples, world_size)
+    errors = efficiencies.left_out_errors(samples, world_size)
     wide = [
         f"{resource} {(rate.high - rate.low) / 2 / rate.value * 100:.0f} %"
         for resource, rate in rates.of.items()
@@ -149,7 +139,7 @@ def _judged(
 
 
 def fitted(
-    rates: Rates, relative_to: Reference, name: str, one_node: bool = True
+    rates: efficiencies.Rates, relative_to: Reference, name: str, one_node: bool = True
 ) -> tuple[Calibration, dict[str, str]]:
     """Rates over the reference's peaks, and a note for every number. What was not measured keeps
     the value of the reference's base calibration, and the note says so."""
@@ -166,7 +156,7 @@ def fitted(
     if "gemm_efficiency" in values:
         values |= dict.fromkeys(_SHARES, 1.0)
         notes |= dict.fromkeys(_SHARES, "part of gemm_efficiency")
-    if rates.ramp != Ramp():  # nothing where the samples were too few
+    if rates.ramp != efficiencies.Ramp():  # nothing where the samples were too few
         halves = ("attention_half_rate_rows", "attention_half_rate_tokens")
         values |= zip(halves, (rates.ramp.rows, rates.ramp.tokens), strict=True)
         agree = f"{_MEASURED}: the value under which the rates of all shapes agree best"
@@ -182,7 +172,7 @@ def fitted(
     return replace(base, fit_error="", left_out_error="", **values), notes
 
 
-def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[Resource, float | None]]:
+def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[efficiencies.Resource, float | None]]:
     """By field what its rate is of, and the peak that it is a fraction of."""
     link, link_field = gpu.nvlink_bytes_per_second, "nvlink_efficiency"
     if not one_node:
@@ -191,17 +181,17 @@ def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[Resource, float | None]]
         link = gpu.host_link_bytes_per_second
     memory = gpu.memory_bandwidth_bytes_per_second
     return {
-        "gemm_efficiency": (Resource.GEMM, gpu.bf16_flops),
-        "fp8_gemm_efficiency": (Resource.GEMM_FP8, gpu.fp8_flops),
-        "attention_forward_efficiency": (Resource.ATTENTION_FORWARD, gpu.bf16_flops),
-        "attention_backward_efficiency": (Resource.ATTENTION_BACKWARD, gpu.bf16_flops),
-        "bandwidth_efficiency": (Resource.BANDWIDTH, memory),
-        "optimizer_bandwidth_efficiency": (Resource.OPTIMIZER, memory),
-        link_field: (Resource.COLLECTIVE, link),
+        "gemm_efficiency": (efficiencies.Resource.GEMM, gpu.bf16_flops),
+        "fp8_gemm_efficiency": (efficiencies.Resource.GEMM_FP8, gpu.fp8_flops),
+        "attention_forward_efficiency": (efficiencies.Resource.ATTENTION_FORWARD, gpu.bf16_flops),
+        "attention_backward_efficiency": (efficiencies.Resource.ATTENTION_BACKWARD, gpu.bf16_flops),
+        "bandwidth_efficiency": (efficiencies.Resource.BANDWIDTH, memory),
+        "optimizer_bandwidth_efficiency": (efficiencies.Resource.OPTIMIZER, memory),
+        link_field: (efficiencies.Resource.COLLECTIVE, link),
     }
 
 
-def _of_peak(rate: Rate, peak: float) -> str:
+def _of_peak(rate: efficiencies.Rate, peak: float) -> str:
     reached = rate.value / peak
     over = f", limited to 1 (measured: {reached:.2f})" if reached > 1.0 else ""
     quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
@@ -212,7 +202,7 @@ def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dic
     """Notes of the measured attention fields that say which implementation they are of."""
     fitted_variants = {
         f"{sample.case.kind}_efficiency": sample.case.variant
-        for sample in fitted_samples(samples)
+        for sample in efficiencies.fitted_samples(samples)
         if sample.case.kind in ATTENTION
     }
     return {
@@ -252,7 +242,11 @@ def within_one_node(world_size: int) -> bool:
 
 def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
     """``gemm: 412 shapes`` for every kind that is fitted."""
-    kinds = [s.case.kind for s in fitted_samples(samples) if s.case.kind in RESOURCES]
+    kinds = [
+        s.case.kind
+        for s in efficiencies.fitted_samples(samples)
+        if s.case.kind in efficiencies.RESOURCES
+    ]
     return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in CaseKind if kind in kinds)
 
 

@@ -13,16 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from harness.calibration.bench import shapes
 from harness.calibration.bench.case_order import Pace, Schedule
 from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, CaseKind, Journal
-from harness.calibration.bench.shapes import (
-    BURST,
-    HOST_CASES,
-    SUSTAINED,
-    core_cases,
-    preset_cases,
-    with_attention,
-)
 from harness.calibration.conclusion import CalibrationOutcome, conclude
 from harness.calibration.efficiencies import FITTED_ATTENTION
 from harness.calibration.reference import DeviceFacts, calibration_name
@@ -148,7 +141,7 @@ def _collectives(
         return
     from harness.calibration.bench.collective_runs import measure_collectives
 
-    cases = [case for case in preset_cases() if case.kind in COLLECTIVES]
+    cases = [case for case in shapes.preset_cases() if case.kind in COLLECTIVES]
     for sample in measure_collectives(cases, device, world_size, budget_seconds):
         if journal is not None:
             journal.add(sample)
@@ -175,9 +168,9 @@ def _kernels(
     wanted = min(max(_CASE_SHARE * budget_seconds, _LEAST_CASE_SECONDS), _MOST_CASE_SECONDS)
     hold = min(_HOLD_SHARE * budget_seconds, _MOST_HOLD_SECONDS)
     bench = Bench(device, wanted_seconds=wanted, hold_seconds=hold)
-    plain = tuple(case for case in preset_cases() if case.kind not in COLLECTIVES)
-    load = (BURST, SUSTAINED) if bench.runs(SUSTAINED) else ()
-    here = (*with_attention(plain, bench.attention_variants()), *HOST_CASES)
+    plain = tuple(case for case in shapes.preset_cases() if case.kind not in COLLECTIVES)
+    load = (shapes.BURST, shapes.SUSTAINED) if bench.runs(shapes.SUSTAINED) else ()
+    here = (*shapes.with_attention(plain, bench.attention_variants()), *shapes.HOST_CASES)
     total = len({case.key for case in (*here, *load) if bench.runs(case)})
     timing = _Timing(
         bench=bench,
@@ -234,7 +227,7 @@ def stages(cases: Sequence[Case], device: Device) -> tuple[list[Case], ...]:
     the same attention in another implementation, all others. A CPU is too slow for the core."""
     if device is Device.CPU:
         return (list(cases),)
-    plain = core_cases()
+    plain = shapes.core_cases()
     core = [case for case in cases if case in plain or replace(case, variant="") in plain]
     compared = [c for c in core if c.kind in ATTENTION and c.variant not in FITTED_ATTENTION]
     first = [case for case in core if case not in compared]

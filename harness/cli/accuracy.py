@@ -40,11 +40,7 @@ COMMAND: Final = CommandHelp(
                     choices=tuple(Half),
                 ),
                 Flag("--predict", "predict again, with this release of the advisor"),
-                Flag(
-                    "--config-dir DIR",
-                    "hardware and calibration for --predict",
-                    FlagKind.FOLDER,
-                ),
+                Flag("--config-dir DIR", "hardware and calibration for --predict", FlagKind.FOLDER),
                 HELP,
             ),
             "By default the predictions are those made before each run. --predict covers native "

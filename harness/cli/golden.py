@@ -10,18 +10,11 @@ from typing import Final
 from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
 from harness.cli.flags import Parser
 from harness.execution.progress import say
+from harness.judge import update
 from harness.judge.golden import read_golden
 from harness.judge.golden_page import change_page, golden_page, list_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
-from harness.judge.update import (
-    ADVISED_REPEATS,
-    FOLDER,
-    diff_text,
-    load_goldens,
-    plan_update,
-    write,
-)
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
@@ -42,7 +35,7 @@ _WRITING: Final = (
     Flag(
         "--reason WHY", "why the baseline changes; kept in the file", FlagKind.TEXT, required=True
     ),
-    Flag("--to FOLDER", f"where goldens are (default {FOLDER})", FlagKind.FOLDER),
+    Flag("--to FOLDER", f"where goldens are (default {update.FOLDER})", FlagKind.FOLDER),
     Flag("--diff FILE", "write the old and new values to FILE, as JSON", FlagKind.FILE),
     Flag("--dry-run", "show what changes, write nothing"),
 )
@@ -71,23 +64,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _update(arguments: Namespace) -> None:
     results = load_results(arguments.results).results
-    changes = plan_update(results, arguments.reason, arguments.to or FOLDER)
+    changes = update.plan_update(results, arguments.reason, arguments.to or update.FOLDER)
     if any(change.new.identity.gpus == CPU for change in changes):
         _say("CPU times are not judged: memory and loss are the baseline")
     for change in changes:
         count = len(change.new.samples)
-        if 0 < count < ADVISED_REPEATS and change.new.identity.gpus != CPU:
-            better = f"measure.repeats={ADVISED_REPEATS} gives a better golden"
+        if 0 < count < update.ADVISED_REPEATS and change.new.identity.gpus != CPU:
+            better = f"measure.repeats={update.ADVISED_REPEATS} gives a better golden"
             _say(f"{change.new.identity.label}: few processes ({count}); {better}")
     if arguments.diff:
-        write_atomic(arguments.diff, diff_text(changes))
+        write_atomic(arguments.diff, update.diff_text(changes))
     else:
         for change in sorted(changes, key=lambda one: str(one.path)):
             diff = change.diff() if change.old else None
             print(change_page(change.path, change.new, diff), end="", file=sys.stderr)
     if arguments.dry_run:
         return
-    write(changes)
+    update.write(changes)
     for change in changes:
         print(change.path)
 
@@ -95,7 +88,7 @@ def _update(arguments: Namespace) -> None:
 _RUN: Final[dict[str, tuple[Callable[[Namespace], None], dict[str, str | None]]]] = {
     "update": (_update, {"results": "+"}),
     "list": (
-        lambda given: print(list_page(load_goldens(given.paths or [FOLDER])), end=""),
+        lambda given: print(list_page(update.load_goldens(given.paths or [update.FOLDER])), end=""),
         {"paths": "*"},
     ),
     "show": (lambda given: print(golden_page(read_golden(given.file)), end=""), {"file": None}),

@@ -55,10 +55,7 @@ COMMAND: Final = CommandHelp(
             "Flags",
             (
                 Flag("--one-run", "all LOGs are files of one run"),
-                Flag(
-                    "--accept-incomplete",
-                    "accept a log that was cut short; use its steps",
-                ),
+                Flag("--accept-incomplete", "accept a log that was cut short; use its steps"),
                 Flag("--dry-run", "print what the logs say, write nothing"),
                 CONFIG_DIR,
                 HELP,

@@ -12,15 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from harness.execution.execute import (
-    GRACE_SECONDS,
-    Execution,
-    begin,
-    keep,
-    launcher_of,
-    merged,
-    not_run,
-)
+from harness.execution import execute
 from harness.execution.launchers.local import Launcher, end_left_over
 from harness.execution.progress import Progress
 from harness.execution.signals import StopSignals
@@ -47,9 +39,9 @@ class Runner(Struct, frozen=True, kw_only=True):
     folder: RunFolder
     plan: RunPlan
     progress: Progress
-    launcher: Callable[[Trial], Launcher] = launcher_of
+    launcher: Callable[[Trial], Launcher] = execute.launcher_of
     retry: frozenset[TrialStatus] = frozenset()
-    grace_seconds: float = GRACE_SECONDS
+    grace_seconds: float = execute.GRACE_SECONDS
     mine: frozenset[str] | None = None
 
     def run(self) -> dict[str, TrialResult]:
@@ -126,7 +118,7 @@ class Runner(Struct, frozen=True, kw_only=True):
             raise UserError("trial", folder.path.name, relation, "add launcher=slurm to collect it")
         end_left_over(folder)
         if earlier is not None and not folder.has_result():
-            result = merged(folder, earlier)
+            result = execute.merged(folder, earlier)
             if result is not None:
                 folder.write_result(result)
 
@@ -135,7 +127,7 @@ class Runner(Struct, frozen=True, kw_only=True):
         if setting.skip:
             with signals.held():
                 return skip(folder, setting, trial)
-        return Execution(
+        return execute.Execution(
             folder=folder,
             trial=trial,
             launcher=self.launcher(trial),
@@ -154,8 +146,8 @@ def label_of(setting: PlannedSetting, trial: Trial) -> str:
 def skip(folder: TrialFolder, setting: PlannedSetting, trial: Trial) -> TrialResult:
     """The result of a setting that is not run, written with its reason."""
     folder.create(trial)
-    result = not_run(trial, begin(), TrialStatus.SKIPPED, setting.skip)
-    keep(folder, result)
+    result = execute.not_run(trial, execute.begin(), TrialStatus.SKIPPED, setting.skip)
+    execute.keep(folder, result)
     return result
 
 

@@ -10,15 +10,8 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from harness.base.collections import flatten
+from harness.judge import identity
 from harness.judge.golden import Golden, Provenance
-from harness.judge.identity import (
-    VARIABLES,
-    MeasuredPlace,
-    differences,
-    place_of,
-    unrecorded,
-    workload_label,
-)
 from harness.judge.trial_rows import (
     CompareOptions,
     ComparisonRow,
@@ -119,11 +112,11 @@ class Subject(Struct, frozen=True, kw_only=True):
         return found
 
     @property
-    def places(self) -> tuple[MeasuredPlace, ...]:
+    def places(self) -> tuple[identity.MeasuredPlace, ...]:
         """Where its processes ran; those that left no fingerprint know only their GPUs' number
         and variables."""
         known = [one for one in self.results if one.environment] or list(self.results[:1])
-        return tuple(place_of(one) for one in known)
+        return tuple(identity.place_of(one) for one in known)
 
 
 def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
@@ -153,7 +146,7 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
 
 def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
     groups = by_workload(results)
-    labels = [workload_label(group[0].trial["workload"]) for group in groups.values()]
+    labels = [identity.workload_label(group[0].trial["workload"]) for group in groups.values()]
     return tuple(
         Subject(
             key=key,
@@ -167,13 +160,13 @@ def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
 def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
     """Differences of any of the processes, each once; of processes that left no fingerprint, those
     of their variables."""
-    found = [one for place in subject.places for one in differences(golden.place, place)]
+    found = [one for place in subject.places for one in identity.differences(golden.place, place)]
     if not any(one.environment or one.status in _MEASURED for one in subject.results):
-        found = [one for one in found if one.name.startswith(VARIABLES)]
+        found = [one for one in found if one.name.startswith(identity.VARIABLES)]
     return EnvironmentChange(
         label=subject.label,
         differences=tuple(dict.fromkeys(found)),
-        unrecorded=unrecorded(golden.place, subject.places[0]),
+        unrecorded=identity.unrecorded(golden.place, subject.places[0]),
     )
 
 
@@ -220,7 +213,9 @@ def _vanished(
 ) -> list[ComparisonRow]:
     """Measured goldens of the models and GPUs at hand that no result belongs to."""
     here = {
-        _family(place_of(one).gpus, flatten(w)) for one in results if (w := one.trial["workload"])
+        _family(identity.place_of(one).gpus, flatten(w))
+        for one in results
+        if (w := one.trial["workload"])
     }
     seen = {id(golden) for golden in matched}
     return [

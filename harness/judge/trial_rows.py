@@ -12,22 +12,9 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, nearest_names
 from harness.base.collections import grouped
+from harness.judge import metrics
 from harness.judge.golden import Golden
 from harness.judge.identity import EnvironmentDifference
-from harness.judge.metrics import (
-    LOSS,
-    LOSS_LIMIT,
-    METRICS,
-    STEP_TIME,
-    Better,
-    Metric,
-    Processes,
-    find_metric,
-    is_judged,
-    metric_names,
-    samples,
-    series_of,
-)
 from harness.judge.stats import Interval, Repeats, Shift, centre, relative_shift
 from harness.judge.verdict import Judgement, Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus
@@ -97,7 +84,7 @@ class LossDeviation(Struct, frozen=True, kw_only=True):
     steps: int
 
 
-def furthest(new: Processes, golden: Processes) -> LossDeviation | None:
+def furthest(new: metrics.Processes, golden: metrics.Processes) -> LossDeviation | None:
     """The worst step of those that both have; None where they share none.
 
     Of several processes the median counts, step by step.
@@ -113,9 +100,9 @@ def furthest(new: Processes, golden: Processes) -> LossDeviation | None:
     )
 
 
-def _curve(processes: Processes) -> dict[int, float]:
+def _curve(processes: metrics.Processes) -> dict[int, float]:
     """Training step -> median loss over processes; NaN where one of them is."""
-    series = (one[LOSS] for one in processes if LOSS in one)
+    series = (one[metrics.LOSS] for one in processes if metrics.LOSS in one)
     found = grouped(pair for one in series for pair in one.values.items())
     return {
         step: median(values) if all(map(math.isfinite, values)) else math.nan
@@ -145,7 +132,7 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
     limits: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        known = (*METRICS, LOSS)
+        known = (*metrics.METRICS, metrics.LOSS)
         for name, limit in self.limits:
             if name.partition(".stage")[0] not in known:
                 raise UserError("--limit", name, "is not a metric", nearest_names(name, known))
@@ -166,32 +153,35 @@ def measured_rows(
 ) -> list[ComparisonRow]:
     """One row for each metric of the golden."""
     about = ComparisonRow(label=label, workload_key=key, verdict=Verdict.PASS)
-    processes = [series_of(result) for result in results]
+    processes = [metrics.series_of(result) for result in results]
     unstable = _unstable(results)
     device = Device(str(results[0].trial["workload"].get("device", Device.CUDA)))
     rows = []
-    for name in metric_names(golden.processes):
-        metric = find_metric(name)
-        if name == LOSS:
+    for name in metrics.metric_names(golden.processes):
+        metric = metrics.find_metric(name)
+        if name == metrics.LOSS:
             rows.append(_loss_row(about, processes, golden, options))
-        elif metric is not None and not is_judged(name, device):
+        elif metric is not None and not metrics.is_judged(name, device):
             rows += _shown_rows(replace(about, metric=name), metric, processes, golden)
         elif metric is not None:
             metric = metric.on(device)
             limit = options.limit(name, golden, metric.limit)
-            signed = limit if metric.better is Better.LOWER else -limit
-            noise, new = metric.assumed_noise(device), samples(processes, name)
+            signed = limit if metric.better is metrics.Better.LOWER else -limit
+            noise, new = metric.assumed_noise(device), metrics.samples(processes, name)
             row = replace(about, metric=name, limit=signed)
             rows.append(_metric_row(row, metric, noise, new, golden, unstable))
     return rows
 
 
 def _shown_rows(
-    row: ComparisonRow, metric: Metric, processes: Processes, golden: Golden
+    row: ComparisonRow, metric: metrics.Metric, processes: metrics.Processes, golden: Golden
 ) -> Iterator[ComparisonRow]:
     """The step time of a CPU next to the golden's, where both are there; rates say the same."""
-    old, new = samples(golden.processes, metric.name), samples(processes, metric.name)
-    if metric.name != STEP_TIME or not old or not new:
+    old, new = (
+        metrics.samples(golden.processes, metric.name),
+        metrics.samples(processes, metric.name),
+    )
+    if metric.name != metrics.STEP_TIME or not old or not new:
         return
     before, after = centre(old), centre(new)
     yield replace(
@@ -207,14 +197,14 @@ def _shown_rows(
 
 def _metric_row(
     row: ComparisonRow,
-    metric: Metric,
+    metric: metrics.Metric,
     noise: float,
     new: tuple[tuple[float, ...], ...],
     golden: Golden,
     unstable: str,
 ) -> ComparisonRow:
     """`row` judged; noise: between processes, where none is seen."""
-    old = samples(golden.processes, metric.name)
+    old = metrics.samples(golden.processes, metric.name)
     gone = replace(row, verdict=Verdict.VANISHED)
     if not new:
         return replace(gone, reason="in the golden, but not in the results")
@@ -242,11 +232,11 @@ def _metric_row(
 
 
 def _loss_row(
-    about: ComparisonRow, processes: Processes, golden: Golden, options: CompareOptions
+    about: ComparisonRow, processes: metrics.Processes, golden: Golden, options: CompareOptions
 ) -> ComparisonRow:
     """The step where the losses are furthest apart, against a limit in both directions."""
-    limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)
-    row, worst = replace(about, metric=LOSS), furthest(processes, golden.processes)
+    limit = 0.0 if options.exact_loss else options.limit(metrics.LOSS, golden, metrics.LOSS_LIMIT)
+    row, worst = replace(about, metric=metrics.LOSS), furthest(processes, golden.processes)
     if worst is None:
         shared = "the golden and the result share no training step"
         return replace(row, verdict=Verdict.VANISHED, reason=shared)
@@ -273,7 +263,7 @@ def _unstable(results: Sequence[TrialResult]) -> str:
     return ""
 
 
-def _notes(shift: Shift, metric: Metric) -> tuple[str, ...]:
+def _notes(shift: Shift, metric: metrics.Metric) -> tuple[str, ...]:
     """Where the interval rests on less than it should."""
     if shift.noise_assumed and shift.noise:
         noise = f"{shift.noise * 100:.2g} %"

@@ -5,24 +5,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from harness.trial.result import (
-    Concern,
-    Flops,
-    GpuLoad,
-    MemoryPeak,
-    Phase,
-    PhaseTime,
-    StagePeaks,
-    StepTimes,
-    TimelinePoint,
-)
+from harness.trial import result
 from harness.trial.trial import Workload
 
 
 class Recorder(Protocol):
     """Told by a step which phase begins; measurements hang on it."""
 
-    def phase(self, phase: Phase) -> None:
+    def phase(self, phase: result.Phase) -> None:
         """`phase` begins now, on this rank."""
 
     def replay(self, begins: bool) -> None:
@@ -32,7 +22,7 @@ class Recorder(Protocol):
 class Silent:
     """A Recorder for steps of which only the whole counts."""
 
-    def phase(self, phase: Phase) -> None:
+    def phase(self, phase: result.Phase) -> None:
         """Nothing to do."""
 
     def replay(self, begins: bool) -> None:
@@ -49,7 +39,7 @@ class TrainingStep(Protocol):
     def saved_bytes_per_layer(self) -> int | None:
         """Bytes that autograd keeps for one layer and one microbatch, counted on a forward."""
 
-    def flops(self) -> Flops:
+    def flops(self) -> result.Flops:
         """Model and hardware FLOPs of one step, all ranks; replays counted where possible."""
 
     @property
@@ -69,15 +59,15 @@ class Measured(Struct, frozen=True, kw_only=True):
     the GPU's state meanwhile.
     """
 
-    times: StepTimes | None
-    memory: tuple[MemoryPeak, ...]
-    timeline: tuple[TimelinePoint, ...] = ()
-    phases: tuple[PhaseTime, ...] = ()
+    times: result.StepTimes | None
+    memory: tuple[result.MemoryPeak, ...]
+    timeline: tuple[result.TimelinePoint, ...] = ()
+    phases: tuple[result.PhaseTime, ...] = ()
     loss: tuple[float, ...] = ()
-    concerns: tuple[Concern, ...] = ()
-    stages: tuple[StagePeaks, ...] = ()
+    concerns: tuple[result.Concern, ...] = ()
+    stages: tuple[result.StagePeaks, ...] = ()
     host_seconds: tuple[float, ...] = ()
-    load: GpuLoad | None = None
+    load: result.GpuLoad | None = None
     pruned: bool = False
 
 

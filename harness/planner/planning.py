@@ -24,20 +24,7 @@ from advisor.request.recipes import Experiment, named_experiment, read_experimen
 from advisor.request.resolve import Resolution, resolve_given
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank
-from harness.backends.command_flags import (
-    OTHER,
-    check_framework,
-    check_template,
-    placeholder_texts,
-    variables,
-)
-from harness.backends.jobs import (
-    as_run,
-    check_layers,
-    differences_as_run,
-    is_backends_own,
-    workload_of_job,
-)
+from harness.backends import command_flags, jobs
 from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences, predict
 from harness.planner.launcher_options import LauncherKind
@@ -104,9 +91,9 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     target = find_target(config, machine)
     job = target.job
     framework = job.config.framework
-    own = tuple(text for text in config.recompute.settings if is_backends_own(text, framework))
+    own = tuple(text for text in config.recompute.settings if jobs.is_backends_own(text, framework))
     settings, skipped = choose(config, target)
-    run_as = as_run(job, bare_trial(config, machine, job, "none").workload)
+    run_as = jobs.as_run(job, bare_trial(config, machine, job, "none").workload)
     evaluator = Evaluator(run_as, target.calibration)
     ranked = rank([evaluator.evaluate(setting) for setting in settings])
     planned = []
@@ -143,7 +130,9 @@ def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict
         best = rank([evaluator.evaluate(setting) for setting in legal])[: config.recompute.top]
         return tuple(of[candidate.evaluation.setting.spec] for candidate in best), {}
     framework = job.config.framework
-    named = (text for text in config.recompute.settings if not is_backends_own(text, framework))
+    named = (
+        text for text in config.recompute.settings if not jobs.is_backends_own(text, framework)
+    )
     asked = tuple(dict.fromkeys(stack.settings.parse(text) for text in named))
     refused = {setting: stack.settings.check(setting, job) for setting in asked}
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
@@ -160,7 +149,7 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
     num_gpus, gpu_type = parse_gpus(config.gpus or experiment.gpus)
     gpu, assumptions = _gpu(config, machine, gpu_type)
     # a command may be of another framework than the job, whose settings are then planned
-    of_command = config.backend is Backend.COMMAND and framework_of(config) != OTHER
+    of_command = config.backend is Backend.COMMAND and framework_of(config) != command_flags.OTHER
     own = {"framework": Framework(framework_of(config))} if of_command else {}
     given = Given(
         model=experiment.model,
@@ -172,7 +161,7 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
         config_dir=config.config_dir,
     )
     resolution = resolve_given(given)
-    check_layers(config.backend, resolution.config.framework)
+    jobs.check_layers(config.backend, resolution.config.framework)
     assert resolution.layout is not None, "a recipe has a layout"
     job = resolution.job(resolution.layout)
     _check_room(job, machine)
@@ -235,12 +224,12 @@ def device_name(job: Job, device: Device) -> str:
 
 def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
     """The trial of a setting, with no prediction."""
-    workload = workload_of_job(job, spec, config.backend, machine.device)
+    workload = jobs.workload_of_job(job, spec, config.backend, machine.device)
     return Trial(
         workload=workload,
         measurement=config.measure,
         variables=variables_of_trials(job.config, machine.device, os.environ),
-        as_run=differences_as_run(as_run(job, workload), workload),
+        as_run=jobs.differences_as_run(jobs.as_run(job, workload), workload),
     )
 
 
@@ -256,8 +245,8 @@ def check_request(config: RunConfig) -> None:
             raise UserError(given, getattr(config, given), relation, f"backend is {config.backend}")
         return
     framework = framework_of(config)
-    check_framework(framework)
-    check_template(config.command, framework)
+    command_flags.check_framework(framework)
+    command_flags.check_template(config.command, framework)
 
 
 def framework_of(config: RunConfig) -> str:
@@ -269,8 +258,8 @@ def with_command(setting: PlannedSetting, config: RunConfig, job: Job, gpu: str)
     """A planned setting with the command that runs it; skipped where it cannot be put in words."""
     framework = framework_of(config)
     try:
-        put_in = placeholder_texts(framework, setting.spec, job)
-        wanted = variables(framework, setting.spec, job)
+        put_in = command_flags.placeholder_texts(framework, setting.spec, job)
+        wanted = command_flags.variables(framework, setting.spec, job)
     except UserError as error:
         return setting if setting.skip else replace(setting, rank=None, skip=str(error))
     command = TrainingCommand(

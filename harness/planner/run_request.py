@@ -16,13 +16,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin
 import yaml
 from msgspec import Struct, field
 
-from advisor.base.configuration import (
-    ConfigGroup,
-    config_folders,
-    config_names,
-    find_config,
-    load_yaml,
-)
+from advisor.base import configuration
 from advisor.base.errors import UserError, missing_package
 from advisor.base.fields import field_types, optional_type, parse, read_fields, read_record, show
 from advisor.base.key_value import split_key_values
@@ -184,21 +178,21 @@ def _checked(overrides: Sequence[str], groups: Groups, config_dir: Path | None) 
             near = [path for path in inner if path.rpartition(".")[2] == name] or known
             raise UserError(key, show(text), "is not a known key", nearest_names(key, near))
         if key in choices:
-            _check_choice(ConfigGroup(key), text, config_dir)
+            _check_choice(configuration.ConfigGroup(key), text, config_dir)
     if not given.get("recompute.settings", "none").strip("[ ]"):
         relation, hint = "names no setting", "recompute=top is the advisor's best"
         raise UserError("recompute.settings", given["recompute.settings"], relation, hint)
     return given
 
 
-def _check_choice(group: ConfigGroup, name: str, config_dir: Path | None) -> None:
+def _check_choice(group: configuration.ConfigGroup, name: str, config_dir: Path | None) -> None:
     """Read the file once as every configuration is, within limits and with errors of one line."""
     own = {path.stem: path for path in (_OWN / group).glob("*.yaml")}
-    path = find_config(group, name, config_dir) or own.get(name)
+    path = configuration.find_config(group, name, config_dir) or own.get(name)
     if path is None:
-        near = nearest_names(name, {*config_names(group, config_dir), *own})
+        near = nearest_names(name, {*configuration.config_names(group, config_dir), *own})
         raise UserError(group, show(name), f"unknown {group}", near)
-    load_yaml(path)
+    configuration.load_yaml(path)
 
 
 def _composed(given: Mapping[str, str], config_dir: Path | None, groups: Groups) -> dict[str, Any]:
@@ -218,7 +212,7 @@ def _composed(given: Mapping[str, str], config_dir: Path | None, groups: Groups)
     defaults = ["_self_", *({k: v} for k, v in _CHOICES.items() if k in schema)]
     ConfigStore.instance().store(name=_NAME, node={"defaults": defaults, **schema})
     logging.getLogger("hydra").setLevel(logging.ERROR)  # what matters comes as an exception
-    folders = (*config_folders(config_dir), _OWN)  # of the groups' files, first wins
+    folders = (*configuration.config_folders(config_dir), _OWN)  # of the groups' files, first wins
     first, *others = (path.resolve() for path in folders if path.is_dir())
     search = ",".join("'file://{}'".format(str(one).replace("'", "\\'")) for one in others)
     words = [

@@ -9,23 +9,7 @@ from msgspec import Struct
 
 from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.units import unit_of
-from advisor.report.figures.kit import (
-    BACKWARD,
-    COMPONENT_LOOKS,
-    FAINT,
-    FORWARD,
-    GREY,
-    INK,
-    OPTIMIZER,
-    REPLAY,
-    Heights,
-    Look,
-    draw,
-    is_narrow,
-    joined,
-    soften,
-    stacked_bars,
-)
+from advisor.report.figures import kit
 from harness.report.document import Picture
 from harness.report.facts import Facts, Numbers
 from harness.report.predicted_figure import paint_panels, panels
@@ -37,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    Drawing = tuple[str, str, Heights, Callable[[Figure], None]]
+    Drawing = tuple[str, str, kit.Heights, Callable[[Figure], None]]
 
 MOST_BARS: Final = 12
 MEASURED: Final = "measured: "
@@ -74,17 +58,17 @@ def paint_memory(figure: "Figure", shown: Sequence[Bar]) -> None:
     axes = figure.add_subplot()
     parts = (
         (look, [getattr(bar.components, component) / scale for bar in shown])
-        for component, look in COMPONENT_LOOKS.items()
+        for component, look in kit.COMPONENT_LOOKS.items()
     )
-    stacked_bars(axes, parts, height=0.74, labelled=True)
+    kit.stacked_bars(axes, parts, height=0.74, labelled=True)
     axes.set_yticks(range(len(shown)), [bar.name for bar in shown])
     _measured(axes, shown, scale)
     axes.invert_yaxis()
-    axes.set_title(joined(figure, ("Memory of the fullest rank,", "predicted and measured")))
+    axes.set_title(kit.joined(figure, ("Memory of the fullest rank,", "predicted and measured")))
     words = ("bars are predicted,", "lines and marks are measured")
-    axes.set_xlabel(f"{unit}; {joined(figure, words)}")
-    soften(axes, "x")
-    columns = 2 if is_narrow(figure) else 5
+    axes.set_xlabel(f"{unit}; {kit.joined(figure, words)}")
+    kit.soften(axes, "x")
+    columns = 2 if kit.is_narrow(figure) else 5
     named = zip(*axes.get_legend_handles_labels(), strict=True)
     handles, labels = zip(*sorted(named, key=lambda one: one[1].startswith(MEASURED)), strict=True)
     figure.legend(handles, labels, loc="outside lower left", ncols=columns)
@@ -98,17 +82,22 @@ def _measured(axes: "Axes", shown: Sequence[Bar], scale: int) -> None:
         if not known:
             continue
         places, ends = zip(*known, strict=True)
-        axes.hlines(places, 0, ends, color=INK, linewidth=1.6, zorder=3)
-        look: dict[str, Any] = {"color": INK, "edgecolors": FAINT, "linewidths": 0.8, "zorder": 4}
+        axes.hlines(places, 0, ends, color=kit.INK, linewidth=1.6, zorder=3)
+        look: dict[str, Any] = {
+            "color": kit.INK,
+            "edgecolors": kit.FAINT,
+            "linewidths": 0.8,
+            "zorder": 4,
+        }
         axes.scatter(ends, places, s=34, marker=mark, label=f"{MEASURED}{label}", **look)
 
 
 MOST_TIMELINES: Final = 4
 _PHASES: Final = {
-    Phase.FORWARD: FORWARD,
-    Phase.BACKWARD: BACKWARD,
-    Phase.REPLAY: REPLAY,
-    Phase.OPTIMIZER: OPTIMIZER,
+    Phase.FORWARD: kit.FORWARD,
+    Phase.BACKWARD: kit.BACKWARD,
+    Phase.REPLAY: kit.REPLAY,
+    Phase.OPTIMIZER: kit.OPTIMIZER,
 }
 _FAINT: Final = 0.4
 
@@ -145,14 +134,14 @@ def paint_timeline(figure: "Figure", shown: Sequence[StepTimeline], *, on_cpu: b
         _phases(axes, step)
         times = [point.seconds * 1e3 for point in step.points]
         sizes = [point.allocated / scale for point in step.points]
-        axes.plot(times, sizes, color=INK, linewidth=1.1, drawstyle="steps-post")
+        axes.plot(times, sizes, color=kit.INK, linewidth=1.1, drawstyle="steps-post")
         title = f"{step.name}: peak {max(sizes):.1f} {unit}"
         if step.predicted_peak is not None:
-            axes.axhline(step.predicted_peak / scale, color=INK, linestyle="--", linewidth=1)
+            axes.axhline(step.predicted_peak / scale, color=kit.INK, linestyle="--", linewidth=1)
             title += f", predicted {step.predicted_peak / scale:.1f}"
         axes.set_title(title, fontsize=10)
-        soften(axes)
-    slowed = joined(figure, ("ms, CPU time under the memory meter,", "which slows the step"))
+        kit.soften(axes)
+    slowed = kit.joined(figure, ("ms, CPU time under the memory meter,", "which slows the step"))
     every[-1].set_xlabel(slowed if on_cpu else "ms of one step")
     figure.supylabel(f"allocated, {unit}", fontsize=10)
     seen = {point.phase for step in shown for point in step.points}
@@ -161,10 +150,10 @@ def paint_timeline(figure: "Figure", shown: Sequence[StepTimeline], *, on_cpu: b
         for phase, look in _PHASES.items()
         if phase in seen
     ]
-    handles.append(Line2D([], [], color=INK, linewidth=1.1, label="measured"))
+    handles.append(Line2D([], [], color=kit.INK, linewidth=1.1, label="measured"))
     if any(step.predicted_peak is not None for step in shown):
-        handles.append(Line2D([], [], color=INK, linestyle="--", label="predicted peak"))
-    columns = 2 if is_narrow(figure) else len(handles)
+        handles.append(Line2D([], [], color=kit.INK, linestyle="--", label="predicted peak"))
+    columns = 2 if kit.is_narrow(figure) else len(handles)
     figure.legend(handles=handles, loc="outside lower left", ncols=columns)
 
 
@@ -174,7 +163,7 @@ def _phases(axes: "Axes", step: StepTimeline) -> None:
     for point in step.points[1:]:
         if point.phase is begin.phase and point is not step.points[-1]:
             continue
-        look = _PHASES.get(begin.phase, Look("", GREY))
+        look = _PHASES.get(begin.phase, kit.Look("", kit.GREY))
         axes.axvspan(begin.seconds * 1e3, point.seconds * 1e3, alpha=_FAINT, **look.fill)
         begin = point
 
@@ -183,7 +172,7 @@ def draw_all(facts: Facts, folder: Path) -> tuple[Picture, ...]:
     """Draw into `folder`; ImportError where matplotlib is not installed."""
     found = []
     for name, caption, heights, paint in _drawings(facts):
-        drawn = draw(name, heights, paint, folder)
+        drawn = kit.draw(name, heights, paint, folder)
         found.append(Picture(name=name, caption=caption, svg=drawn.wide, narrow_svg=drawn.narrow))
     return tuple(found)
 
@@ -198,15 +187,15 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
         caption = f"Pareto front of peak memory and throughput{cpu}"
         yield "memory_and_throughput", caption, heights, partial(paint_throughput, facts=facts)
     if compared := panels(facts):
-        heights = Heights(4.2, 0.4 + 3.5 * len(compared))
+        heights = kit.Heights(4.2, 0.4 + 3.5 * len(compared))
         caption = f"Predicted against measured{cpu}"
         yield "predicted_and_measured", caption, heights, partial(paint_panels, shown=compared)
     if memory := bars(facts):
         tall = 0.42 * len(memory)
-        heights = Heights(1.9 + tall, 2.8 + tall)  # a phone's legend is long
+        heights = kit.Heights(1.9 + tall, 2.8 + tall)  # a phone's legend is long
         caption = "Predicted memory by component, and the measured peaks over it"
         yield "memory_by_component", caption, heights, partial(paint_memory, shown=memory)
     if lines := step_timelines(facts):
-        heights = Heights(1.4 + 1.35 * len(lines), 2.0 + 1.35 * len(lines))
+        heights = kit.Heights(1.4 + 1.35 * len(lines), 2.0 + 1.35 * len(lines))
         paint = partial(paint_timeline, shown=lines, on_cpu=facts.on_cpu)
         yield "timeline", f"Allocated bytes over one step{cpu}", heights, paint

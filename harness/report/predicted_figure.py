@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from advisor.base.units import GIB, unit_of
-from advisor.report.figures.kit import (
-    BLUE,
-    GREEN,
-    INK,
-    VERMILION,
-    Heights,
-    draw,
-    draw_points,
-    is_narrow,
-    soften,
-)
+from advisor.report.figures import kit
 from harness.base.collections import known
 from harness.judge.accuracy_rows import Half, SettingRow
 from harness.judge.metrics import ALLOCATED, METRICS
@@ -34,7 +24,7 @@ if TYPE_CHECKING:
 Points = tuple[tuple[float, float], ...]
 """Measured and predicted."""
 _ALL: Final = ""
-_COLOURS: Final = {_ALL: VERMILION, Half.FIT: BLUE, Half.HELD_OUT: VERMILION}
+_COLOURS: Final = {_ALL: kit.VERMILION, Half.FIT: kit.BLUE, Half.HELD_OUT: kit.VERMILION}
 
 
 class Panel(Struct, frozen=True, kw_only=True):
@@ -94,13 +84,13 @@ def draw_accuracy(rows: Sequence[SettingRow], folder: Path) -> tuple[Picture, ..
         return ()
     name = "predicted_and_measured"
     caption = "Predicted against measured, in the halves fit and held_out"
-    drawn = draw(name, Heights(4.2, 7.4), partial(paint_panels, shown=shown), folder)
+    drawn = kit.draw(name, kit.Heights(4.2, 7.4), partial(paint_panels, shown=shown), folder)
     return (Picture(name=name, caption=caption, svg=drawn.wide, narrow_svg=drawn.narrow),)
 
 
 def paint_panels(figure: "Figure", shown: Sequence[Panel]) -> None:
     """Each quantity in a square: on the line nothing is wrong."""
-    rows, columns = (len(shown), 1) if is_narrow(figure) else (1, len(shown))
+    rows, columns = (len(shown), 1) if kit.is_narrow(figure) else (1, len(shown))
     squares = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, panel in zip(squares, shown, strict=True):
         _paint_panel(axes, panel)
@@ -115,19 +105,19 @@ def _paint_panel(axes: "Axes", panel: Panel) -> None:
     low, high = min(numbers), max(numbers)
     margin = 0.12 * (high - low) or 0.12 * high or 1.0
     ends = [max(0.0, low - margin), high + margin]
-    axes.plot(ends, ends, color=INK, linewidth=1)
+    axes.plot(ends, ends, color=kit.INK, linewidth=1)
     title = panel.title
     if panel.band is not None:
         below, above = ([end * (1 + sign * panel.band) for end in ends] for sign in (-1, 1))
-        axes.fill_between(ends, below, above, color=GREEN, alpha=0.25, linewidth=0)
+        axes.fill_between(ends, below, above, color=kit.GREEN, alpha=0.25, linewidth=0)
         title += f"\nband: ±{panel.band * 100:.0f} % ({panel.whose})"
     for name, points in groups.items():
         label = name.replace("_", " ") or None
-        draw_points(axes, points, s=40, color=_COLOURS[name], label=label)
+        kit.draw_points(axes, points, s=40, color=_COLOURS[name], label=label)
     axes.set(xlim=ends, ylim=ends, aspect="equal")
     axes.set(xlabel=f"measured, {panel.unit}", ylabel=f"predicted, {panel.unit}")
     axes.set_title(title, fontsize=10)
     axes.locator_params(nbins=4)
     if _ALL not in groups:
         axes.legend()
-    soften(axes)
+    kit.soften(axes)

@@ -8,17 +8,7 @@ from msgspec import Struct
 
 from advisor.base.pareto import pareto_front
 from advisor.base.units import unit_of
-from advisor.report.figures.kit import (
-    BLUE,
-    FAINT,
-    SKY,
-    VERMILION,
-    Heights,
-    draw_points,
-    is_narrow,
-    joined,
-    soften,
-)
+from advisor.report.figures import kit
 from advisor.report.figures.point_labels import label_points
 from harness.base.collections import grouped
 from harness.report.facts import Facts
@@ -71,9 +61,9 @@ def best_of(shown: Sequence[PlottedSetting]) -> list[PlottedSetting]:
     return pareto_front(shown, lambda one: (one.memory_bytes, one.seconds))
 
 
-def heights_of(shown: Sequence[PlottedSetting]) -> Heights:
+def heights_of(shown: Sequence[PlottedSetting]) -> kit.Heights:
     """Of a scatter; on a phone its key is below."""
-    return Heights(4.6, 3.6 + _KEY_ROWS * -(-len(shown) // _columns(shown)))
+    return kit.Heights(4.6, 3.6 + _KEY_ROWS * -(-len(shown) // _columns(shown)))
 
 
 def paint_time(figure: "Figure", facts: Facts) -> None:
@@ -96,16 +86,16 @@ def _paint(figure: "Figure", facts: Facts, words: tuple[str, str], height: Heigh
     axes = figure.add_subplot()
     at = _scatter(axes, shown, [height(one) for one in shown])
     clock, unit = " (CPU time)" if facts.on_cpu else "", _unit(shown)[1]
-    axes.set_title(joined(figure, (f"{title}{clock}", "against peak memory")))
+    axes.set_title(kit.joined(figure, (f"{title}{clock}", "against peak memory")))
     axes.set_ylabel(label.format(clock))
     memory = (f"peak {facts.peak} memory", f"of the fullest rank, {unit}")
-    axes.set_xlabel(joined(figure, memory))
+    axes.set_xlabel(kit.joined(figure, memory))
     _name(figure, axes, shown, at)
 
 
 def _name(figure: "Figure", axes: "Axes", shown: Sequence[PlottedSetting], at: "Places") -> None:
     """Names next to the points; on a phone, which has no room for them, numbers and their key."""
-    if not is_narrow(figure):
+    if not kit.is_narrow(figure):
         label_points(axes, at, names={one.number: [one.name] for one in shown})
         return
     for place, numbers in grouped((place, number) for number, place in at.items()).items():
@@ -125,19 +115,23 @@ def _scatter(axes: "Axes", shown: Sequence[PlottedSetting], heights: Sequence[fl
     at = {one.number: (one.memory_bytes / scale, y) for one, y in zip(shown, heights, strict=True)}
     line = [at[one.number] for one in best]
     axes.plot(
-        *zip(*line, strict=True), color=SKY, zorder=1, drawstyle="steps-post", label="Pareto front"
+        *zip(*line, strict=True),
+        color=kit.SKY,
+        zorder=1,
+        drawstyle="steps-post",
+        label="Pareto front",
     )
     groups = (
-        ("Pareto front", "o", BLUE, line),
-        ("dominated", "s", FAINT, [at[one.number] for one in shown if one not in best]),
+        ("Pareto front", "o", kit.BLUE, line),
+        ("dominated", "s", kit.FAINT, [at[one.number] for one in shown if one not in best]),
     )
     for label, marker, colour, places in groups:
-        draw_points(axes, places, s=46, marker=marker, color=colour, label=label)
-    ring = {"facecolors": "none", "edgecolors": VERMILION, "linewidths": None, "zorder": 2}
+        kit.draw_points(axes, places, s=46, marker=marker, color=colour, label=label)
+    ring = {"facecolors": "none", "edgecolors": kit.VERMILION, "linewidths": None, "zorder": 2}
     doubtful = [at[one.number] for one in shown if not one.stable]
-    draw_points(axes, doubtful, s=130, label="unstable", **ring)
+    kit.draw_points(axes, doubtful, s=130, label="unstable", **ring)
     axes.margins(0.12)
-    soften(axes)
+    kit.soften(axes)
     axes.legend(loc="best")
     return at
 

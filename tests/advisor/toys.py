@@ -11,17 +11,8 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
+from advisor.models import options
 from advisor.models.layer_kind import DENSE
-from advisor.models.options import (
-    Activation,
-    AttentionBackend,
-    CrossEntropyFusion,
-    Normalization,
-    PositionEmbedding,
-    RouterDType,
-    TokenDispatcher,
-    TransformerImpl,
-)
 from advisor.models.spec import ModelSpec
 
 LLAMA = ModelSpec(
@@ -35,8 +26,8 @@ LLAMA = ModelSpec(
     vocab_size=1000,
     make_vocab_size_divisible_by=8,
     max_position_embeddings=32,
-    transformer_impl=TransformerImpl.LOCAL,
-    attention_backend=AttentionBackend.FLASH,
+    transformer_impl=options.TransformerImpl.LOCAL,
+    attention_backend=options.AttentionBackend.FLASH,
     gradient_accumulation_fusion=False,
 )
 GPT = replace(
@@ -44,13 +35,13 @@ GPT = replace(
     name="toy_gpt",
     num_query_groups=8,
     ffn_hidden_size=256,
-    activation=Activation.GELU,
-    normalization=Normalization.LAYER_NORM,
+    activation=options.Activation.GELU,
+    normalization=options.Normalization.LAYER_NORM,
     add_bias_linear=True,
     hidden_dropout=0.1,
     attention_dropout=0.1,
-    position_embedding_type=PositionEmbedding.LEARNED,
-    attention_backend=AttentionBackend.UNFUSED,
+    position_embedding_type=options.PositionEmbedding.LEARNED,
+    attention_backend=options.AttentionBackend.UNFUSED,
     attention_softmax_in_fp32=False,
     masked_softmax_fusion=False,
     bias_dropout_fusion=False,
@@ -84,14 +75,14 @@ RSTD = (32 // 2) * 2 * 4
 ACTIVATED = 32 * 2 * (128 // 2) * 2
 
 _ENUMS: dict[str, Callable[[Any], Any]] = {
-    "moe_router_dtype": RouterDType,
-    "moe_token_dispatcher_type": TokenDispatcher,
-    "transformer_impl": TransformerImpl,
-    "attention_backend": AttentionBackend,
-    "cross_entropy_fusion": CrossEntropyFusion,
-    "activation": Activation,
-    "normalization": Normalization,
-    "position_embedding_type": PositionEmbedding,
+    "moe_router_dtype": options.RouterDType,
+    "moe_token_dispatcher_type": options.TokenDispatcher,
+    "transformer_impl": options.TransformerImpl,
+    "attention_backend": options.AttentionBackend,
+    "cross_entropy_fusion": options.CrossEntropyFusion,
+    "activation": options.Activation,
+    "normalization": options.Normalization,
+    "position_embedding_type": options.PositionEmbedding,
 }
 
 

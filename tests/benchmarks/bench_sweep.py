@@ -4,32 +4,26 @@ from statistics import mean
 
 import pytest
 
-from tests.harness.sweeps.simulated import (
-    ERRORS,
-    LAYOUTS,
-    ONE_GPU,
-    SimulatedDevice,
-    expected_of,
-    search_with_tpe,
-    sweep,
-)
+from tests.harness.sweeps import simulated
 
 SEEDS = range(50)
 MOST_TRIALS = 100  # of TPE: what it finds later counts as found then
 LIKELY = 0.9
 
 
-@pytest.mark.parametrize("overrides", [ONE_GPU, LAYOUTS], ids=["one GPU", "layouts of 8 GPUs"])
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize(
+    "overrides", [simulated.ONE_GPU, simulated.LAYOUTS], ids=["one GPU", "layouts of 8 GPUs"]
+)
+@pytest.mark.parametrize("error", simulated.ERRORS)
 def test_bench_trials_until_the_best(benchmark, overrides, error) -> None:
     """The bars: at most half the trials of TPE; regret of the first choice at most 2 %."""
-    expected, room = expected_of(*overrides)
+    expected, room = simulated.expected_of(*overrides)
 
-    def device(seed: int) -> SimulatedDevice:
-        return SimulatedDevice(expected, room, ERRORS[error], seed)
+    def device(seed: int) -> simulated.SimulatedDevice:
+        return simulated.SimulatedDevice(expected, room, simulated.ERRORS[error], seed)
 
     swept = benchmark.pedantic(
-        lambda: [sweep(expected, device(seed)) for seed in SEEDS], rounds=1, iterations=1
+        lambda: [simulated.sweep(expected, device(seed)) for seed in SEEDS], rounds=1, iterations=1
     )
     first = next(point for point, one in expected.items() if one.rank == 1)
     regrets = []
@@ -39,7 +33,9 @@ def test_bench_trials_until_the_best(benchmark, overrides, error) -> None:
             best = min(one.seconds[point] for point in safe if one.fits(point))
             regrets.append(one.seconds[first] / best - 1)
     ours = [one.trials if one.found is None else one.found for one in swept]
-    theirs = [search_with_tpe(expected, device(seed), seed, MOST_TRIALS) for seed in SEEDS]
+    theirs = [
+        simulated.search_with_tpe(expected, device(seed), seed, MOST_TRIALS) for seed in SEEDS
+    ]
     benchmark.extra_info.update(
         points=sum(not one.skip for one in expected.values()),
         trials_until_best=round(mean(ours), 1),

@@ -303,10 +303,7 @@ def _result() -> bytes:
 def _results() -> tuple[Target, ...]:
     golden = _GOLDEN.read_bytes()
     run = {"run/plan.json": (_RUN / "plan.json").read_bytes(), f"run/{_TRIAL}": _result()}
-    both = {
-        "r.json": (_RECORDED / "selective_mlp/result.json").read_bytes(),
-        "golden.json": golden,
-    }
+    both = {"r.json": (_RECORDED / "selective_mlp/result.json").read_bytes(), "golden.json": golden}
     update = "golden update --reason x {}/r.json --to {}/to"
     compare = "compare {}/run --golden {}/golden.json"
     beside = run | {"golden.json": golden}

@@ -16,11 +16,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint_sequential  # noqa: E402
 
-from advisor.frameworks.torch.parameter_groups import (  # noqa: E402
-    Sharding,
-    fsdp_static,
-    fsdp_working_set,
-)
+from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import sequential  # noqa: E402
 from advisor.job.pipeline_split import ModelChunk  # noqa: E402

@@ -12,9 +12,7 @@ pytest.importorskip("transformers")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from torch import nn  # noqa: E402
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (  # noqa: E402
-    checkpoint_wrapper,
-)
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: E402
 
 from advisor.frameworks.torch.partitioner.aten_layer import aten_graph  # noqa: E402
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel  # noqa: E402

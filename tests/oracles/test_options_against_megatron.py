@@ -16,10 +16,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from megatron.core.distributed import DistributedDataParallelConfig  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig  # noqa: E402
-from megatron.core.transformer.transformer_config import (  # noqa: E402
-    MLATransformerConfig,
-    TransformerConfig,
-)
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig  # noqa: E402
 
 INSTALLED = resolve_revision(Framework.MEGATRON_LM, "0.16")
 CLASSES = (TransformerConfig, MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)

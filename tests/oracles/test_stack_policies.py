@@ -12,13 +12,8 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (  # noqa: E402
-    checkpoint_wrapper,
-)
-from torch.utils.checkpoint import (  # noqa: E402
-    checkpoint_sequential,
-    create_selective_checkpoint_contexts,
-)
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: E402
+from torch.utils.checkpoint import checkpoint_sequential, create_selective_checkpoint_contexts  # noqa: E402
 
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import OpPolicy, every, op, sequential  # noqa: E402

@@ -41,14 +41,7 @@ from .stacks.blocks import block  # noqa: E402
 from .stacks.fsdp import RANKS, Step, titan_step, transformers_step  # noqa: E402
 from .stacks.measure import measure  # noqa: E402
 from .stacks.plans import Row, with_host, written_plan  # noqa: E402
-from .stacks.shapes import (  # noqa: E402
-    GPT2_XL,
-    LLAMA2_7B,
-    LLAMA3_8B,
-    QWEN3_8B,
-    QWEN3_30B_A3B,
-    shape_of,
-)
+from .stacks.shapes import GPT2_XL, LLAMA2_7B, LLAMA3_8B, QWEN3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
 from .stacks.titan import import_titan  # noqa: E402
 
 TOLERANCE = 0.005

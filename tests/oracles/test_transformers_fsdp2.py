@@ -16,11 +16,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 import torch  # noqa: E402
 
 from advisor.base.dtypes import DType  # noqa: E402
-from advisor.frameworks.torch.parameter_groups import (  # noqa: E402
-    Sharding,
-    fsdp_static,
-    fsdp_working_set,
-)
+from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
 from advisor.job.pipeline_split import ModelChunk  # noqa: E402

@@ -20,20 +20,8 @@ from advisor.models.options import NormPlacement  # noqa: E402
 from harness.backends.megatron_core.fake import saved  # noqa: E402
 from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention  # noqa: E402
 
-from .megatron import (  # noqa: E402
-    Activation,
-    CoreAttention,
-    OracleCase,
-    peak,
-    saved_bytes_per_layer,
-)
-from .prediction import (  # noqa: E402
-    full,
-    predicted_peak,
-    predicted_saved_bytes,
-    selective,
-    tensor_parallel,
-)
+from .megatron import Activation, CoreAttention, OracleCase, peak, saved_bytes_per_layer  # noqa: E402
+from .prediction import full, predicted_peak, predicted_saved_bytes, selective, tensor_parallel  # noqa: E402
 from .variants import (  # noqa: E402
     CHUNK,
     WINDOW,

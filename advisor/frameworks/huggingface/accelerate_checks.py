@@ -18,17 +18,8 @@ from advisor.frameworks.huggingface.options import (
     RESHARD,
 )
 from advisor.frameworks.option import names_in
+from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys, as_whole_number, known
-from advisor.reading.key_rules import (
-    did_you_mean,
-    illegal_values,
-    is_boolean,
-    is_section,
-    is_whole,
-    key_rule,
-    no_choice,
-    unknown_names,
-)
 
 _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin"
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
@@ -53,7 +44,7 @@ _PREFETCH: Final = f"{FSDP}.fsdp_forward_prefetch"
 _FILE_OF_DEEPSPEED, *_ITS_KEYS = names_in(FILE, DEEPSPEED)
 _ZERO_STAGE: Final = f"{DEEPSPEED}.zero_stage"
 _OFFLOADS: Final = tuple(f"{DEEPSPEED}.offload_{of}_device" for of in ("optimizer", "param"))
-_plugin = partial(key_rule, source=_PLUGIN)
+_plugin = partial(key_rules.key_rule, source=_PLUGIN)
 _file: Final[dict[str, Any]] = {"given": lambda keys: keys.about["kind"] == "file"}
 
 
@@ -61,7 +52,9 @@ def _other_type(keys: Keys) -> Match | None:
     kind = keys.get("distributed_type")
     if kind is None or str(kind) in (*_TYPES, "False"):
         return None
-    return Match(fix=did_you_mean(str(kind).upper(), _TYPES, 0.4, "FSDP"), found=str(kind))
+    return Match(
+        fix=key_rules.did_you_mean(str(kind).upper(), _TYPES, 0.4, "FSDP"), found=str(kind)
+    )
 
 
 def _version(keys: Keys) -> int:
@@ -105,17 +98,17 @@ def _other_stage(keys: Keys) -> str:
 
 
 RULES: Final = (
-    unknown_names(
+    key_rules.unknown_names(
         "", names_in(FILE), "the config file had unknown keys", cutoff=0.6, source=_CONFIG, **_file
     ),
-    key_rule(
+    key_rules.key_rule(
         "distributed_type",
         _other_type,
         "distributed_type = {found} is not known",
         source=_CONFIG,
         **_file,
     ),
-    no_choice(
+    key_rules.no_choice(
         "mixed_precision",
         _PRECISIONS,
         fix="bf16",
@@ -123,23 +116,23 @@ RULES: Final = (
         source="accelerate 1.15.0 utils/dataclasses.py PrecisionType",
         **_file,
     ),
-    illegal_values(
+    key_rules.illegal_values(
         (FSDP, DEEPSPEED),
-        is_section,
+        key_rules.is_section,
         "{key} = {value!r} must be a section",
         "write its keys below it",
         source=_CONFIG,
         **_file,
     ),
-    illegal_values(
+    key_rules.illegal_values(
         "num_processes",
-        is_whole,
+        key_rules.is_whole,
         "num_processes = {value!r} must be a whole number",
         "one per GPU, e.g. 8",
         source=_LAUNCH,
         **_file,
     ),
-    unknown_names(
+    key_rules.unknown_names(
         FSDP,
         names_in(FILE, FSDP),
         f"{FSDP} has no such key; it is ignored",
@@ -149,12 +142,12 @@ RULES: Final = (
         source=_LAUNCH,
     ),
     *(
-        no_choice(
+        key_rules.no_choice(
             f"{FSDP}.{name}", legal, cutoff=0.4, fold=str.upper, also=("NONE",), source=_CONSTANTS
         )
         for name, legal in _CHOICES.items()
     ),
-    illegal_values(
+    key_rules.illegal_values(
         _VERSION,
         lambda value: (as_whole_number(value) or 1) in (1, 2),
         "fsdp_version = {value} is neither 1 nor 2",
@@ -175,22 +168,22 @@ RULES: Final = (
         "FSDP2 does not support LOCAL_STATE_DICT",
         "SHARDED_STATE_DICT",
     ),
-    illegal_values(
+    key_rules.illegal_values(
         (INSIDE, INSIDE_OFFLOAD),
-        is_boolean,
+        key_rules.is_boolean,
         "{name} = {value!r} must be a boolean",
         "true or false",
         source=_PLUGIN,
     ),
     _plugin(INSIDE_OFFLOAD, _offload_needs, fault="activation_checkpointing_offload"),
-    key_rule(
+    key_rules.key_rule(
         f"{DEEPSPEED}.{_FILE_OF_DEEPSPEED}",
         _twice,
         f"{{found}} cannot be combined with {_FILE_OF_DEEPSPEED}, which already sets them",
         "drop {found}",
         source="accelerate 1.15.0 utils/dataclasses.py:1525",
     ),
-    illegal_values(
+    key_rules.illegal_values(
         _ZERO_STAGE,
         lambda value: as_whole_number(value) in (0, 1, 2, 3),
         "zero_stage = {value} must be 0, 1, 2 or 3",
@@ -198,8 +191,11 @@ RULES: Final = (
         fault="zero_stage",
         source=ZERO_SOURCE,
     ),
-    *(no_choice(at, DEVICES, fix="cpu", fold=str.lower, source=OFFLOAD_SOURCE) for at in _OFFLOADS),
-    key_rule(
+    *(
+        key_rules.no_choice(at, DEVICES, fix="cpu", fold=str.lower, source=OFFLOAD_SOURCE)
+        for at in _OFFLOADS
+    ),
+    key_rules.key_rule(
         _OFFLOADS[1],
         _other_stage,
         "offload_param_device is valid only with zero_stage 3, but zero_stage = {found}",

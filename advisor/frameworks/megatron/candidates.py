@@ -9,15 +9,9 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.frameworks.framework_parts import RecomputeSettings
+from advisor.frameworks.megatron import revisions
 from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, ORDER
 from advisor.frameworks.megatron.plan import has_effect, reads_full_recompute
-from advisor.frameworks.megatron.revisions import (
-    MegatronPart,
-    Revision,
-    checkpoint_kind,
-    known_recompute_modules,
-    resolve_revision,
-)
 from advisor.frameworks.megatron.rules.engine import (
     check,
     notes,
@@ -67,13 +61,13 @@ _PUBLISHED: Final = (
 )
 
 
-def enumerate_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
+def enumerate_settings(job: Job, revision: revisions.Revision) -> tuple[RecomputeSetting, ...]:
     """Those of settings_to_try that are legal."""
     tried = settings_to_try(job, revision)
     return tuple(setting for setting in tried if not check(setting, job, revision))
 
 
-def settings_to_try(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
+def settings_to_try(job: Job, revision: revisions.Revision) -> tuple[RecomputeSetting, ...]:
     """Every setting that differs from the others in what it keeps or replays; rules may refuse it.
 
     No recompute; selective with sets of the modules that act on some layer of the model (see
@@ -159,7 +153,7 @@ def uniform_numbers(layers: int, must_divide: bool) -> tuple[int, ...]:
     return tuple(sorted(n for n in numbers if not must_divide or layers % n == 0))
 
 
-def all_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
+def all_settings(job: Job, revision: revisions.Revision) -> tuple[RecomputeSetting, ...]:
     """The settings of enumerate_settings and those a user might try that come to nothing.
 
     Every recompute module of every release alone, selective with an empty list, uniform numbers
@@ -169,7 +163,7 @@ def all_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
     tried = (
         *_settings(layers, acting_labels(job.model), shardable=False, must_divide=False),
         selective(),
-        *(selective(module) for module in known_recompute_modules()),
+        *(selective(module) for module in revisions.known_recompute_modules()),
         full(Method.UNIFORM, 1, distribute=True),
         full(Method.BLOCK, max(1, layers // 2), distribute=True),
         replace(selective("mlp"), distribute_saved_activations=True),
@@ -177,7 +171,7 @@ def all_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
     return tuple(dict.fromkeys((*enumerate_settings(job, revision), *tried)))
 
 
-def rejected_settings(job: Job, revision: Revision) -> tuple[Rejection, ...]:
+def rejected_settings(job: Job, revision: revisions.Revision) -> tuple[Rejection, ...]:
     """Why each of all_settings that is no candidate is none, one rejection a setting."""
     candidates = frozenset(enumerate_settings(job, revision))
     rejected: list[Rejection] = []
@@ -188,7 +182,7 @@ def rejected_settings(job: Job, revision: Revision) -> tuple[Rejection, ...]:
     return tuple(rejected)
 
 
-class MegatronSettings(MegatronPart, RecomputeSettings):
+class MegatronSettings(revisions.MegatronPart, RecomputeSettings):
     """What one of the three takes; its family takes the same settings."""
 
     none: Setting = NONE
@@ -219,10 +213,10 @@ class MegatronSettings(MegatronPart, RecomputeSettings):
 
     def rules_overview(self, version: str) -> RulesOverview:
         """See `overview`."""
-        return overview(resolve_revision(self.framework, version))
+        return overview(revisions.resolve_revision(self.framework, version))
 
 
-def overview(revision: Revision) -> RulesOverview:
+def overview(revision: revisions.Revision) -> RulesOverview:
     """Every rule in force in `revision`, by verdict and authority, and those about the GPU."""
     from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
 
@@ -233,10 +227,10 @@ def overview(revision: Revision) -> RulesOverview:
     return RulesOverview(label=revision.label, facts=facts, rules=(*by_verdict, *hardware))
 
 
-def _facts(revision: Revision) -> dict[str, str]:
+def _facts(revision: revisions.Revision) -> dict[str, str]:
     kinds: dict[str, str] = {}
     for module in revision.recompute_modules:
-        kind = checkpoint_kind(module).replace("_", "-")
+        kind = revisions.checkpoint_kind(module).replace("_", "-")
         kinds[kind] = f"{kinds.get(kind, f'{kind}:')} {module}"
     impls = " ".join(revision.cuda_graph_impls) or "enable_cuda_graph, external_cuda_graph"
     captured = " ".join(revision.cuda_graph_modules) or "none"

@@ -4,12 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from advisor.frameworks.framework_parts import FrameworkParts, HarnessRuns, OptimumSpace, Spelling
-from advisor.frameworks.megatron.bridge import (
-    assumed_overrides,
-    bridge_layout_overrides,
-    bridge_overrides,
-    left_to_bridge,
-)
+from advisor.frameworks.megatron import bridge
 from advisor.frameworks.megatron.candidates import MegatronSettings
 from advisor.frameworks.megatron.flags import (
     assumed_flags,
@@ -55,10 +50,10 @@ _WRITERS: Final = {
     Framework.MEGATRON_BRIDGE: _Writers(
         "Megatron Bridge",
         lambda row: row.bridge,
-        bridge_overrides,
-        bridge_layout_overrides,
-        assumed_overrides,
-        left_to_bridge,
+        bridge.bridge_overrides,
+        bridge.bridge_layout_overrides,
+        bridge.assumed_overrides,
+        bridge.left_to_bridge,
     ),
     Framework.NEMO: _Writers(
         "NeMo",

@@ -13,13 +13,8 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.frameworks.framework_parts import MemoryModel
 from advisor.frameworks.part_types import FixedMemory, StaticLabels
+from advisor.frameworks.torch import parameter_groups
 from advisor.frameworks.torch.adam import adam_memory, adam_words
-from advisor.frameworks.torch.parameter_groups import (
-    Sharding,
-    fsdp_static,
-    fsdp_working_set,
-    stream_pools,
-)
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.setting import as_torch
 from advisor.job.job import Job, JobConfig
@@ -141,7 +136,7 @@ def eager_memory(
         return lone_memory(job, shape, chunks, config.weights_dtype or DType.BF16, buffers)
     dtype = DType.FP32 if upcasts else config.weights_dtype or DType.FP32
     apart = shape.expert_model_parallel_size > 1
-    sharding = Sharding(
+    sharding = parameter_groups.Sharding(
         ranks=layout.sharding_ranks,
         expert_ranks=layout.expert_data_parallel_size if apart else 0,
         reshards=layout.data_parallel_sharding is DataParallelSharding.FULL,
@@ -156,13 +151,15 @@ def eager_memory(
     elements, experts = stage_elements(shape, chunks), stage_expert_elements(shape, chunks)
     own = sharding.elements(elements, experts)
     adam = adam_memory(shape, chunks, config, dtype, ranks=sharding.ranks, elements=own)
-    working_set = fsdp_working_set(shape, sharding)
+    working_set = parameter_groups.fsdp_working_set(shape, sharding)
     step = 0 if config.optimizer_in_backward else working_set.step + adam.step
     return FixedMemory(
-        static=fsdp_static(elements, sharding, experts, adam.states),
+        static=parameter_groups.fsdp_static(elements, sharding, experts, adam.states),
         words=_words(config, dtype),
         buffers=buffers,
-        pools=(NamedBytes(_CACHES, stream_pools(shape, sharding), _CACHES_SOURCE),),
+        pools=(
+            NamedBytes(_CACHES, parameter_groups.stream_pools(shape, sharding), _CACHES_SOURCE),
+        ),
         working_set=replace(working_set, step=step),
     )
 

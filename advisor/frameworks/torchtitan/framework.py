@@ -21,16 +21,7 @@ from advisor.frameworks.torch.rules import Rules, TorchRule, block_shape
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, as_torch
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
 from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
-from advisor.frameworks.torchtitan.flags import (
-    FLOAT8_TO_SAY,
-    PLAN_HOOK,
-    every_nth,
-    job_flags,
-    mode_flags,
-    python_module,
-    says_float8,
-    toml,
-)
+from advisor.frameworks.torchtitan import flags
 from advisor.frameworks.torchtitan.options import OPTIONS
 from advisor.frameworks.torchtitan.sharding import LAYOUT_RULES, titan_layout
 from advisor.job.job import Job, JobConfig
@@ -205,25 +196,25 @@ class _Spelling(TorchSpelling):
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line by version."""
-        return shlex.join(mode_flags(as_torch(setting), job.config.framework_version))
+        return shlex.join(flags.mode_flags(as_torch(setting), job.config.framework_version))
 
     def layout_flags(self, job: Job) -> str:
         """Batch, sequence and FSDP."""
-        return shlex.join(job_flags(job))
+        return shlex.join(flags.job_flags(job))
 
     def omitted(self, job: Job) -> str:
         """Float8, of which options say nothing from 0.3 on."""
-        return "" if says_float8(job.config) else FLOAT8_TO_SAY
+        return "" if flags.says_float8(job.config) else flags.FLOAT8_TO_SAY
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """Sections of a TOML file; from 0.3 on a Python module; of a plan of blocks the module that
         runs it."""
         own, version = as_torch(setting), job.config.framework_version
-        if own.blocks and not (version == "0.2" and every_nth(own)):
+        if own.blocks and not (version == "0.2" and flags.every_nth(own)):
             from advisor.frameworks.torch.optimum.plan_file import plan_file
 
-            return plan_file(own, block_shape(job), PLAN_HOOK if version == "0.2" else "")
-        written = python_module if version == "0.3" else toml
+            return plan_file(own, block_shape(job), flags.PLAN_HOOK if version == "0.2" else "")
+        written = flags.python_module if version == "0.3" else flags.toml
         return written(own, job)
 
 

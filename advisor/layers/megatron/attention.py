@@ -2,12 +2,8 @@
 
 from msgspec.structs import replace
 
+from advisor.layers.megatron import linear
 from advisor.layers.megatron.core_attention import MIXED_QKV, core_attention, heads_tensor
-from advisor.layers.megatron.linear import (
-    column_parallel_linear,
-    norm_operator,
-    row_parallel_linear,
-)
 from advisor.layers.megatron.quantization import attention_output
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -77,7 +73,7 @@ def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
     width = _mixed_width(shape) // shape.tp
     mixed = shape.activation("mixed_qkv_shard" if _shares_groups(shape) else MIXED_QKV, width)
     bias = model.add_bias_linear or model.add_qkv_bias
-    return mixed, column_parallel_linear(
+    return mixed, linear.column_parallel_linear(
         shape, "linear_qkv", Module.LINEAR_QKV, source, mixed, bias=bias
     )
 
@@ -166,7 +162,7 @@ def _head_norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Ope
     The L2 norm has no weight, and compiled keeps the same (transformer/torch_norm.py L2Norm).
     """
     output = Tensor(name, source.shape, shape.dtype)
-    norm = norm_operator(shape, Module.QK_LAYERNORM, source, output)
+    norm = linear.norm_operator(shape, Module.QK_LAYERNORM, source, output)
     if shape.model.qk_l2_norm:
         norm = replace(norm, weights=())
     return output, norm
@@ -213,7 +209,7 @@ def linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...])
 
     The variables of the attention's forward live until it returns.
     """
-    return row_parallel_linear(
+    return linear.row_parallel_linear(
         shape,
         "linear_proj",
         Module.LINEAR_PROJ,

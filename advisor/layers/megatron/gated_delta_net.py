@@ -8,11 +8,7 @@ convolution's copied input.
 """
 
 from advisor.base.dtypes import DType
-from advisor.layers.megatron.linear import (
-    column_parallel_linear,
-    norm_operator,
-    row_parallel_linear,
-)
+from advisor.layers.megatron import linear
 from advisor.layers.megatron.mappings import exchange_sequence_for_heads
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
@@ -31,7 +27,7 @@ def gated_delta_net_operators(shape: RankShape, source: Tensor) -> tuple[Operato
     keys, values = _widths(shape)
     heads = model.linear_num_value_heads // shape.tp
     mixed = shape.activation("in_proj_out", 2 * (keys + values + heads))
-    projection = column_parallel_linear(
+    projection = linear.column_parallel_linear(
         shape, "in_proj", Module.GDN_IN_PROJ, source, mixed, bias=False
     )
     there, local = exchange_sequence_for_heads(shape, Module.GDN_IN_PROJ, mixed)
@@ -45,7 +41,7 @@ def gated_delta_net_operators(shape: RankShape, source: Tensor) -> tuple[Operato
     rule = _gated_delta_rule(shape, (query, key, value), gates)
     norm, gated = _gated_norm(shape, rule.outputs[0], gate)
     back, normed = exchange_sequence_for_heads(shape, Module.GDN_NORM_OUT, gated.outputs[0])
-    out_proj = row_parallel_linear(
+    out_proj = linear.row_parallel_linear(
         shape,
         "out_proj",
         Module.GDN_OUT_PROJ,
@@ -178,7 +174,7 @@ def _gated_norm(shape: RankShape, source: Tensor, gate: Tensor) -> tuple[Operato
     product both factors. Its output goes sequence first, a copy with several sequences."""
     normed = Tensor("out_norm_out", source.shape, shape.dtype)
     output = shape.activation("norm_out", _widths(shape)[1])
-    norm = norm_operator(shape, Module.GDN_NORM_OUT, source, normed)
+    norm = linear.norm_operator(shape, Module.GDN_NORM_OUT, source, normed)
     several = shape.micro_batch_size > 1
     return norm, Operator(
         "gated_norm",

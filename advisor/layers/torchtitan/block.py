@@ -21,12 +21,7 @@ from advisor.layers.eager.parts import (
 )
 from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
-from advisor.layers.torchtitan.collectives import (
-    gather_sequence,
-    pipelined,
-    scatter_sequence,
-    whole_hidden,
-)
+from advisor.layers.torchtitan import collectives
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import PositionEmbedding
 
@@ -44,7 +39,7 @@ def plain_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ..
         fused_norm(shape, "ffn_norm", Module.PRE_MLP_LAYERNORM, after_attention, ffn_input),
         *_branch(shape, kind, ffn_input, after_attention),
     )
-    return pipelined(operators) if shape.tp_comm_overlap else operators
+    return collectives.pipelined(operators) if shape.tp_comm_overlap else operators
 
 
 def _branch(
@@ -55,11 +50,11 @@ def _branch(
         return _feed_forward(shape, source, skip)
     from advisor.layers.torchtitan.moe import grouped_experts_layer
 
-    gathered, gather = gather_sequence(shape, Module.ROUTER, source)
+    gathered, gather = collectives.gather_sequence(shape, Module.ROUTER, source)
     experts = grouped_experts_layer(shape, gathered)
     (whole,) = experts[-1].outputs
     routed = whole if shape.tp == 1 else hidden(shape, "moe_out.scattered")
-    scatter = scatter_sequence(shape, Module.COMBINE, whole, routed, (source, gathered))
+    scatter = collectives.scatter_sequence(shape, Module.COMBINE, whole, routed, (source, gathered))
     output, held = hidden(shape, "layer_output"), (hidden(shape, LAYER_INPUT),)
     add = residual("moe_residual", Module.MLP_BDA, routed, skip, output, held)
     return (*gather, *experts, *scatter, add)
@@ -70,11 +65,11 @@ def _attention(
 ) -> tuple[Operator, ...]:
     """Projections, attention, wo, residual; the sequence is gathered ahead of them and scattered
     after, where TP cuts it."""
-    gathered, gather = gather_sequence(shape, Module.LINEAR_QKV, source)
+    gathered, gather = collectives.gather_sequence(shape, Module.LINEAR_QKV, source)
     operators, held = _mixer(shape, gathered)
     whole = operators[-1].outputs[0]
     part = whole if shape.tp == 1 else hidden(shape, "wo_out.scattered")
-    scatter = scatter_sequence(shape, Module.LINEAR_PROJ, whole, part, (source, *held))
+    scatter = collectives.scatter_sequence(shape, Module.LINEAR_PROJ, whole, part, (source, *held))
     branch, dropped = dropout(
         "attention_dropout_out", Module.SELF_ATTN_BDA, part, shape.model.hidden_dropout
     )
@@ -106,7 +101,7 @@ def _heads(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], tupl
     query, key, middle = _position_heads(shape, query, key)
     core = attention_over_ranks(shape, query, key, value)
     held = (source, query, key, value, *core[-1].outputs)
-    (attended,), output = core[-1].outputs, whole_hidden(shape, "wo_out")
+    (attended,), output = core[-1].outputs, collectives.whole_hidden(shape, "wo_out")
     bias = model.add_bias_linear
     wo = linear(shape, "wo", Module.LINEAR_PROJ, attended, output, bias=bias, holds=held)
     return (*projections, *middle, *core, wo), held
@@ -167,7 +162,7 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
     model = shape.model
     bias, width = model.add_bias_linear, model.ffn_hidden_size // shape.tp
     normed = source
-    source, gather = gather_sequence(shape, Module.LINEAR_FC1, normed)
+    source, gather = collectives.gather_sequence(shape, Module.LINEAR_FC1, normed)
     gate = activation(shape, "w1_out", width)
     operators = [*gather, linear(shape, "w1", Module.LINEAR_FC1, source, gate, bias=bias)]
     activated = activation(shape, "activation_out", width)
@@ -179,13 +174,13 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
             multiplied(activated, up, product),
         ]
         activated = product
-    whole = whole_hidden(shape, "w2_out")
+    whole = collectives.whole_hidden(shape, "w2_out")
     w2_out = hidden(shape, "w2_out" if shape.tp == 1 else "w2_out.scattered")
     operators.append(
         linear(shape, "w2", Module.LINEAR_FC2, activated, whole, bias=bias, holds=(source,))
     )
     held = (normed, source, activated)
-    operators += scatter_sequence(shape, Module.LINEAR_FC2, whole, w2_out, held)
+    operators += collectives.scatter_sequence(shape, Module.LINEAR_FC2, whole, w2_out, held)
     branch, dropped = dropout("ffn_dropout_out", Module.MLP_BDA, w2_out, model.hidden_dropout)
     output, layer_input = hidden(shape, "layer_output"), hidden(shape, LAYER_INPUT)
     add = residual("ffn_residual", Module.MLP_BDA, branch, skip, output, (layer_input,))

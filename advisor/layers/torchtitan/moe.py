@@ -9,16 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.eager.moe import (
-    all_scores,
-    choice,
-    gate,
-    gated,
-    gather_tokens,
-    grouped_linear,
-    normalized,
-    per_choice,
-)
+from advisor.layers.eager import moe
 from advisor.layers.eager.parts import linear, multiplied, nonlinearity, residual
 from advisor.layers.expert_tokens import moe_tokens, rows
 from advisor.layers.operators import Module, Operator, Tensor
@@ -90,16 +81,16 @@ def normalizes(model: ModelSpec) -> bool:
 def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     """Weights [tokens, topk] in fp32. The expert bias is added to a copy of the scores, and groups
     that are out are masked in another, for the choice alone."""
-    gating = gate(shape, source)
-    scores = all_scores(gating.outputs[0])
+    gating = moe.gate(shape, source)
+    scores = moe.all_scores(gating.outputs[0])
     (all_,) = scores.outputs
-    chosen = per_choice(shape, "chosen_scores")
+    chosen = moe.per_choice(shape, "chosen_scores")
     masked = shape.model.moe_router_group_topk is not None
     copies = (2 if masked else 1) * all_.num_bytes
-    operators = [gating, scores, choice(shape, all_, chosen, copies)]
-    weights = per_choice(shape, "router_weights")
+    operators = [gating, scores, moe.choice(shape, all_, chosen, copies)]
+    weights = moe.per_choice(shape, "router_weights")
     if normalizes(shape.model):
-        operators.append(normalized(shape, chosen, weights))
+        operators.append(moe.normalized(shape, chosen, weights))
     else:
         operators.append(Operator("router.scale", Module.ROUTER, (chosen,), (weights,)))
     return weights, tuple(operators)
@@ -120,7 +111,7 @@ def _dispatch(
         gradient_free_inputs=frozenset({weights.name}),
     )
     sent = rows(shape, "routed_tokens", copies, shape.model.hidden_size)
-    operators = [sort, gather_tokens(source, sent, taken)]
+    operators = [sort, moe.gather_tokens(source, sent, taken)]
     if shape.model.moe_apply_probs_on_input:
         scaled = rows(shape, "scaled_tokens", *sent.shape)
         operators.append(_scaled(sent, weights, order, scaled))
@@ -156,16 +147,16 @@ def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
     padded = rows(shape, "padded_tokens", *indices.shape, width)
     ffn = shape.model.expert_ffn_hidden_size // shape.expert_tensor_parallel_size
     first, third = (rows(shape, f"experts.w{n}_out", *indices.shape, ffn) for n in (1, 3))
-    activate, multiply = gated(shape, first, third)
+    activate, multiply = moe.gated(shape, first, third)
     output = rows(shape, "experts.w2_out", *indices.shape, width)
     computed = rows(shape, "experts_out", copies + 1, width)
     operators = (
         _pad(received, padded, indices),
-        grouped_linear(shape, "w1", Module.EXPERT_FC1, padded, first),
+        moe.grouped_linear(shape, "w1", Module.EXPERT_FC1, padded, first),
         activate,
-        grouped_linear(shape, "w3", Module.EXPERT_FC1, padded, third),
+        moe.grouped_linear(shape, "w3", Module.EXPERT_FC1, padded, third),
         multiply,
-        grouped_linear(shape, "w2", Module.EXPERT_FC2, multiply.outputs[0], output),
+        moe.grouped_linear(shape, "w2", Module.EXPERT_FC2, multiply.outputs[0], output),
         replace(_put(output, computed, indices, longer=True), forward_holds=(padded,)),
     )
     if not exchanges:

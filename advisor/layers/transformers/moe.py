@@ -7,16 +7,7 @@ models/mixtral and models/qwen3_moe, run in tests/oracles.
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.eager.moe import (
-    all_scores,
-    choice,
-    gate,
-    gated,
-    gather_tokens,
-    grouped_linear,
-    normalized,
-    per_choice,
-)
+from advisor.layers.eager import moe
 from advisor.layers.expert_tokens import rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -69,21 +60,24 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
     if total.dtype is not output.dtype:
         tail.append(Operator("sum_of_experts.cast", Module.COMBINE, (total,), (output,)))
     tail[-1] = replace(tail[-1], outputs=(output,), forward_holds=held)
-    gather = gather_tokens(source, sent, taken), gather_tokens(weights, sorted_weights, order)
+    gather = (
+        moe.gather_tokens(source, sent, taken),
+        moe.gather_tokens(weights, sorted_weights, order),
+    )
     return (*router, sort, *gather, *operators, *tail)
 
 
 def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     """Weights [tokens, topk]: Qwen3's in 16 bit, Mixtral's in fp32. The division is in place, for
     which what it divides is cloned."""
-    gating = gate(shape, source)
-    scores = all_scores(gating.outputs[0])
-    chosen, wide = per_choice(shape, "chosen_scores"), per_choice(shape, "router_weights")
-    divide = replace(normalized(shape, chosen, wide), forward_holds=gating.outputs)
-    operators = (gating, scores, choice(shape, scores.outputs[0], chosen, 0), divide)
+    gating = moe.gate(shape, source)
+    scores = moe.all_scores(gating.outputs[0])
+    chosen, wide = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "router_weights")
+    divide = replace(moe.normalized(shape, chosen, wide), forward_holds=gating.outputs)
+    operators = (gating, scores, moe.choice(shape, scores.outputs[0], chosen, 0), divide)
     if not shape.model.qk_layernorm:
         return wide, operators
-    weights = per_choice(shape, "router_weights.cast", shape.dtype)
+    weights = moe.per_choice(shape, "router_weights.cast", shape.dtype)
     return weights, (*operators, Operator("router.cast", Module.ROUTER, (wide,), (weights,)))
 
 
@@ -93,13 +87,13 @@ def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
     both = rows(shape, "gate_up_proj_out", copies, 2 * ffn)
     halves = tuple(both.view(name, (copies, ffn)) for name in ("expert_gate", "expert_up"))
     split = Operator("experts.chunk", Module.EXPERT_ACTIVATION, (both,), halves)
-    activate, multiply = gated(shape, *halves)
+    activate, multiply = moe.gated(shape, *halves)
     output = rows(shape, "down_proj_out", *sent.shape)
     operators = (
-        grouped_linear(shape, "gate_up_proj", Module.EXPERT_FC1, sent, both),
+        moe.grouped_linear(shape, "gate_up_proj", Module.EXPERT_FC1, sent, both),
         split,
         activate,
         multiply,
-        grouped_linear(shape, "down_proj", Module.EXPERT_FC2, multiply.outputs[0], output),
+        moe.grouped_linear(shape, "down_proj", Module.EXPERT_FC2, multiply.outputs[0], output),
     )
     return operators, output

@@ -9,16 +9,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from advisor.models import options
 from advisor.models.config_json.keys import HuggingFaceConfig, keys
 from advisor.models.config_json.windows import each_nth
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
-from advisor.models.options import (
-    AttentionBackend,
-    NormPlacement,
-    ScoreFunction,
-    TokenDispatcher,
-    TransformerImpl,
-)
 
 
 class Variant(Struct, frozen=True):
@@ -33,7 +27,7 @@ def _gemma(config: HuggingFaceConfig) -> dict[str, Any]:
     if config.get("use_bidirectional_attention", bool, False):
         raise config.refuse("use_bidirectional_attention", "only causal attention is modelled")
     return {
-        "norm_placement": NormPlacement.PRE_AND_POST,
+        "norm_placement": options.NormPlacement.PRE_AND_POST,
         "layernorm_zero_centered_gamma": True,
         "apply_embedding_scaling": True,
         "bias_activation_fusion": False,
@@ -51,7 +45,7 @@ def _gemma2(config: HuggingFaceConfig) -> dict[str, Any]:
     fields = _gemma(config)
     fields |= {"attn_logit_softcapping": scores, "final_logit_softcapping": logits}
     if scores is not None:
-        fields["attention_backend"] = AttentionBackend.UNFUSED
+        fields["attention_backend"] = options.AttentionBackend.UNFUSED
         fields["attention_softmax_in_fp32"] = False
     return fields
 
@@ -64,14 +58,14 @@ def _cap(config: HuggingFaceConfig, key: str, default: float) -> float | None:
 
 def _gemma3(config: HuggingFaceConfig) -> dict[str, Any]:
     """Flash attention: Bridge turns cuDNN's off. Its classes read caps and apply none."""
-    return {**_gemma(config), "attention_backend": AttentionBackend.FLASH}
+    return {**_gemma(config), "attention_backend": options.AttentionBackend.FLASH}
 
 
 def _olmo2(config: HuggingFaceConfig) -> dict[str, Any]:
     return {
-        "norm_placement": NormPlacement.POST,
+        "norm_placement": options.NormPlacement.POST,
         "qk_layernorm_across_heads": True,
-        "transformer_impl": TransformerImpl.TRANSFORMERS,
+        "transformer_impl": options.TransformerImpl.TRANSFORMERS,
     }
 
 
@@ -87,11 +81,11 @@ def _llama4(config: HuggingFaceConfig) -> dict[str, Any]:
         "moe_layer_freq": _expert_layers(config),
         "moe_ffn_hidden_size": width,
         "moe_router_topk": config.positive("num_experts_per_tok", 1),
-        "moe_router_score_function": ScoreFunction.SIGMOID,
+        "moe_router_score_function": options.ScoreFunction.SIGMOID,
         "moe_apply_probs_on_input": True,
         "moe_shared_expert_intermediate_size": width,
         "moe_shared_expert_overlap": True,
-        "moe_token_dispatcher_type": TokenDispatcher.ALLTOALL,
+        "moe_token_dispatcher_type": options.TokenDispatcher.ALLTOALL,
         "moe_grouped_gemm": True,
         "no_rope_freq": bare,
         "attention_chunk_size": config.get(

@@ -6,21 +6,10 @@ whose defaults stand for keys that are absent.
 
 from typing import Any
 
+from advisor.models import options
+from advisor.models.config_json import mixtral
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
-from advisor.models.config_json.mixtral import (
-    AS_BRIDGE_RUNS_EXPERTS,
-    ExpertKeys,
-    expert_fields,
-    group_fields,
-)
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.options import (
-    Activation,
-    AttentionVariant,
-    PositionEmbedding,
-    RouterDType,
-    ScoreFunction,
-)
 from advisor.models.spec import ModelSpec
 
 HYBRID_TYPES = ("qwen3_next", "nemotron_h")
@@ -34,7 +23,7 @@ _LINEAR = {
     "linear_num_value_heads": 32,
 }
 """Keys that ModelSpec calls alike, and transformers' defaults."""
-_QWEN3_NEXT_EXPERTS = ExpertKeys(
+_QWEN3_NEXT_EXPERTS = mixtral.ExpertKeys(
     number="num_experts",
     default_number=512,
     topk=10,
@@ -102,16 +91,16 @@ def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
         num_query_groups=config.positive("num_key_value_heads", 2),
         kv_channels=config.positive("head_dim", 256),
         num_layers=config.positive("num_hidden_layers"),
-        activation=Activation.SWIGLU,
+        activation=options.Activation.SWIGLU,
         qk_layernorm=True,
         rotary_percent=config.rotary_percent(0.25),
         attention_output_gate=True,
-        experimental_attention_variant=AttentionVariant.GATED_DELTA_NET,
+        experimental_attention_variant=options.AttentionVariant.GATED_DELTA_NET,
         linear_attention_freq=_linear_layers(config),
         moe_shared_expert_intermediate_size=shared,
         moe_shared_expert_gate=True,
         **linear,
-        **expert_fields(config, _QWEN3_NEXT_EXPERTS),
+        **mixtral.expert_fields(config, _QWEN3_NEXT_EXPERTS),
     )
 
 
@@ -144,8 +133,8 @@ def _read_nemotron_h(config: HuggingFaceConfig) -> ModelSpec:
         num_query_groups=config.positive("num_key_value_heads", 8),
         kv_channels=config.positive("head_dim", 128),
         num_layers=len(pattern),
-        activation=Activation.SQUARED_RELU,
-        position_embedding_type=PositionEmbedding.NONE,
+        activation=options.Activation.SQUARED_RELU,
+        position_embedding_type=options.PositionEmbedding.NONE,
         hidden_dropout=config.get("hidden_dropout", float, 0.0),
         hybrid_layer_pattern=pattern,
         mamba_state_dim=config.positive("ssm_state_size", 128),
@@ -181,10 +170,10 @@ def _nemotron_experts(config: HuggingFaceConfig) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": config.positive(
             "moe_shared_expert_intermediate_size", 7688
         ),
-        **group_fields(config, config.get("n_group", int, 1), 1),
-        "moe_router_score_function": ScoreFunction.SIGMOID,
+        **mixtral.group_fields(config, config.get("n_group", int, 1), 1),
+        "moe_router_score_function": options.ScoreFunction.SIGMOID,
         "moe_router_enable_expert_bias": True,
-        "moe_router_dtype": RouterDType.FP32,
-        **AS_BRIDGE_RUNS_EXPERTS,
+        "moe_router_dtype": options.RouterDType.FP32,
+        **mixtral.AS_BRIDGE_RUNS_EXPERTS,
         "use_fused_weighted_squared_relu": True,
     }

@@ -5,17 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.units import MIB
-from advisor.report.figures.kit import (
-    BACKWARD,
-    FORWARD,
-    GREEN,
-    REPLAY,
-    YELLOW,
-    Look,
-    legend_below,
-    soften,
-    stacked_bars,
-)
+from advisor.report.figures import kit
 from advisor.report.figures.titles import row_title
 from advisor.step.layer_drawing import DrawnLayer, DrawnOperator, Fate, drawn_layers
 
@@ -26,9 +16,9 @@ if TYPE_CHECKING:
 MOST_LAYERS: Final = 3
 """Different layers of one picture, those that the model has most of."""
 FATES: Final = {
-    Fate.KEPT: Look("kept on the GPU", GREEN),
-    Fate.OFFLOADED: Look("offloaded to the host", YELLOW, "...."),
-    Fate.REPLAYED: Look("dropped, recomputed by a replay", REPLAY.colour, REPLAY.hatch),
+    Fate.KEPT: kit.Look("kept on the GPU", kit.GREEN),
+    Fate.OFFLOADED: kit.Look("offloaded to the host", kit.YELLOW, "...."),
+    Fate.REPLAYED: kit.Look("dropped, recomputed by a replay", kit.REPLAY.colour, kit.REPLAY.hatch),
 }
 _LINE: Final = 0.2
 """Inches of an operator."""
@@ -67,7 +57,7 @@ def layer_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
         sizes.set_title(_words(layer), fontsize=9, loc="left", x=-_LEFT / (_BYTES * room) * 0.95)
         top -= tall + _BETWEEN
     found = [look for fate, look in FATES.items() if any(one.num_bytes(fate) for one in shown)]
-    legend_below(figure, [*found, FORWARD, BACKWARD, REPLAY], columns=6)
+    kit.legend_below(figure, [*found, kit.FORWARD, kit.BACKWARD, kit.REPLAY], columns=6)
     return figure
 
 
@@ -90,7 +80,7 @@ def _draw_bytes(axes: "Axes", layer: DrawnLayer) -> None:
         (look, [operator.num_bytes(fate) / MIB for operator in layer.operators])
         for fate, look in FATES.items()
     )
-    ends = stacked_bars(axes, sizes)
+    ends = kit.stacked_bars(axes, sizes)
     for place, operator in zip(places, layer.operators, strict=True):
         axes.annotate(
             _tensor_names(operator),
@@ -121,12 +111,12 @@ def _tensor_names(operator: DrawnOperator) -> str:
 
 def _draw_times(axes: "Axes", layer: DrawnLayer) -> None:
     """Milliseconds, one after the other."""
-    ways = ("forward", FORWARD), ("backward", BACKWARD), ("replay", REPLAY)
+    ways = ("forward", kit.FORWARD), ("backward", kit.BACKWARD), ("replay", kit.REPLAY)
     times = (
         (look, [1e3 * getattr(one, f"{name}_seconds") for one in layer.operators])
         for name, look in ways
     )
-    ends = stacked_bars(axes, times)
+    ends = kit.stacked_bars(axes, times)
     axes.set_yticks([])
     axes.set_ylim(len(layer.operators) - 0.4, -0.6)
     _finish(axes, max(ends), "ms per microbatch")
@@ -136,4 +126,4 @@ def _finish(axes: "Axes", most: float, label: str) -> None:
     axes.set_xlim(0, 1.04 * (most or 1.0))
     axes.set_xlabel(label, fontsize=8, labelpad=2)
     axes.tick_params(axis="x", labelsize=7)
-    soften(axes, "x")
+    kit.soften(axes, "x")

@@ -10,16 +10,7 @@ from advisor.base.units import GIB
 from advisor.frameworks.registry import parts_of
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.breaking import spec_lines
-from advisor.report.figures.kit import (
-    COMPONENT_LOOKS,
-    GREY,
-    bold_tick,
-    draw_budget,
-    legend_patches,
-    memory_parts,
-    soften,
-    stacked_bars,
-)
+from advisor.report.figures import kit
 from advisor.report.figures.titles import row_title
 from advisor.report.wording import gib
 from advisor.search.evaluate import Evaluator
@@ -48,11 +39,11 @@ def waterfall_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
         _draw_changes(axes, without_recompute(advice, evaluation), evaluation)
     else:
         _draw_parts(axes, evaluation)
-    draw_budget(axes, evaluation.budget_bytes, horizontal=True)
+    kit.draw_budget(axes, evaluation.budget_bytes, horizontal=True)
     axes.set_ylabel("reserved memory of the worst rank (GiB)")
     axes.set_ylim(0, 1.1 * axes.dataLim.y1)
-    soften(axes, "y")
-    handles = [*legend_patches(COMPONENT_LOOKS.values()), axes.lines[-1]]
+    kit.soften(axes, "y")
+    handles = [*kit.legend_patches(kit.COMPONENT_LOOKS.values()), axes.lines[-1]]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
@@ -70,7 +61,7 @@ def without_recompute(advice: Answer, evaluation: Evaluation) -> Evaluation:
 def _draw_changes(axes: "Axes", none: Evaluation, evaluation: Evaluation) -> None:
     names = [f"none\nstage {none.peak.stage}"]
     level = _draw_stack(axes, 0, none)
-    for component, look in COMPONENT_LOOKS.items():
+    for component, look in kit.COMPONENT_LOOKS.items():
         change = getattr(evaluation.peak.memory_bytes, component)
         change -= getattr(none.peak.memory_bytes, component)
         if abs(change) < _SHOWN:
@@ -95,7 +86,7 @@ def _draw_parts(axes: "Axes", evaluation: Evaluation) -> None:
     """What the whole is made of, one on top of the other."""
     level = 0.0
     names: list[str] = []
-    for component, look in COMPONENT_LOOKS.items():
+    for component, look in kit.COMPONENT_LOOKS.items():
         size = getattr(evaluation.peak.memory_bytes, component) / GIB
         axes.bar(len(names), size, bottom=level, width=_WIDE, **look.fill)
         _label(axes, len(names), level + size, f"{size:.1f}")
@@ -110,7 +101,7 @@ def _draw_parts(axes: "Axes", evaluation: Evaluation) -> None:
 def _draw_stack(axes: "Axes", place: int, evaluation: Evaluation) -> float:
     """The components of one evaluation in a bar; where it ends."""
     level = 0.0
-    for component, look in COMPONENT_LOOKS.items():
+    for component, look in kit.COMPONENT_LOOKS.items():
         size = getattr(evaluation.peak.memory_bytes, component) / GIB
         axes.bar(place, size, bottom=level, width=_WIDE, **look.fill)
         level += size
@@ -120,7 +111,9 @@ def _draw_stack(axes: "Axes", place: int, evaluation: Evaluation) -> float:
 
 def _join(axes: "Axes", place: int, level: float) -> None:
     """A line from a bar to the next."""
-    axes.plot([place + _WIDE / 2, place + 1 - _WIDE / 2], [level] * 2, color=GREY, linewidth=0.8)
+    axes.plot(
+        [place + _WIDE / 2, place + 1 - _WIDE / 2], [level] * 2, color=kit.GREY, linewidth=0.8
+    )
 
 
 def _label(axes: "Axes", place: int, level: float, text: str) -> None:
@@ -145,8 +138,10 @@ def stages_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
     figure = Figure(figsize=(10, max(3.0, 2.0 + 0.34 * len(stages))), layout="constrained")
     axes = figure.subplots()
     figure.suptitle(row_title(advice, row), fontsize=11)
-    ends = stacked_bars(axes, memory_parts([one.memory_bytes for one in stages]), height=0.7)
-    draw_budget(axes, evaluation.budget_bytes)
+    ends = kit.stacked_bars(
+        axes, kit.memory_parts([one.memory_bytes for one in stages]), height=0.7
+    )
+    kit.draw_budget(axes, evaluation.budget_bytes)
     edge = max(*ends, evaluation.budget_bytes / GIB)
     for place, stage in enumerate(stages):
         size = gib(stage.peak_reserved_bytes)
@@ -159,11 +154,11 @@ def stages_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
             fontweight="bold" if stage is worst else "normal",
         )
     axes.set_yticks(range(len(stages)), [f"stage {stage.stage}" for stage in stages])
-    bold_tick(axes, (stage is worst for stage in stages))
+    kit.bold_tick(axes, (stage is worst for stage in stages))
     axes.invert_yaxis()
     axes.set_xlim(0, edge * 1.3)
     axes.set_xlabel("reserved memory of a rank at its peak (GiB), and microbatches in flight")
-    soften(axes, "x")
-    handles = [*legend_patches(COMPONENT_LOOKS.values()), *axes.lines]
+    kit.soften(axes, "x")
+    handles = [*kit.legend_patches(kit.COMPONENT_LOOKS.values()), *axes.lines]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
     return figure

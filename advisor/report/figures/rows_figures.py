@@ -14,20 +14,7 @@ from msgspec import Struct
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.units import GIB
 from advisor.report.breaking import spec_lines
-from advisor.report.figures.kit import (
-    BLUE,
-    GREY,
-    LIGHT,
-    PHASES,
-    VERMILION,
-    bold_tick,
-    draw_budget,
-    draw_points,
-    legend_patches,
-    memory_parts,
-    soften,
-    stacked_bars,
-)
+from advisor.report.figures import kit
 from advisor.report.figures.point_labels import label_points
 from advisor.report.figures.titles import job_title, row_label, rows_title
 from advisor.report.job_changes import apart, degrees_apart
@@ -52,7 +39,7 @@ _GAP: Final = 0.24
 """Inches of the picture, before its axes, and between those and the labels."""
 _ABOVE, _BELOW = 0.5, 1.0
 """Inches for the title, and for axis and legend."""
-_MARKS: Final = ((True, "o", BLUE), (False, "X", VERMILION))
+_MARKS: Final = ((True, "o", kit.BLUE), (False, "X", kit.VERMILION))
 """Of rows that fit, and of those that do not."""
 
 
@@ -118,9 +105,9 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
     axes.set_ylim(low - spare, high + spare)
     outside = sum(not _inside(axes, row) for row in picture.beaten)
     words = "dominated" + f" ({outside} outside the picture)" * (outside > 0)
-    axes.scatter(*_points(picture.beaten), s=9, color=LIGHT, zorder=1, label=words)
+    axes.scatter(*_points(picture.beaten), s=9, color=kit.LIGHT, zorder=1, label=words)
     front = _points(picture.front)
-    axes.step(*front, where="post", color=GREY, linewidth=1, zorder=2, label="front")
+    axes.step(*front, where="post", color=kit.GREY, linewidth=1, zorder=2, label="front")
     for fits, marker, colour in _MARKS:
         some = [row for row in picture.front if row.evaluation.fits is fits]
         if some:
@@ -128,9 +115,9 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
             axes.scatter(*_points(some), s=30, marker=marker, color=colour, zorder=3, label=label)
     ring: dict[str, Any] = {"facecolors": "none", "edgecolors": "black", "label": "chosen"}
     axes.scatter(*_points([best]), s=150, zorder=4, **ring)
-    draw_budget(axes, best.evaluation.budget_bytes)
+    kit.draw_budget(axes, best.evaluation.budget_bytes)
     axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
-    soften(axes)
+    kit.soften(axes)
 
 
 def by_memory(rows: Sequence[RankedEvaluation]) -> list[RankedEvaluation]:
@@ -177,7 +164,7 @@ def _label_margin(axes: "Axes", picture: _Picture, height: float, wide: float) -
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
-                "color": GREY,
+                "color": kit.GREY,
                 "linewidth": 0.6,
                 "shrinkA": 2,
                 "shrinkB": 0,
@@ -250,16 +237,16 @@ def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
     """Peak memory (GiB) against step time (s); numbers are ranks, the line joins the Pareto set."""
     front = sorted((_point(c) for c in shown if c.pareto), key=lambda point: point[0])
     x, y = [x for x, _ in front], [y for _, y in front]
-    axes.plot(x, y, color=GREY, linewidth=1, zorder=1, label="Pareto front")
+    axes.plot(x, y, color=kit.GREY, linewidth=1, zorder=1, label="Pareto front")
     for fits, marker, colour in _MARKS:
         points = [_point(c) for c in shown if c.evaluation.fits is fits]
         words = "fits" if fits else "does not fit"
-        draw_points(axes, points, s=42, marker=marker, color=colour, label=words, zorder=2)
-    draw_budget(axes, shown[0].evaluation.budget_bytes)
+        kit.draw_points(axes, points, s=42, marker=marker, color=colour, label=words, zorder=2)
+    kit.draw_budget(axes, shown[0].evaluation.budget_bytes)
     axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
     axes.set_title("Step time (s) against peak memory (GiB)")
     axes.margins(0.15)
-    soften(axes)
+    kit.soften(axes)
 
 
 def draw_components(
@@ -269,18 +256,18 @@ def draw_components(
     best: RankedEvaluation | None,
 ) -> None:
     """One stacked bar a candidate, GiB of its worst rank by component, and the budget."""
-    parts = memory_parts([candidate.evaluation.peak.memory_bytes for candidate in shown])
-    stacked_bars(axes, parts, labelled=True)
+    parts = kit.memory_parts([candidate.evaluation.peak.memory_bytes for candidate in shown])
+    kit.stacked_bars(axes, parts, labelled=True)
     axes.set_yticks(range(len(shown)), labels, fontsize=8)
-    bold_tick(axes, (candidate is best for candidate in shown))
+    kit.bold_tick(axes, (candidate is best for candidate in shown))
     axes.invert_yaxis()
-    draw_budget(axes, shown[0].evaluation.budget_bytes)
+    kit.draw_budget(axes, shown[0].evaluation.budget_bytes)
     axes.set_xlabel("memory of the worst rank at its peak (GiB)")
     axes.set_title("Peak memory by component (GiB)")
 
 
 MOST_ROWS: Final = 24
-_BAND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 1.2, "marker": "|", "markersize": 4}
+_BAND: Final[dict[str, Any]] = {"color": kit.GREY, "linewidth": 1.2, "marker": "|", "markersize": 4}
 _TIME_LABEL_WIDTH: Final = 34  # characters
 
 
@@ -297,9 +284,9 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
     axes = figure.subplots()
     figure.suptitle(rows_title(advice, len(shown), MOST_ROWS), fontsize=11)
     steps = [row.evaluation.time_seconds for row in shown]
-    parts = [(look, [getattr(one, name) for one in steps]) for name, look in PHASES.items()]
+    parts = [(look, [getattr(one, name) for one in steps]) for name, look in kit.PHASES.items()]
     drawn = [(look, lengths) for look, lengths in parts if any(lengths)]
-    stacked_bars(axes, drawn, height=0.66)
+    kit.stacked_bars(axes, drawn, height=0.66)
     smallest = min(row.evaluation.step_time_seconds for row in shown)
     for place, row in enumerate(shown):
         one = row.evaluation
@@ -317,13 +304,13 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
         )
     best = chosen(advice)
     axes.set_yticks(range(len(shown)), labels, fontsize=8)
-    bold_tick(axes, (row is best for row in shown))
+    kit.bold_tick(axes, (row is best for row in shown))
     axes.invert_yaxis()
     axes.set_xlim(0, 1.16 * max(row.evaluation.step_time_high_seconds for row in shown))
     axes.set_xlabel("seconds of one step on the slowest stage")
-    soften(axes, "x")
+    kit.soften(axes, "x")
     band = Line2D([], [], **_BAND, label=f"band of the step time ({_band_words(shown)})")
-    handles = [*legend_patches(look for look, _ in drawn), band]
+    handles = [*kit.legend_patches(look for look, _ in drawn), band]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)
     return figure
 

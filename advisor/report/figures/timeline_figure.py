@@ -9,21 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from advisor.answer.answer import Answer, RankedEvaluation
-from advisor.report.figures.kit import (
-    BACKWARD,
-    BUBBLE,
-    COMMUNICATION,
-    FORWARD,
-    GREY,
-    LIGHT,
-    OFFLOAD,
-    OPTIMIZER,
-    REPLAY,
-    VERMILION,
-    WAITING,
-    Look,
-    legend_below,
-)
+from advisor.report.figures import kit
 from advisor.report.figures.titles import row_title
 from advisor.report.wording import gib
 from advisor.step.predicted_step import TrainingStep, training_step
@@ -112,16 +98,16 @@ def _start_of_one(passes: tuple[TimedPass, ...], seconds: float) -> float:
 
 MOST_STAGES: Final = 8
 _TAIL: Final = {
-    "accumulated": OFFLOAD,
-    "waiting": COMMUNICATION,
-    "reduced": COMMUNICATION,
-    "optimizer": OPTIMIZER,
+    "accumulated": kit.OFFLOAD,
+    "waiting": kit.COMMUNICATION,
+    "reduced": kit.COMMUNICATION,
+    "optimizer": kit.OPTIMIZER,
 }
 _PARTS: Final = {
-    "replay": REPLAY,
-    "communication": COMMUNICATION,
-    "offload": OFFLOAD,
-    "waiting": WAITING,
+    "replay": kit.REPLAY,
+    "communication": kit.COMMUNICATION,
+    "offload": kit.OFFLOAD,
+    "waiting": kit.WAITING,
 }
 _LANE, _BAR, _ROOM = 3.0, 1.0, 1.55
 """Heights of a stage's lane, of its passes, and of its live memory beneath."""
@@ -147,7 +133,7 @@ class _Drawing(Struct, frozen=True):
     def most(self) -> int:
         return max(live.peak for live in self.memory.values())
 
-    def tail(self) -> Iterator[tuple[Look, float, float]]:
+    def tail(self) -> Iterator[tuple[kit.Look, float, float]]:
         """Parts after the pipeline: look, start, end."""
         return ((_TAIL[name], start, end) for name, start, end in tail_parts(self.step))
 
@@ -181,7 +167,7 @@ def timeline_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
         horizontalalignment="center",
     )
     figure.text(0.5, 0.44 / height, _peak_words(drawing), horizontalalignment="center", fontsize=8)
-    legend_below(figure, _looks(drawing), columns=8)
+    kit.legend_below(figure, _looks(drawing), columns=8)
     return figure
 
 
@@ -207,7 +193,7 @@ def _draw_window(axes: "Axes", drawing: _Drawing, window: Window, scale: float) 
     axes.set_ylim(_LANE * len(drawing.stages) - 0.35, -0.2)
     for lane, stage in enumerate(drawing.stages):
         top = _LANE * lane
-        _draw_bars(axes, [(window.start, window.end)], top, BUBBLE)
+        _draw_bars(axes, [(window.start, window.end)], top, kit.BUBBLE)
         _draw_passes(axes, drawing, stage, window, top)
         for look, start, end in drawing.tail():
             if part := window.clipped(start, end):
@@ -229,7 +215,7 @@ def _draw_passes(axes: "Axes", drawing: _Drawing, stage: int, window: Window, to
             if part := window.clipped(start, end):
                 found.setdefault(kind, []).append(part)
             start = end
-    for kind, look in {"forward": FORWARD, "backward": BACKWARD, **_PARTS}.items():
+    for kind, look in {"forward": kit.FORWARD, "backward": kit.BACKWARD, **_PARTS}.items():
         _draw_bars(axes, found.get(kind, []), top, look)
     edges = [
         one.start for one in drawing.line.stages[stage] if window.start < one.start < window.end
@@ -237,7 +223,9 @@ def _draw_passes(axes: "Axes", drawing: _Drawing, stage: int, window: Window, to
     axes.vlines(edges, top, top + _BAR, color="white", linewidth=0.7)
 
 
-def _draw_bars(axes: "Axes", parts: Sequence[tuple[float, float]], top: float, look: Look) -> None:
+def _draw_bars(
+    axes: "Axes", parts: Sequence[tuple[float, float]], top: float, look: kit.Look
+) -> None:
     if parts:
         spans = [(start, end - start) for start, end in parts]
         axes.broken_barh(spans, (top, _BAR), **look.fill)
@@ -276,13 +264,13 @@ def _draw_memory(axes: "Axes", drawing: _Drawing, stage: int, window: Window, fl
     times = [moment.seconds for moment in curve]
     heights = [floor - _ROOM * moment.num_bytes / most for moment in curve]
     static = floor - _ROOM * drawing.step.stages[stage].static_bytes / most
-    axes.fill_between(times, heights, static, color=VERMILION, alpha=0.35, linewidth=0)
-    axes.plot(times, heights, color=VERMILION, linewidth=0.8)
+    axes.fill_between(times, heights, static, color=kit.VERMILION, alpha=0.35, linewidth=0)
+    axes.plot(times, heights, color=kit.VERMILION, linewidth=0.8)
     axes.fill_between(
-        [window.start, window.end], static, floor, color=LIGHT, alpha=0.6, linewidth=0
+        [window.start, window.end], static, floor, color=kit.LIGHT, alpha=0.6, linewidth=0
     )
     peak = floor - _ROOM * live.peak / most
-    axes.hlines(peak, window.start, window.end, color=GREY, linewidth=0.7, linestyle=":")
+    axes.hlines(peak, window.start, window.end, color=kit.GREY, linewidth=0.7, linestyle=":")
     reached = drawing.step.seconds - drawing.step.tail.optimizer / 2
     if live.peak_pass is not None:
         one = drawing.line.stages[stage][live.peak_pass]
@@ -344,7 +332,7 @@ def _peak_words(drawing: _Drawing) -> str:
     )
 
 
-def _looks(drawing: _Drawing) -> list[Look]:
+def _looks(drawing: _Drawing) -> list[kit.Look]:
     """What is drawn of all that can be."""
     names = {
         name
@@ -355,4 +343,4 @@ def _looks(drawing: _Drawing) -> list[Look]:
     }
     parts = [look for name, look in _PARTS.items() if name in names]
     tail = [look for look, _, _ in drawing.tail()]
-    return list(dict.fromkeys([FORWARD, BACKWARD, *parts, *tail, BUBBLE]))
+    return list(dict.fromkeys([kit.FORWARD, kit.BACKWARD, *parts, *tail, kit.BUBBLE]))

@@ -79,10 +79,7 @@ def _fastest(settled: Sequence[Evaluation]) -> float:
 
 
 def _searched(
-    job: Job,
-    calibration: Calibration,
-    given: Collection[str],
-    seconds: float,
+    job: Job, calibration: Calibration, given: Collection[str], seconds: float
 ) -> tuple[list[Branch], FoundPoint]:
     """The space, and what is faster in it than `seconds`."""
     try:

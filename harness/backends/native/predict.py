@@ -15,12 +15,7 @@ from advisor.layers.operators import Module, Operator, Tensor, total_bytes
 from advisor.layers.parameters import count_parameters
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.models.options import (
-    AttentionBackend,
-    CrossEntropyFusion,
-    TokenDispatcher,
-    TransformerImpl,
-)
+from advisor.models import options
 from advisor.models.spec import ModelSpec
 from advisor.plan.flops import replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
@@ -44,13 +39,13 @@ def as_native(model: ModelSpec) -> ModelSpec:
     """
     return replace(
         _with_native_experts(model),
-        transformer_impl=TransformerImpl.LOCAL,
-        attention_backend=AttentionBackend.FLASH,
+        transformer_impl=options.TransformerImpl.LOCAL,
+        attention_backend=options.AttentionBackend.FLASH,
         bias_activation_fusion=True,
         bias_dropout_fusion=False,
         apply_rope_fusion=False,
         gradient_accumulation_fusion=False,
-        cross_entropy_fusion=CrossEntropyFusion.NONE,
+        cross_entropy_fusion=options.CrossEntropyFusion.NONE,
     )
 
 
@@ -61,7 +56,7 @@ def _with_native_experts(model: ModelSpec) -> ModelSpec:
         model,
         moe_grouped_gemm=True,
         moe_use_legacy_grouped_gemm=True,
-        moe_token_dispatcher_type=TokenDispatcher.ALLGATHER,
+        moe_token_dispatcher_type=options.TokenDispatcher.ALLGATHER,
         moe_permute_fusion=False,
         moe_router_fusion=False,
         moe_shared_expert_overlap=False,

@@ -62,9 +62,7 @@ def _replaying() -> Iterator[None]:
 
 
 def replay_later(
-    function: Function,
-    *inputs: Tensor,
-    contexts: Contexts = lambda: (nullcontext(), _replaying()),
+    function: Function, *inputs: Tensor, contexts: Contexts = lambda: (nullcontext(), _replaying())
 ) -> Any:
     """function(*inputs), of which only the inputs stay until the backward runs it again."""
     with set_checkpoint_early_stop(False):

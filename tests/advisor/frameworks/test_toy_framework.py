@@ -13,15 +13,7 @@ from advisor.answer.answer import Rejection
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.cli.main import main
-from advisor.frameworks import registry
-from advisor.frameworks.framework_parts import (
-    FrameworkParts,
-    HarnessRuns,
-    JobSupport,
-    MemoryModel,
-    RecomputeSettings,
-    Spelling,
-)
+from advisor.frameworks import framework_parts, registry
 from advisor.frameworks.part_types import FixedMemory, RulesOverview, StaticLabels
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
@@ -48,7 +40,7 @@ class First(Struct, frozen=True):
         return self
 
 
-class Settings(RecomputeSettings):
+class Settings(framework_parts.RecomputeSettings):
     none: Setting = First(0)
 
     def parse(self, text: str) -> Setting:
@@ -73,7 +65,7 @@ class Settings(RecomputeSettings):
         return RulesOverview(label="toy 1", facts=(), rules=(("", "layers", "not too many"),))
 
 
-class Jobs(JobSupport):
+class Jobs(framework_parts.JobSupport):
     """Data parallelism with whole weights on every rank, of torchtitan's plain blocks."""
 
     framework = "toy"
@@ -90,7 +82,7 @@ class Jobs(JobSupport):
         return ParallelLayout(**{**given, "data_parallel_size": num_gpus})
 
 
-class Memory(MemoryModel):
+class Memory(framework_parts.MemoryModel):
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
@@ -110,7 +102,7 @@ class Memory(MemoryModel):
         return FixedMemory(static=static, words=labels, buffers=())
 
 
-class Flags(Spelling):
+class Flags(framework_parts.Spelling):
     def title(self, job: Job) -> str:
         return f"Toy {job.config.framework_version}"
 
@@ -122,15 +114,15 @@ class Flags(Spelling):
         return f"--ranks {job.num_gpus}"
 
 
-def toy() -> FrameworkParts:
-    return FrameworkParts(
+def toy() -> framework_parts.FrameworkParts:
+    return framework_parts.FrameworkParts(
         family=("toy",),
         shown=("toy",),
         settings=Settings(),
         jobs=Jobs(),
         memory=Memory(),
         spelling=Flags(),
-        harness=HarnessRuns("toy"),
+        harness=framework_parts.HarnessRuns("toy"),
     )
 
 

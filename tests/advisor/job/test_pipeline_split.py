@@ -4,14 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.job import pipeline_split
 from advisor.job.layout import ParallelLayout
-from advisor.job.pipeline_split import (
-    Pipeline,
-    Stage,
-    chunk_texts,
-    most_layers_of_chunk,
-    pipeline_stages,
-)
 from advisor.models.spec import ModelSpec
 from tests.advisor.toys import LLAMA
 
@@ -22,7 +16,7 @@ def model(num_layers: int) -> ModelSpec:
 
 def counts(num_layers: int, **layout: object) -> list[list[int]]:
     """Layers by stage and chunk."""
-    stages = pipeline_stages(model(num_layers), ParallelLayout(**layout))
+    stages = pipeline_split.pipeline_stages(model(num_layers), ParallelLayout(**layout))
     return [[len(chunk.layers) for chunk in stage] for stage in stages]
 
 
@@ -63,13 +57,13 @@ def test_embedding_and_loss_counted_as_layers() -> None:
 
 def test_a_layout_spelt_out() -> None:
     text = "Et|(tt|)*2,tL"
-    assert chunk_texts(text) == ["Et", "tt", "tt", "tL"]
+    assert pipeline_split.chunk_texts(text) == ["Et", "tt", "tt", "tL"]
     assert counts(6, **pipeline(2, 2, pipeline_model_parallel_layout=text)) == [[1, 2], [2, 1]]
-    assert chunk_texts("Et*3|t*2|L") == ["Ettt", "tt", "L"]
+    assert pipeline_split.chunk_texts("Et*3|t*2|L") == ["Ettt", "tt", "L"]
 
 
 def test_the_ends_of_the_model_are_in_its_first_and_last_chunk() -> None:
-    stages = pipeline_stages(model(8), ParallelLayout(**pipeline(2, 2)))
+    stages = pipeline_split.pipeline_stages(model(8), ParallelLayout(**pipeline(2, 2)))
     assert [[chunk.embedding for chunk in stage] for stage in stages] == [
         [True, False],
         [False, False],
@@ -80,20 +74,22 @@ def test_the_ends_of_the_model_are_in_its_first_and_last_chunk() -> None:
 def test_what_is_alike_is_held_once() -> None:
     """Three chunks differ by their ends, two groups by their number of layers."""
     layout = pipeline(3, 2, account_for_loss_in_pipeline_split=True)
-    found = Pipeline(pipeline_stages(model(11), ParallelLayout(**layout)))
+    found = pipeline_split.Pipeline(
+        pipeline_split.pipeline_stages(model(11), ParallelLayout(**layout))
+    )
     assert [len(layers) for layers in found.groups] == [2, 1]
     assert found.copies == (5, 1)
     assert found.group_of == (0, 0, 1)
     assert found.stages == (
-        Stage((0, 1), (0, 1), ((0, 2),)),
-        Stage((1,), (0, 0), ((0, 2),)),
-        Stage((1, 2), (0, 1), ((0, 1), (1, 1))),
+        pipeline_split.Stage((0, 1), (0, 1), ((0, 2),)),
+        pipeline_split.Stage((1,), (0, 0), ((0, 2),)),
+        pipeline_split.Stage((1, 2), (0, 1), ((0, 1), (1, 1))),
     )
 
 
 def test_the_largest_chunk() -> None:
     layout = ParallelLayout(**pipeline(4, num_layers_in_first_pipeline_stage=2))
-    assert most_layers_of_chunk(model(14), layout) == 4
+    assert pipeline_split.most_layers_of_chunk(model(14), layout) == 4
 
 
 SPELT = "pipeline_model_parallel_layout"

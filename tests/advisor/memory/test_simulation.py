@@ -42,10 +42,7 @@ def test_states_of_the_first_step_take_the_place_of_what_the_passes_left() -> No
     """By hand: 30 of main parameters, 40 kept and 60 to go back are a segment each. The moments,
     30 each, go into those of 40 and 60: the second step needs 40 and 60 anew."""
     states = replace(NOTHING, optimizer=90 * MIB)
-    found = run(
-        held(static=states, weights=(90,)),
-        one_layer(40 * MIB, 60 * MIB),
-    )
+    found = run(held(static=states, weights=(90,)), one_layer(40 * MIB, 60 * MIB))
     assert found.allocated == (90 + 40 + 60) * MIB
     assert found.reserved == (30 + 40 + 60 + 40 + 60) * MIB
     assert found.unused == 40 * MIB
@@ -56,10 +53,7 @@ def test_weights_that_move_into_a_buffer_leave_their_segments_to_the_passes() ->
     weights had."""
     weights = replace(NOTHING, weights=100 * MIB)
     found = [
-        run(
-            held(static=weights, weights=(1,), in_buffers=moved),
-            one_layer(50 * MIB, 20 * MIB),
-        )
+        run(held(static=weights, weights=(1,), in_buffers=moved), one_layer(50 * MIB, 20 * MIB))
         for moved in (False, True)
     ]
     assert [one.allocated for one in found] == [170 * MIB, 170 * MIB]

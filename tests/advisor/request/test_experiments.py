@@ -14,17 +14,11 @@ from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, CrossEntropyFusion
 from advisor.models.presets import load_model
+from advisor.request import recipes
 from advisor.request.recipe_choice import Wanted, find_experiment
-from advisor.request.recipes import (
-    Experiment,
-    experiment_names,
-    load_experiment,
-    load_recipes,
-    named_experiment,
-)
 
 
-def job_of(experiment: Experiment) -> Job:
+def job_of(experiment: recipes.Experiment) -> Job:
     count, kind = parse_gpus(experiment.gpus)
     return Job(
         model=experiment.configure(load_model(experiment.model)),
@@ -35,14 +29,14 @@ def job_of(experiment: Experiment) -> Job:
     )
 
 
-def find(model: str, gpus: str, **more: Any) -> Experiment | None:
+def find(model: str, gpus: str, **more: Any) -> recipes.Experiment | None:
     count, kind = parse_gpus(gpus)
     return find_experiment(Wanted(model=model, num_gpus=count, gpu_type=kind, **more))
 
 
-@pytest.mark.parametrize("name", experiment_names())
+@pytest.mark.parametrize("name", recipes.experiment_names())
 def test_every_preset_is_a_legal_job_that_is_found(name: str) -> None:
-    experiment = load_experiment(name)
+    experiment = recipes.load_experiment(name)
     assert experiment.source
     assert job_of(experiment).num_microbatches >= 1
     count, kind = parse_gpus(experiment.gpus)
@@ -198,22 +192,22 @@ def test_a_preset_for_a_gpu_nobody_describes_is_passed_over(tmp_path: Path) -> N
 def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
     own(tmp_path, text)
     with pytest.raises(UserError) as error:
-        load_experiment("llama3_8b_16xh100", tmp_path)
+        recipes.load_experiment("llama3_8b_16xh100", tmp_path)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", experiment_names())
+@pytest.mark.parametrize("name", recipes.experiment_names())
 def test_a_file_that_is_a_row_under_a_shorter_name_says_the_same(name: str) -> None:
-    file = load_experiment(name)
+    file = recipes.load_experiment(name)
     _, _, last = file.source.strip().rpartition(" ")
-    if not any(last == row.name for row in load_recipes(file.model)):
+    if not any(last == row.name for row in recipes.load_recipes(file.model)):
         return
-    row = named_experiment(last)
+    row = recipes.named_experiment(last)
     assert job_of(file) == job_of(row)
     assert file.shipped == row.shipped
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean llama3_70b_32xh100"):
-        load_experiment("llama3_70b_32xh10")
+        recipes.load_experiment("llama3_70b_32xh10")

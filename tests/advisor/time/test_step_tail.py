@@ -10,17 +10,10 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig, Optimizer
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.models.presets import load_model
+from advisor.time import step_tail
 from advisor.time.communication import Link
 from advisor.time.optimizer_time import least_optimizer_seconds, optimizer_seconds
 from advisor.time.passes import PassTimes
-from advisor.time.step_tail import (
-    DataParallelWork,
-    ParameterGroup,
-    ShardedWork,
-    accumulation_seconds,
-    data_parallel_work,
-    reduced_seconds,
-)
 from tests.advisor.time.test_step_time import MACHINE, WORK
 
 H100 = load_gpu("H100")
@@ -42,22 +35,22 @@ def job(config: dict[str, Any] | None = None, **layout: Any) -> Job:
     )
 
 
-def group(elements: int, ranks: int = 8) -> ParameterGroup:
-    return ParameterGroup(elements=elements, shards=ranks, ranks=ranks, joined=LINK)
+def group(elements: int, ranks: int = 8) -> step_tail.ParameterGroup:
+    return step_tail.ParameterGroup(elements=elements, shards=ranks, ranks=ranks, joined=LINK)
 
 
-def work_of(own: Job, *groups: ParameterGroup, reductions: int = 4) -> Any:
-    return data_parallel_work(own, (), groups, HOSTED, CALIBRATION, reductions)
+def work_of(own: Job, *groups: step_tail.ParameterGroup, reductions: int = 4) -> Any:
+    return step_tail.data_parallel_work(own, (), groups, HOSTED, CALIBRATION, reductions)
 
 
 def test_passes_that_wait_hide_as_much_more() -> None:
     """30 s of reduction next to 3 s of backward, 15 s of gathering next to 1 s of forward: half as
     long again, as the kernels wait 2 of 6 seconds."""
     pace = PassTimes(forward=1.0, backward=3.0, host=1.5, exposed=0.5)
-    assert reduced_seconds((WORK,), pace) == 30 - 3 * 1.5 + 15 - 1 * 1.5
+    assert step_tail.reduced_seconds((WORK,), pace) == 30 - 3 * 1.5 + 15 - 1 * 1.5
     alone = replace(WORK, overlap_grad_reduce=False, overlap_param_gather=False)
-    assert reduced_seconds((alone,), pace) == 45
-    assert reduced_seconds((alone, alone), pace) == 90
+    assert step_tail.reduced_seconds((alone,), pace) == 45
+    assert step_tail.reduced_seconds((alone, alone), pace) == 90
 
 
 @pytest.mark.parametrize(
@@ -85,7 +78,9 @@ def test_what_is_sharded_and_when_it_is_gathered() -> None:
     assert [one.sharded for one in (plain, cut, by_stage)] == [False, True, True]
     dealt = job({"optimizer": Optimizer.DIST_MUON}, use_distributed_optimizer=False)
     (muon,) = work_of(dealt, group(100))
-    assert [isinstance(one, DataParallelWork) and one.gathers_after for one in (plain, muon)] == [
+    assert [
+        isinstance(one, step_tail.DataParallelWork) and one.gathers_after for one in (plain, muon)
+    ] == [
         False,
         True,
     ]
@@ -95,7 +90,7 @@ def test_fsdp_adds_gradients_where_it_does_not_reduce_them() -> None:
     """800 and 80 elements of two groups: 1760 bytes, three times at 6 bytes a second."""
     full = job(data_parallel_sharding=DataParallelSharding.FULL)
     found = work_of(full, group(800), group(80, 2), reductions=1)
-    assert isinstance(found, ShardedWork)
+    assert isinstance(found, step_tail.ShardedWork)
     assert found.groups == ((800, 8, LINK), (80, 2, LINK))
     assert found.added == 3 * 1760 / 6.0
     assert (found.microbatches, found.reductions, found.gathers_again) == (4, 1, True)
@@ -118,7 +113,7 @@ def test_gradients_are_added_up_on_the_host(sharding: Any, seconds: float) -> No
     on_host = {"optimizer_cpu_offload": True} if sharding else {}
     own = job(on_host, data_parallel_sharding=sharding)
     pace = PassTimes(forward=1.0, backward=100.0)
-    assert accumulation_seconds(own, (group(800), group(80, 2)), HOSTED, pace) == seconds
+    assert step_tail.accumulation_seconds(own, (group(800), group(80, 2)), HOSTED, pace) == seconds
 
 
 def test_no_layout_spreads_the_optimizer_over_more_than_all_gpus() -> None:

@@ -18,19 +18,12 @@ from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator
+from advisor.time import passes
 from advisor.time.attention import AttentionRates, Reached
 from advisor.time.communication import Link, collective_seconds, pipeline_transfer_seconds
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Machine
 from advisor.time.optimizer_time import host_optimizer_seconds, optimizer_seconds
-from advisor.time.passes import (
-    PassTimes,
-    chunk_times,
-    end_times,
-    layer_cast_seconds,
-    layer_times,
-    replay_seconds,
-)
 from advisor.time.rank_links import Network
 from advisor.time.roofline import backward_seconds, forward_seconds
 from advisor.time.step_tail import DataParallelWork, ShardedWork
@@ -74,14 +67,14 @@ WORK = DataParallelWork(
 
 
 def test_pass_times_add_and_multiply() -> None:
-    one = PassTimes(1.0, 2.0, 3.0, 4.0)
-    assert one + one == one.times(2) == PassTimes(2.0, 4.0, 6.0, 8.0)
+    one = passes.PassTimes(1.0, 2.0, 3.0, 4.0)
+    assert one + one == one.times(2) == passes.PassTimes(2.0, 4.0, 6.0, 8.0)
     assert one.total == 10.0
 
 
 def test_a_layer_is_the_sum_of_its_operators() -> None:
     operators = transformer_layer(SHAPE)
-    times = layer_times(SHAPE, MACHINE, NETWORK)
+    times = passes.layer_times(SHAPE, MACHINE, NETWORK)
     forward = [forward_seconds(o, MACHINE, NETWORK) for o in operators]
     backward = [backward_seconds(o, MACHINE, NETWORK) for o in operators]
     assert times.forward == pytest.approx(sum(one.compute for one in forward))
@@ -92,10 +85,10 @@ def test_a_layer_is_the_sum_of_its_operators() -> None:
 
 def test_ends_are_where_they_are_asked_for() -> None:
     none, first, last, both = (
-        end_times(SHAPE, MACHINE, NETWORK, *ends)
+        passes.end_times(SHAPE, MACHINE, NETWORK, *ends)
         for ends in ((False, False), (True, False), (False, True), (True, True))
     )
-    assert none == PassTimes()
+    assert none == passes.PassTimes()
     assert both.total == pytest.approx(first.total + last.total)
     assert 0 < first.total < last.total
 
@@ -103,13 +96,15 @@ def test_ends_are_where_they_are_asked_for() -> None:
 def test_a_full_replay_is_one_forward_communication_included() -> None:
     operators = transformer_layer(SHAPE)
     forward = [forward_seconds(o, MACHINE, NETWORK) for o in operators]
-    whole = replay_seconds(SHAPE, MACHINE, NETWORK, DENSE, Segment((DENSE,), whole=True).replay)
+    whole = passes.replay_seconds(
+        SHAPE, MACHINE, NETWORK, DENSE, Segment((DENSE,), whole=True).replay
+    )
     assert whole == pytest.approx(sum(one.compute + one.exposed for one in forward))
 
 
 def _replay(setting: RecomputeSetting, layers: int = 4) -> float:
     plan = chunk_plan(setting, MODEL, (DENSE,) * layers, SHAPE.sequence_parallel)
-    return chunk_times(SHAPE, MACHINE, NETWORK, plan).recompute
+    return passes.chunk_times(SHAPE, MACHINE, NETWORK, plan).recompute
 
 
 def test_replays_of_a_chunk() -> None:
@@ -124,7 +119,7 @@ def test_replays_of_a_chunk() -> None:
 
 def test_a_setting_moves_nothing_but_the_replay() -> None:
     none, mlp = (
-        chunk_times(SHAPE, MACHINE, NETWORK, chunk_plan(s, MODEL, (DENSE,) * 4, True))
+        passes.chunk_times(SHAPE, MACHINE, NETWORK, chunk_plan(s, MODEL, (DENSE,) * 4, True))
         for s in (NONE, selective("mlp"))
     )
     assert replace(mlp, recompute=0.0) == none
@@ -134,7 +129,7 @@ def test_a_distributed_checkpoint_gathers_its_input() -> None:
     shape = replace(SHAPE, sequence_parallel=False)
     whole = Segment((DENSE,) * 2, whole=True)
     plain, shared = (
-        chunk_times(shape, MACHINE, NETWORK, RecomputePlan((segment,)))
+        passes.chunk_times(shape, MACHINE, NETWORK, RecomputePlan((segment,)))
         for segment in (whole, replace(whole, shards_input=True))
     )
     num_bytes = shape.hidden(LAYER_INPUT).num_bytes
@@ -296,7 +291,7 @@ def test_an_unfused_weight_gradient_is_added_to_main_grad() -> None:
     it itself moves 8 instead of 2 next to its products."""
     unfused = replace(SHAPE, model=replace(MODEL, gradient_accumulation_fusion=False))
     elements = 4096 * (6144 + 4096 + 2 * 14336 + 14336) // 4
-    one, other = (layer_times(shape, MACHINE, NETWORK) for shape in (SHAPE, unfused))
+    one, other = (passes.layer_times(shape, MACHINE, NETWORK) for shape in (SHAPE, unfused))
     assert other.forward == one.forward
     assert 4 * elements / 2.5e12 < other.backward - one.backward <= 10 * elements / 2.5e12
 
@@ -306,8 +301,8 @@ def test_weights_of_a_layer_are_cast_once_a_step() -> None:
     shape = replace(SHAPE, precision=Precision.FP8_CURRENT)
     elements = 4096 * (6144 + 4096 + 2 * 14336 + 14336) // 4
     expected = 4 * elements / 2.5e12 + 4 * 4e-6
-    assert layer_cast_seconds(shape, EIGHT_BIT) == pytest.approx(expected)
-    assert layer_cast_seconds(shape, MACHINE) == 0.0
+    assert passes.layer_cast_seconds(shape, EIGHT_BIT) == pytest.approx(expected)
+    assert passes.layer_cast_seconds(shape, MACHINE) == 0.0
 
 
 def test_each_bucket_of_gradients_is_a_collective() -> None:

@@ -10,13 +10,8 @@ from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.time.gemm import matmul_seconds
 from advisor.time.machine import gemm_rates
+from harness.calibration.bench import shapes
 from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, CaseKind, Sample
-from harness.calibration.bench.shapes import (
-    HOST_CASES,
-    host_operations,
-    preset_cases,
-    with_attention,
-)
 from harness.calibration.efficiencies import (
     RESOURCES,
     Ramp,
@@ -45,7 +40,7 @@ TRUE = {
 RAMP = Ramp(rows=32_768.0, tokens=1_024.0)
 _ALL = [
     case
-    for case in with_attention(preset_cases(), ("flash",))
+    for case in shapes.with_attention(shapes.preset_cases(), ("flash",))
     if case.kind in RESOURCES or case.kind is CaseKind.COPY
 ]
 _GEMMS = (CaseKind.GEMM, CaseKind.GEMM_FP8)
@@ -179,8 +174,8 @@ def test_work_of_a_collective_is_what_a_ring_sends(kind: CaseKind, passes: int) 
 
 
 def test_the_host_takes_equally_long_for_each_operation() -> None:
-    cases = [case for case in HOST_CASES if case.kind is not CaseKind.HOST_LAUNCH]
-    found = [Sample(case=case, seconds=2e-5 * host_operations(case)) for case in cases]
+    cases = [case for case in shapes.HOST_CASES if case.kind is not CaseKind.HOST_LAUNCH]
+    found = [Sample(case=case, seconds=2e-5 * shapes.host_operations(case)) for case in cases]
     assert fit(found).host_native_call_seconds == pytest.approx(2e-5)
     replayed = [one for one in found if one.case.kind is CaseKind.HOST_REPLAY]
     assert fit(replayed).host_native_call_seconds is None

@@ -12,16 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.trial.files import (
-    FULL,
-    Lock,
-    Reservation,
-    exclusive,
-    holders,
-    remove_temporaries,
-    tail,
-    write_atomic,
-)
+from harness.trial import files
 
 WRITER = """
 import sys
@@ -37,15 +28,15 @@ while True:
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    write_atomic(path, "one")
-    write_atomic(path, "two")
+    files.write_atomic(path, "one")
+    files.write_atomic(path, "two")
     assert path.read_text() == "two"
     assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    write_atomic(path, '{"number": 0, "rest": ""}')
+    files.write_atomic(path, '{"number": 0, "rest": ""}')
     chance = random.Random(7)
     seen = set()
     for _ in range(12):
@@ -61,13 +52,13 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> N
         assert len(values["rest"]) == (200_000 if values["number"] else 0)
         seen.add(values["number"])
     assert len(seen) > 1
-    remove_temporaries(tmp_path)
+    files.remove_temporaries(tmp_path)
     assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_a_reservation_holds_space_and_gives_it_back(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    with Reservation(path, 100_000):
+    with files.Reservation(path, 100_000):
         (temporary,) = tmp_path.iterdir()
         assert temporary.stat().st_size == 100_000
         assert not path.exists()
@@ -76,33 +67,33 @@ def test_a_reservation_holds_space_and_gives_it_back(tmp_path: Path) -> None:
 
 def test_a_committed_reservation_is_as_long_as_its_text(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    with Reservation(path, 100_000) as reservation:
+    with files.Reservation(path, 100_000) as reservation:
         reservation.commit("Ünicode")
     assert path.read_bytes() == "Ünicode".encode()
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("number", FULL)
+@pytest.mark.parametrize("number", files.FULL)
 def test_a_full_disk_is_seen_before_the_work(tmp_path, monkeypatch, number: int) -> None:
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=os.strerror(number)):
-        Reservation(tmp_path / "result.json")
+        files.Reservation(tmp_path / "result.json")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_failing_write_keeps_the_old_file(tmp_path, monkeypatch) -> None:
     path = tmp_path / "a.json"
-    write_atomic(path, "old")
+    files.write_atomic(path, "old")
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_atomic(path, "new")
+        files.write_atomic(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -112,25 +103,25 @@ def test_the_tail_of_a_log_is_printable_and_short(tmp_path: Path) -> None:
     path.write_bytes(
         os.urandom(100_000) + b"\n" + b"w" * 1000 + b"\n10 %\r20 %\r\n\x1b[31mred\x1b[0m\n\n"
     )
-    lines = tail(path, 3)
+    lines = files.tail(path, 3)
     assert lines == ("w" * 300, "20 %", "red")
-    assert all(len(line) <= 300 for line in tail(path, 50))
-    assert tail(tmp_path / "absent") == ()
+    assert all(len(line) <= 300 for line in files.tail(path, 50))
+    assert files.tail(tmp_path / "absent") == ()
 
 
 def test_a_lock_is_held_by_the_child_that_inherits_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    lock = Lock(path)
+    lock = files.Lock(path)
     assert lock.take()
     child = subprocess.Popen(["sleep", "30"], pass_fds=(lock.descriptor,))
     lock.close()
     try:
-        with exclusive(path) as alone:
+        with files.exclusive(path) as alone:
             assert not alone
-        assert child.pid in holders(path)
+        assert child.pid in files.holders(path)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    with exclusive(path) as alone:
+    with files.exclusive(path) as alone:
         assert alone
-    assert child.pid not in holders(path)
+    assert child.pid not in files.holders(path)

@@ -5,14 +5,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from advisor.layers.shape import RankShape
+from advisor.models import options
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.options import (
-    Activation,
-    Normalization,
-    NormPlacement,
-    PositionEmbedding,
-    TransformerImpl,
-)
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 
@@ -27,28 +21,28 @@ def widths(name: str, **changes: Any) -> dict[str, Any]:
 
 
 LLAMA3_8B = ModelSpec(
-    name="llama3_8b", **widths("llama3_8b"), transformer_impl=TransformerImpl.TORCH
+    name="llama3_8b", **widths("llama3_8b"), transformer_impl=options.TransformerImpl.TORCH
 )
 LLAMA2_7B = replace(LLAMA3_8B, name="llama2_7b", ffn_hidden_size=11008, num_query_groups=32)
 QWEN3_8B = replace(LLAMA3_8B, name="qwen3_8b", ffn_hidden_size=12288, qk_layernorm=True)
 GPT2_XL = ModelSpec(
     name="gpt2_xl",
     **widths("gpt2_xl"),
-    normalization=Normalization.LAYER_NORM,
-    activation=Activation.GELU,
+    normalization=options.Normalization.LAYER_NORM,
+    activation=options.Activation.GELU,
     add_bias_linear=True,
-    position_embedding_type=PositionEmbedding.LEARNED,
+    position_embedding_type=options.PositionEmbedding.LEARNED,
     hidden_dropout=0.1,
     attention_dropout=0.1,
-    transformer_impl=TransformerImpl.TORCH,
+    transformer_impl=options.TransformerImpl.TORCH,
 )
 _GEMMA: dict[str, Any] = {
-    "activation": Activation.GEGLU,
-    "norm_placement": NormPlacement.PRE_AND_POST,
+    "activation": options.Activation.GEGLU,
+    "norm_placement": options.NormPlacement.PRE_AND_POST,
     "layernorm_zero_centered_gamma": True,
     "apply_embedding_scaling": True,
     "share_embeddings_and_output_weights": True,
-    "transformer_impl": TransformerImpl.TRANSFORMERS,
+    "transformer_impl": options.TransformerImpl.TRANSFORMERS,
     "window_size": 128,
     "window_attn_skip_freq": LayerPattern("2"),
 }
@@ -61,8 +55,8 @@ OLMO2_32B = replace(
     hidden_size=5120,
     ffn_hidden_size=27648,
     num_attention_heads=40,
-    transformer_impl=TransformerImpl.TRANSFORMERS,
-    norm_placement=NormPlacement.POST,
+    transformer_impl=options.TransformerImpl.TRANSFORMERS,
+    norm_placement=options.NormPlacement.POST,
     qk_layernorm=True,
     qk_layernorm_across_heads=True,
 )
@@ -92,7 +86,9 @@ VARIANTS = {model.name: model for model in (GEMMA2_9B, GEMMA3_27B, OLMO2_32B)}
 MODELS = {model.name: model for model in (LLAMA3_8B, LLAMA2_7B, QWEN3_8B, GPT2_XL)}
 
 
-def shape_of(model: ModelSpec, impl: TransformerImpl, *, seq: int = 512, mbs: int = 2) -> RankShape:
+def shape_of(
+    model: ModelSpec, impl: options.TransformerImpl, *, seq: int = 512, mbs: int = 2
+) -> RankShape:
     """One rank with `model` as `impl` writes it."""
     chosen = replace(model, transformer_impl=impl)
     return RankShape(model=chosen, seq_length=seq, micro_batch_size=mbs)

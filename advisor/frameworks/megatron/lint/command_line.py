@@ -12,12 +12,8 @@ from typing import Final
 
 from advisor.base.dtypes import Precision
 from advisor.base.units import nearest_names
+from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
-from advisor.frameworks.megatron.lint.yaml_config import (
-    MIXED_PRECISION,
-    NEMO_KEYS,
-    put_mixed_precision,
-)
 from advisor.frameworks.megatron.options.table import known_spellings, option_of_flag
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECISION_NAMES
 from advisor.frameworks.names import Framework
@@ -121,13 +117,13 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
     given = read.given
     if section in ("model.config", "trainer.strategy"):
         given.framework, given.version = Framework.NEMO, "2"
-    elif (name or "").startswith(NEMO_KEYS):
+    elif (name or "").startswith(yaml_config.NEMO_KEYS):
         given.framework, given.version = Framework.NEMO, "1"
     elif given.framework != Framework.NEMO:
         given.framework = Framework.MEGATRON_BRIDGE
-    if section == MIXED_PRECISION and name is None:
+    if section == yaml_config.MIXED_PRECISION and name is None:
         read.put_loose(section, value, section, word.place)
-        put_mixed_precision(read, value, word.place)
+        yaml_config.put_mixed_precision(read, value, word.place)
         in_fp32 = not value.startswith("fp16")  # of the named forms
         read.put("grad_reduce_in_fp32", in_fp32, section, word.place)
         return
@@ -255,8 +251,8 @@ def _put_script_option(read: ReadSettings, option: CommandOption) -> None:
         read.put(field, plain[KINDS[field]], name, place)
     elif name in _PRECISIONS and value in _WORDS:
         mixed = PRECISION_NAMES[_WORDS[value]]
-        read.put_loose(MIXED_PRECISION, mixed, name, place)
-        put_mixed_precision(read, mixed, place)
+        read.put_loose(yaml_config.MIXED_PRECISION, mixed, name, place)
+        yaml_config.put_mixed_precision(read, mixed, place)
     elif name in _NUMBERS:
         field = _NUMBERS[name]
         read.put_loose(field, value, name, place)

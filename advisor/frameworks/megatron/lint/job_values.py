@@ -10,12 +10,7 @@ from advisor.base.fields import field_types
 from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
 from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
-from advisor.frameworks.megatron.options.table import (
-    PARTS,
-    SETTINGS,
-    option_of_field,
-    option_of_flag,
-)
+from advisor.frameworks.megatron.options import table
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
@@ -324,10 +319,10 @@ def _path_of(name: str) -> str | None:
     field = RENAMED_LAYOUT.get(name, name)
     if field in ParallelLayout.__struct_fields__:
         return f"layout.{field}"
-    row = option_of_flag(dashed(name)) or option_of_field(name)
-    if row is None or row.name not in SETTINGS or row.status is Status.HARMLESS:
+    row = table.option_of_flag(dashed(name)) or table.option_of_field(name)
+    if row is None or row.name not in table.SETTINGS or row.status is Status.HARMLESS:
         return None
     part = row.ours.partition(".")[0]
     if part == RECOMPUTE:
         return RECOMPUTE
-    return row.ours if part in PARTS else ""
+    return row.ours if part in table.PARTS else ""

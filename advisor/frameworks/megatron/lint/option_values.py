@@ -6,16 +6,10 @@ from typing import Any, Final
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, optional_type, parse
 from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, Said, convert
+from advisor.frameworks.megatron.options import table
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.precision import Precision
-from advisor.frameworks.megatron.options.table import (
-    PARTS,
-    SETTINGS,
-    option_of_field,
-    option_of_flag,
-    switches_off,
-)
 from advisor.frameworks.option import Option, Status, dashed
 from advisor.reading.document_keys import known
 from advisor.reading.read_configuration import ReadValue
@@ -77,7 +71,7 @@ _OPTIONS_OF_EXPERTS: Final = frozenset(row.name for row in Experts.rows)
 def is_direct(row: Option) -> bool:
     """Whether the option by itself says a field of ours."""
     part = row.ours.partition(".")[0]
-    if row.status is not Status.MODELLED or part not in PARTS or row.name in _OTHERWISE:
+    if row.status is not Status.MODELLED or part not in table.PARTS or row.name in _OTHERWISE:
         return False
     return row.value is None or row.means is not None
 
@@ -86,12 +80,12 @@ def said_options(read: ReadSettings) -> dict[str, ReadValue]:
     """Options by name as they are said, each in its own type; what is not known is left out."""
     found = {name: said for name in read.given.values if (said := _said(read, name)) is not None}
     for name, given in read.loose.items():
-        row = option_of_flag(dashed(name)) or option_of_field(name)
+        row = table.option_of_flag(dashed(name)) or table.option_of_field(name)
         if row is None or row.name in found or row.name in read.given.values:
             continue
         if row.name not in KINDS or not known(given.value):
             continue
-        value = False if switches_off(dashed(name)) else given.value
+        value = False if table.switches_off(dashed(name)) else given.value
         if row.kind is tuple and isinstance(value, bool):
             continue
         try:
@@ -114,7 +108,7 @@ def field_values(said: Said, *, shape: bool) -> dict[str, ReadValue]:
     takes is left out (is_taken)."""
     found = {}
     for name, given in said.items():
-        row = SETTINGS[name]
+        row = table.SETTINGS[name]
         if is_direct(row) and is_shape(row) == shape:
             means = row.meaning(given.value)
             if is_taken(row.ours, means):
@@ -133,7 +127,7 @@ def is_taken(path: str, value: Any) -> bool:
     if not isinstance(value, str):
         return True
     try:
-        parse(value, field_types(PARTS[part])[name], path)
+        parse(value, field_types(table.PARTS[part])[name], path)
     except UserError:
         return False
     return True
@@ -144,7 +138,7 @@ def untaken_options(said: Said) -> Iterator[ReadValue]:
     dispatcher = said.get("moe_token_dispatcher_type")
     flex = dispatcher is not None and dispatcher.value == "flex"
     for name, given in said.items():
-        row = SETTINGS[name]
+        row = table.SETTINGS[name]
         if given.value in (row.default, row.omitted):
             continue
         if name == "moe_enable_deepep" and not flex:
@@ -161,7 +155,7 @@ def omitted_values(read: ReadSettings, said: Said, *, shape: bool) -> dict[str, 
     out: those of the model's shape, or all others."""
     found = {}
     experts = not read.loose.keys().isdisjoint(("num_experts", "num_moe_experts"))
-    for row in SETTINGS.values():
+    for row in table.SETTINGS.values():
         if not is_direct(row) or is_shape(row) != shape or row.ours.startswith("layout."):
             continue
         if not (row.flag or row.off) or _is_mentioned(read, row):
@@ -172,7 +166,7 @@ def omitted_values(read: ReadSettings, said: Said, *, shape: bool) -> dict[str, 
             continue
         default = row.meaning(row.omitted)
         part, _, name = row.ours.partition(".")
-        if default is not None or optional_type(field_types(PARTS[part])[name]) is not None:
+        if default is not None or optional_type(field_types(table.PARTS[part])[name]) is not None:
             found[row.ours] = read.omitted(default, f"no {row.flag or row.off}")
     return found
 

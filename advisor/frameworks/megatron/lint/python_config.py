@@ -4,12 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings
-from advisor.frameworks.megatron.lint.yaml_config import (
-    MIXED_PRECISION,
-    put_field,
-    put_mixed_precision,
-)
 from advisor.frameworks.names import Framework
 from advisor.reading.model_names import named_model
 from advisor.reading.python_source import Call, PythonSource, Unknown, Value, Way
@@ -58,8 +54,8 @@ def _framework(source: PythonSource) -> Framework | None:
 def _put_call(read: ReadSettings, call: Call) -> None:
     last = call.name.rpartition(".")[2]
     if _MIXED_PRECISION.fullmatch(last):
-        read.put_loose(MIXED_PRECISION, last, last, call.place)
-        put_mixed_precision(read, last, call.place)
+        read.put_loose(yaml_config.MIXED_PRECISION, last, last, call.place)
+        yaml_config.put_mixed_precision(read, last, call.place)
     if last in ("dict", "update"):
         return
     if not (_PROVIDER.search(last) or _RECIPE.search(last) or last in ("Partial", "Config")):
@@ -72,9 +68,9 @@ def _put_call(read: ReadSettings, call: Call) -> None:
 def _put_assignment(read: ReadSettings, name: str, value: Value) -> None:
     if "." in name:
         read.put_loose(name.rpartition(".")[2], _plain(value.value), name, value.place)
-    if name.rpartition(".")[2] == MIXED_PRECISION:
+    if name.rpartition(".")[2] == yaml_config.MIXED_PRECISION:
         if isinstance(value.value, str):
-            put_mixed_precision(read, value.value, value.place)
+            yaml_config.put_mixed_precision(read, value.value, value.place)
         return
     match = _MODEL_PATH.search(name) or _PROVIDER_NAME.search(name)
     if match:
@@ -85,7 +81,7 @@ def _put_value(read: ReadSettings, name: str, value: Value) -> None:
     """A field as Python gives it: None takes an earlier value back."""
     field = RENAMED.get(name, name)
     if name == "precision_config" and isinstance(value.value, str):
-        put_mixed_precision(read, value.value, value.place)
+        yaml_config.put_mixed_precision(read, value.value, value.place)
         return
     if field not in KINDS:
         return
@@ -95,7 +91,7 @@ def _put_value(read: ReadSettings, name: str, value: Value) -> None:
         return
     plain = _plain(value.value)
     if not isinstance(plain, Mapping):
-        put_field(read, name, plain, value.place)
+        yaml_config.put_field(read, name, plain, value.place)
 
 
 def _plain(value: Any) -> Any:

@@ -2,18 +2,9 @@
 
 from collections.abc import Iterator
 
+from advisor.frameworks.megatron.lint import job_values
 from advisor.frameworks.megatron.lint.checks import findings, launched, understood
 from advisor.frameworks.megatron.lint.command_line import read_command
-from advisor.frameworks.megatron.lint.job_values import (
-    CHUNKS,
-    RECOMPUTE,
-    num_gpus,
-    num_microbatches,
-    read_values,
-    recompute_spec,
-    recompute_values,
-    unknown_values,
-)
 from advisor.frameworks.megatron.lint.option_values import said_options, untaken_options
 from advisor.frameworks.megatron.lint.python_config import read_ways
 from advisor.frameworks.megatron.lint.read_rules import put_environment
@@ -66,11 +57,11 @@ class MegatronReader:
 def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfiguration:
     put_environment(read)
     settings, said = read.given.settings(), said_options(read)
-    unknown = tuple(unknown_values(read))
-    at = recompute_values(read)
+    unknown = tuple(job_values.unknown_values(read))
+    at = job_values.recompute_values(read)
     tells_recompute = at or not read.partial  # else it is the recipe's
-    tells_recompute = tells_recompute and all(one.path != RECOMPUTE for one in unknown)
-    values = read_values(read, settings, said)
+    tells_recompute = tells_recompute and all(one.path != job_values.RECOMPUTE for one in unknown)
+    values = job_values.read_values(read, settings, said)
     # A recipe may lie below what is of Bridge or NeMo, but not below a configuration that Bridge
     # has written out.
     dumped = read.given.framework == Framework.MEGATRON_BRIDGE and read.is_dumped
@@ -81,14 +72,16 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         branch=branch,
         values=values,
         shape=shape_values(read, said),
-        recompute=recompute_spec(settings) if tells_recompute else None,
+        recompute=job_values.recompute_spec(settings) if tells_recompute else None,
         recompute_at=at,
         model=read.model,
         settings=read,
         untaken=tuple(untaken_options(said)),
         unknown=unknown,
-        num_gpus=num_gpus(read),
-        num_microbatches=num_microbatches(read),
-        layers_per_chunk=None if CHUNKS in values else read.given.layers_per_virtual_stage,
+        num_gpus=job_values.num_gpus(read),
+        num_microbatches=job_values.num_microbatches(read),
+        layers_per_chunk=None
+        if job_values.CHUNKS in values
+        else read.given.layers_per_virtual_stage,
         whole=read.given.framework == Framework.MEGATRON_LM or dumped,
     )

@@ -11,12 +11,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.place import Place
 from advisor.base.rule import Finding
-from advisor.frameworks.megatron.options.table import (
-    SETTINGS,
-    option_of_flag,
-    other_names,
-    switches_off,
-)
+from advisor.frameworks.megatron.options import table
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Status
@@ -24,11 +19,11 @@ from advisor.reading.model_names import named_model
 from advisor.reading.read_configuration import ReadValue
 
 KINDS: Final = {
-    row.name: row.kind for row in SETTINGS.values() if row.status is not Status.HARMLESS
+    row.name: row.kind for row in table.SETTINGS.values() if row.status is not Status.HARMLESS
 }
 """Type of every field of RawSettings that is of interest."""
 
-RENAMED: Final = {name: row.name for name, row in other_names().items() if row.name in KINDS}
+RENAMED: Final = {name: row.name for name, row in table.other_names().items() if row.name in KINDS}
 """Options and fields of other releases whose name is not the field's."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
@@ -81,7 +76,7 @@ class Given(Struct):
             self.values[name] = _LEGAL.get(name)
             return
         self.values[name] = convert(name, value, where)
-        if value is True and switches_off(where):
+        if value is True and table.switches_off(where):
             self.values[name] = False
 
     def settings(self) -> RawSettings:
@@ -133,7 +128,7 @@ def field_of(option: str) -> str | None:
     >>> field_of("--fp8-format")
     'fp8'
     """
-    row = option_of_flag(option)
+    row = table.option_of_flag(option)
     return row.name if row is not None and row.name in KINDS else None
 
 

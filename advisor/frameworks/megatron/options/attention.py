@@ -3,13 +3,7 @@ multi-token prediction, and patterns of layers."""
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.values import (
-    attention_variant,
-    first_number,
-    is_latent,
-    variant_named,
-    window_pair,
-)
+from advisor.frameworks.megatron.options import values
 from advisor.frameworks.option import (
     CALLABLE,
     DIFFERENT,
@@ -23,7 +17,7 @@ from advisor.frameworks.option import (
     unpriced,
 )
 
-_LATENT: Final = Emitted(line=When(always=True, only_if=is_latent))
+_LATENT: Final = Emitted(line=When(always=True, only_if=values.is_latent))
 _WINDOWED: Final = Emitted(line=When(only_if=lambda job: job.model.window_size is not None))
 _INDEXER: Final = "sparse attention with an indexer is not modelled"
 _INDEXED: Final = "used only with sparse attention"
@@ -37,13 +31,15 @@ class Attention(Options, title="Attention and multi-token prediction"):
     ranks of latent attention than its configuration does, so all are written out."""
 
     multi_latent_attention: bool = option(False, "model", ON_LINE)
-    q_lora_rank: int | None = option(None, "model", config=512, line=When(only_if=is_latent))
+    q_lora_rank: int | None = option(None, "model", config=512, line=When(only_if=values.is_latent))
     kv_lora_rank: int = option(512, "model", _LATENT, launcher=32)
     qk_head_dim: int = option(128, "model", _LATENT)
     qk_pos_emb_head_dim: int = option(64, "model", _LATENT)
     v_head_dim: int = option(128, "model", _LATENT)
     rope_type: str = option("yarn", "model", _LATENT)
-    window_size: str | None = option(None, "model", ON_LINE, value=window_pair, means=first_number)
+    window_size: str | None = option(
+        None, "model", ON_LINE, value=values.window_pair, means=values.first_number
+    )
     window_attn_skip_freq: str | None = option(None, "model", _WINDOWED, since="0.15")
     no_rope_freq: str | None = option(None, "model", ON_LINE, since="0.13")
     softmax_type: str = option("vanilla", "model", ON_LINE, since="0.15")
@@ -70,8 +66,8 @@ class Attention(Options, title="Attention and multi-token prediction"):
         None,
         "model",
         ON_LINE,
-        value=attention_variant,
-        means=variant_named,
+        value=values.attention_variant,
+        means=values.variant_named,
         strict=True,
         since="0.16",
     )

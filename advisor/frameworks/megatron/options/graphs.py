@@ -4,15 +4,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.megatron.options.values import (
-    checks_for_nan,
-    emitted_where,
-    graph_impl,
-    graph_modules,
-    graph_modules_of_recipe,
-    has_graphs,
-    old_graphs,
-)
+from advisor.frameworks.megatron.options import values
 from advisor.frameworks.option import (
     ON_LINE,
     SET_IN_RECIPES,
@@ -32,28 +24,31 @@ class CudaGraphs(Options, title="CUDA graphs"):
     """Options of CUDA graphs."""
 
     cuda_graph_impl: str = option(
-        "none", "job", SET_IN_RECIPES, value=graph_impl, strict=True, since="0.15"
+        "none", "job", SET_IN_RECIPES, value=values.graph_impl, strict=True, since="0.15"
     )
     external_cuda_graph: bool = option(
-        False, "job.cuda_graph_impl", _OLD, value=old_graphs(CudaGraphImpl.TRANSFORMER_ENGINE)
+        False,
+        "job.cuda_graph_impl",
+        _OLD,
+        value=values.old_graphs(CudaGraphImpl.TRANSFORMER_ENGINE),
     )
     enable_cuda_graph: bool = option(
-        False, "job.cuda_graph_impl", _OLD, value=old_graphs(CudaGraphImpl.LOCAL)
+        False, "job.cuda_graph_impl", _OLD, value=values.old_graphs(CudaGraphImpl.LOCAL)
     )
     cuda_graph_modules: tuple[str, ...] = option(
         (),
         "job",
-        emitted_where(has_graphs, nemo_1=""),
+        values.emitted_where(values.has_graphs, nemo_1=""),
         config="full",
-        value=graph_modules,
+        value=values.graph_modules,
         strict=True,
         since="0.12",
         was="cuda_graph_scope",
         renamed="0.18",
-        recipe_value=graph_modules_of_recipe,
+        recipe_value=values.graph_modules_of_recipe,
     )
     check_for_nan_in_loss_and_grad: bool = option(
-        True, "job.cuda_graph_impl", ON_LINE, value=checks_for_nan, bridge=""
+        True, "job.cuda_graph_impl", ON_LINE, value=values.checks_for_nan, bridge=""
     )
     cuda_graph_warmup_steps: int = checked(3, "warm-up steps before the capture are not modelled")
     cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", older={"0.17": False})

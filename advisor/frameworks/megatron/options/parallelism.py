@@ -3,16 +3,7 @@ model: of tensor, pipeline and expert parallelism."""
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.values import (
-    cp_comm_types,
-    has_chunks_by_number,
-    hierarchical_sizes,
-    layers_of_virtual_stage,
-    one_of_all,
-    overlaps_tensor_parallel,
-    split_text,
-    virtual_stages,
-)
+from advisor.frameworks.megatron.options import values
 from advisor.frameworks.option import (
     ALWAYS,
     CALLABLE,
@@ -51,7 +42,7 @@ class Parallelism(Options, title="Degrees of parallelism"):
         False,
         "layout",
         _OVERLAP,
-        value=overlaps_tensor_parallel,
+        value=values.overlaps_tensor_parallel,
         nemo_1="model.ub_tp_comm_overlap",
         order=2,
     )
@@ -60,30 +51,30 @@ class Parallelism(Options, title="Degrees of parallelism"):
         (),
         "layout",
         EMITTED,
-        value=cp_comm_types,
-        means=one_of_all,
+        value=values.cp_comm_types,
+        means=values.one_of_all,
         launcher=("p2p",),
         nemo_1="",
         format=Format.SINGLE,
     )
     hierarchical_context_parallel_sizes: tuple[str, ...] = option(
-        (), "layout", EMITTED, value=hierarchical_sizes, means=",".join, in_nemo=False
+        (), "layout", EMITTED, value=values.hierarchical_sizes, means=",".join, in_nemo=False
     )
     pipeline_model_parallel_size: int = option(1, "layout", DEGREE)
     num_layers_per_virtual_pipeline_stage: int | None = option(
         None,
         "layout.virtual_pipeline_model_parallel_size",
         ON_LINE,
-        value=layers_of_virtual_stage,
+        value=values.layers_of_virtual_stage,
         bridge="",
     )
     virtual_pipeline_model_parallel_size: int | None = option(
         None,
         "layout",
         _SWITCH,
-        value=virtual_stages,
+        value=values.virtual_stages,
         flag="--num-virtual-stages-per-pipeline-rank",
-        line=When(only_if=has_chunks_by_number),
+        line=When(only_if=values.has_chunks_by_number),
     )
     num_layers_in_first_pipeline_stage: int | None = option(
         None, "layout", _SPLIT, flag="--decoder-first-pipeline-num-layers"
@@ -94,7 +85,13 @@ class Parallelism(Options, title="Degrees of parallelism"):
     account_for_embedding_in_pipeline_split: bool = option(False, "layout", _SPLIT)
     account_for_loss_in_pipeline_split: bool = option(False, "layout", _SPLIT)
     pipeline_model_parallel_layout: str | None = option(
-        None, "layout", _SPLIT, value=split_text, strict=True, format=Format.QUOTED, since="0.13"
+        None,
+        "layout",
+        _SPLIT,
+        value=values.split_text,
+        strict=True,
+        format=Format.QUOTED,
+        since="0.13",
     )
     pipeline_model_parallel_split_rank: int | None = refused(
         None, "encoder and decoder on separate stages are not modelled", until="0.13"

@@ -10,14 +10,7 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.option import Described, Emitted, ValueOf, When
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Optimizer
 from advisor.job.pipeline_split import most_layers_of_chunk
-from advisor.models.options import (
-    Activation,
-    AttentionBackend,
-    AttentionVariant,
-    CrossEntropyFusion,
-    TokenDispatcher,
-    TransformerImpl,
-)
+from advisor.models import options
 
 
 def emitted_where(holds: Callable[[Described], bool], **rest: Any) -> Emitted:
@@ -33,7 +26,7 @@ def has_experts(job: Described) -> bool:
 
 def sends_flex(job: Described) -> bool:
     """Whether the flex dispatcher sends the experts' tokens."""
-    return has_experts(job) and job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+    return has_experts(job) and job.model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
 
 
 def asks_for_deepep(job: Described, revision: Revision) -> object:
@@ -44,7 +37,7 @@ def asks_for_deepep(job: Described, revision: Revision) -> object:
 
 def weights_squared_relu(job: Described) -> bool:
     """Whether the experts' activation is a squared ReLU, which is weighted with probabilities."""
-    return has_experts(job) and job.model.activation is Activation.SQUARED_RELU
+    return has_experts(job) and job.model.activation is options.Activation.SQUARED_RELU
 
 
 def is_latent(job: Described) -> bool:
@@ -55,8 +48,11 @@ def is_latent(job: Described) -> bool:
 def runs_own_softmax(job: Described) -> bool:
     """Whether scores go through Megatron Core's own softmax."""
     model = job.model
-    unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
-    return unfused and model.transformer_impl is TransformerImpl.LOCAL
+    unfused = model.attention_backend in (
+        options.AttentionBackend.AUTO,
+        options.AttentionBackend.UNFUSED,
+    )
+    return unfused and model.transformer_impl is options.TransformerImpl.LOCAL
 
 
 def is_quantized(job: Described) -> bool:
@@ -136,7 +132,7 @@ def first_number(pair: object) -> str:
     return str(pair).strip("()[] ").partition(",")[0].strip()
 
 
-_VARIANTS_OF_MAIN: Final = {AttentionVariant.GATED_DELTA_NET: "gdn"}
+_VARIANTS_OF_MAIN: Final = {options.AttentionVariant.GATED_DELTA_NET: "gdn"}
 
 
 def attention_variant(job: Described, revision: Revision) -> object:
@@ -152,7 +148,7 @@ def variant_named(name: str) -> str:
     return next((v for v, theirs in _VARIANTS_OF_MAIN.items() if theirs == name), name)
 
 
-def activates(activation: Activation) -> ValueOf:
+def activates(activation: options.Activation) -> ValueOf:
     """Whether the MLP's activation is this one."""
     return lambda job, revision: job.model.activation is activation
 
@@ -325,10 +321,10 @@ def checks_for_nan(job: Described, revision: Revision) -> object:
 
 def fuses_loss(job: Described, revision: Revision) -> object:
     """Whether the loss is one kernel."""
-    return job.model.cross_entropy_fusion is not CrossEntropyFusion.NONE
+    return job.model.cross_entropy_fusion is not options.CrossEntropyFusion.NONE
 
 
 def loss_fusion(job: Described, revision: Revision) -> object:
     """Whose."""
     fusion = job.model.cross_entropy_fusion
-    return UNSET if fusion is CrossEntropyFusion.NONE else str(fusion)
+    return UNSET if fusion is options.CrossEntropyFusion.NONE else str(fusion)

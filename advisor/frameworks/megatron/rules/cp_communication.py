@@ -14,16 +14,7 @@ from msgspec.structs import replace
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.stated import (
-    Authority,
-    Rule,
-    argument,
-    arguments,
-    clash,
-    config,
-    crashes,
-    marked,
-)
+from advisor.frameworks.megatron.rules import stated
 
 _KINDS: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
 _RINGS: Final = frozenset({"p2p", "a2a+p2p"})
@@ -85,8 +76,8 @@ def _other_kinds(raw: RawSettings, revision: Revision) -> str:
         kinds &= _RINGS
     if raw.packed_sequences:
         kinds = {kind for kind in kinds if _packed_since(raw, kind) <= release}
-    ways = [marked("cp_comm_type", kind) for kind in _KINDS if kind in kinds]
-    return ", or ".join(ways) or marked("context_parallel_size", "1")
+    ways = [stated.marked("cp_comm_type", kind) for kind in _KINDS if kind in kinds]
+    return ", or ".join(ways) or stated.marked("context_parallel_size", "1")
 
 
 def _exchanged_heads(raw: RawSettings, revision: Revision) -> Match | None:
@@ -153,53 +144,53 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
                 f"packed sequences cannot be combined with cp_comm_type = {kind} and "
                 f"Transformer Engine {release[0]}.{release[1]}",
                 f"{_other_kinds(raw, revision)}, or "
-                + marked("transformer_engine_version", f"{since[0]}.{since[1]}"),
+                + stated.marked("transformer_engine_version", f"{since[0]}.{since[1]}"),
             )
     return None
 
 
 _SOURCE: Final = "Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py"
-_crashes = partial(crashes, source=_SOURCE)
+_crashes = partial(stated.crashes, source=_SOURCE)
 
-_hierarchical_sizes = argument(
+_hierarchical_sizes = stated.argument(
     summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",
     when=_bad_hierarchy,
     reason="hierarchical_context_parallel_sizes = {found} must be two numbers whose product is "
     "context_parallel_size = {raw.context_parallel_size}",
     fix="give the ranks of the all-to-all, then the ranks of the ring",
-    source=arguments(473, 580, 564),
+    source=stated.arguments(473, 580, 564),
     example="cp_comm_type=a2a+p2p",
 )
 
-RULES: Final[dict[str, Rule]] = {
-    "cp_comm_type_per_layer": Rule(
+RULES: Final[dict[str, stated.Rule]] = {
+    "cp_comm_type_per_layer": stated.Rule(
         summary="A list of cp_comm_type must have one entry per layer.",
         given=lambda raw, _: raw.num_layers is not None and len(_kinds(raw)) > 1,
         when=lambda raw, _: len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}",
         reason="cp_comm_type has {found} entries, but the model has {raw.num_layers} layers",
         fix="give one kind for all layers, or {raw.num_layers} kinds",
-        source=config(1203, 1350, 1493, 1930, 2172, 2485, 2780),
+        source=stated.config(1203, 1350, 1493, 1930, 2172, 2485, 2780),
         example="context_parallel_size=2 num_layers=8 cp_comm_type=p2p,a2a",
     ),
     "hierarchical_sizes": _hierarchical_sizes,
     "bridge_hierarchical_sizes": replace(
         _hierarchical_sizes,
-        authority=Authority.BRIDGE,
+        authority=stated.Authority.BRIDGE,
         source="Megatron Bridge 0.6.0 training/config.py:_validate_cp_comm_type",
     ),
-    "nemo_without_hierarchy": Rule(
+    "nemo_without_hierarchy": stated.Rule(
         when=lambda raw, _: "a2a+p2p" in _kinds(raw),
         reason="NeMo builds no hierarchical groups, which cp_comm_type a2a+p2p needs",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
-        authority=Authority.NEMO,
+        authority=stated.Authority.NEMO,
         source="nemo_toolkit 2.5.3 nemo/lightning",
         example="context_parallel_size=2 cp_comm_type=a2a+p2p",
     ),
-    "cp_needs_transformer_engine": clash(
+    "cp_needs_transformer_engine": stated.clash(
         "context_parallel_size>1",
         "transformer_impl=local",
         "[transformer_impl=transformer_engine]",
-        authority=Authority.TRAINING,
+        authority=stated.Authority.TRAINING,
         source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
     ),
     "cp_needs_fused_kernels": _crashes(

@@ -9,11 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.torch.partitioner.attention import (
-    EAGER_ATTENTION,
-    lower_attention,
-    lower_rotary,
-)
+from advisor.frameworks.torch.partitioner import attention
 from advisor.frameworks.torch.partitioner.graph import Graph, Kind, Node
 from advisor.frameworks.torch.partitioner.layer_graph import WIDE, AttentionKernel, Block
 from advisor.frameworks.torch.partitioner.norms import lower_norm
@@ -218,8 +214,8 @@ def _square(block: Block, operator: Operator) -> None:
 
 
 _BY_NAME: Final[dict[str, Lower]] = {
-    "rotary": lower_rotary,
-    "core_attention": lower_attention,
+    "rotary": attention.lower_rotary,
+    "core_attention": attention.lower_attention,
     "split": _split,
     "activation": _activation,
     "multiply": _multiply,
@@ -230,5 +226,5 @@ _BY_NAME: Final[dict[str, Lower]] = {
     "gelu.tanh": _gelu_new_tanh,
     "gelu.one_plus": _pointwise,
     "gelu.multiply": _multiply,
-    **EAGER_ATTENTION,
+    **attention.EAGER_ATTENTION,
 }

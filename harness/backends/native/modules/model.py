@@ -13,15 +13,10 @@ from advisor.layers.operators import MOE_MODULES, Module
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.options import PositionEmbedding
 from advisor.plan.recompute_plan import RecomputePlan, Segment
+from harness.backends.native.modules import linear
 from harness.backends.native.modules.attention import LatentAttention, SelfAttention
 from harness.backends.native.modules.kernels import bias_dropout_add, drop
 from harness.backends.native.modules.layer_settings import LayerSettings, Mlp, Norm
-from harness.backends.native.modules.linear import (
-    ParallelLinear,
-    Shard,
-    VocabParallelEmbedding,
-    cross_entropy,
-)
 from harness.backends.native.modules.moe import MoeLayer
 from harness.backends.native.regions import Regions, policy_contexts, replay_later
 
@@ -93,7 +88,7 @@ class Embedding(nn.Module):
         super().__init__()
         model, tp = settings.model, settings.tensor
         self.tp, self.dropout = tp, model.hidden_dropout
-        self.word_embeddings = VocabParallelEmbedding(
+        self.word_embeddings = linear.VocabParallelEmbedding(
             model.padded_vocab_size(tp.size), model.hidden_size, tp, **settings.where
         )
         self.position_embeddings: nn.Parameter | None = None
@@ -166,7 +161,7 @@ class GptModel(nn.Module):
         self.tp, first, last = tp, stage == 0, stage == num_stages - 1
         self.embedding = Embedding(settings) if first else None
         self.decoder = TransformerBlock(settings, plan, stage * plan.num_layers, last_stage=last)
-        self.output_layer: ParallelLinear | None = None
+        self.output_layer: linear.ParallelLinear | None = None
         if last:
             padded = model.padded_vocab_size(tp.size)
             self.output_layer = settings.linear(model.hidden_size, padded)
@@ -182,7 +177,7 @@ class GptModel(nn.Module):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean cross entropy of the tokens, fp32."""
-        return cross_entropy(logits, labels, self.tp).mean()
+        return linear.cross_entropy(logits, labels, self.tp).mean()
 
     def partly_seen_parameters(self) -> Iterator[nn.Parameter]:
         """Uncut parameters of which each TP rank computes a part of the gradient, to be summed:
@@ -195,8 +190,8 @@ class GptModel(nn.Module):
                 yield from (p for key, p in module.named_parameters(recurse=False) if key in whole)
 
 
-def _shards(module: nn.Module) -> dict[str, Shard]:
-    found: dict[str, Shard] = getattr(module, "shards", {})
+def _shards(module: nn.Module) -> dict[str, linear.Shard]:
+    found: dict[str, linear.Shard] = getattr(module, "shards", {})
     return found
 
 
@@ -221,7 +216,7 @@ def initialise(model: GptModel, seed: int) -> None:
                 _random(parameter, f"{seed}/{module_name}.{name}", _shards(module).get(name), model)
 
 
-def _random(parameter: nn.Parameter, key: str, shard: Shard | None, model: GptModel) -> None:
+def _random(parameter: nn.Parameter, key: str, shard: linear.Shard | None, model: GptModel) -> None:
     generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(key.encode()))
     shape, tp = list(parameter.shape), model.tp
     if shard is not None:

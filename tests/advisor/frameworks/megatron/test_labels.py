@@ -3,12 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from advisor.frameworks.megatron import revisions
 from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, LABELS, ORDER, Label, inside
-from advisor.frameworks.megatron.revisions import (
-    CheckpointKind,
-    checkpoint_kind,
-    known_recompute_modules,
-)
 from advisor.models.options import TransformerImpl
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -17,7 +13,7 @@ MODELS = ("llama3_8b", "mixtral_8x7b", "deepseek_v3", "qwen3_next_80b_a3b")
 
 
 def test_every_label_of_a_release_has_its_row() -> None:
-    assert set(ORDER) == set(known_recompute_modules())
+    assert set(ORDER) == set(revisions.known_recompute_modules())
     assert len(set(ORDER)) == len(ORDER)
 
 
@@ -30,7 +26,7 @@ def test_labels_are_ranked_once() -> None:
 
 @pytest.mark.parametrize("label", LABELS, ids=lambda label: label.name)
 def test_runs_are_replayed_as_the_label_s_kind_of_checkpoint(label: Label) -> None:
-    discards = checkpoint_kind(label.name) is CheckpointKind.OUTPUT_DISCARDING
+    discards = revisions.checkpoint_kind(label.name) is revisions.CheckpointKind.OUTPUT_DISCARDING
     models: list[ModelSpec] = [load_model(name) for name in MODELS]
     runs = {
         run for model in models for kind in model.layer_kinds for run in label.replays(model, kind)

@@ -79,11 +79,7 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
             "(AutoTP): only data and context parallelism are modelled, with "
             "layout.data_parallel_sharding=full",
         ),
-        (
-            "deepspeed",
-            "job.optimizer_offload_device=nvme",
-            f"{NVME}=true",
-        ),
+        ("deepspeed", "job.optimizer_offload_device=nvme", f"{NVME}=true"),
         ("torchtitan", PIPELINE, "is not modelled for torchtitan"),
         ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
         ("torchtitan", TENSOR | {"sequence_parallel": False}, "uses sequence parallelism if TP"),

@@ -3,14 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+from advisor.layers import transformer
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import (
-    embedding_operators,
-    head_groups,
-    head_operators,
-    transformer_layer,
-)
 from advisor.memory.liveness import footprint
 from advisor.models.options import Activation, Normalization, PositionEmbedding, TransformerImpl
 from advisor.models.spec import ModelSpec
@@ -46,7 +41,7 @@ def shape(model: ModelSpec, impl: TransformerImpl) -> RankShape:
 
 
 def kept(model: ModelSpec, impl: TransformerImpl) -> dict[str, int]:
-    found = kept_tensors(transformer_layer(shape(model, impl)), ())
+    found = kept_tensors(transformer.transformer_layer(shape(model, impl)), ())
     return {name: tensor.num_bytes for name, tensor in found.items()}
 
 
@@ -91,7 +86,7 @@ def test_squared_relu_keeps_the_relu() -> None:
 
 @pytest.mark.parametrize("impl", [TORCH, TRANSFORMERS])
 def test_head_norms_are_over_channels(impl: TransformerImpl) -> None:
-    layer = transformer_layer(shape(replace(LLAMA, qk_layernorm=True), impl))
+    layer = transformer.transformer_layer(shape(replace(LLAMA, qk_layernorm=True), impl))
     norms = [operator for operator in layer if operator.module is Module.QK_LAYERNORM]
     assert [operator.inputs[0].shape for operator in norms] == [(2, 16, 4, 16), (2, 16, 2, 16)]
     assert all(sum(w.num_elements for w in operator.weights) == 16 for operator in norms)
@@ -100,8 +95,8 @@ def test_head_norms_are_over_channels(impl: TransformerImpl) -> None:
 @pytest.mark.parametrize("impl", [TORCH, TRANSFORMERS])
 @pytest.mark.parametrize("model", [LLAMA, GPT])
 def test_parameters_and_flops_do_not_depend_on_who_wrote_the_layer(model, impl) -> None:
-    ours = transformer_layer(shape(model, impl))
-    megatron = transformer_layer(
+    ours = transformer.transformer_layer(shape(model, impl))
+    megatron = transformer.transformer_layer(
         RankShape(
             model=replace(model, transformer_impl=TransformerImpl.LOCAL),
             seq_length=16,
@@ -115,7 +110,7 @@ def test_parameters_and_flops_do_not_depend_on_who_wrote_the_layer(model, impl) 
 
 
 def test_weight_gradients_stay_until_the_layer_has_gone_back() -> None:
-    layer = transformer_layer(shape(LLAMA, TORCH))
+    layer = transformer.transformer_layer(shape(LLAMA, TORCH))
     weights = sum(w.num_elements for operator in layer for w in operator.weights)
     assert sum(operator.weight_gradient_bytes for operator in layer) == 2 * weights
     found = footprint(layer, ())
@@ -123,16 +118,16 @@ def test_weight_gradients_stay_until_the_layer_has_gone_back() -> None:
 
 
 def test_transformers_makes_rotary_tables_once_a_microbatch() -> None:
-    (lookup,) = embedding_operators(shape(LLAMA, TRANSFORMERS))
+    (lookup,) = transformer.embedding_operators(shape(LLAMA, TRANSFORMERS))
     assert sum(tensor.num_bytes for tensor in lookup.saved) == 2 * 16 * 16 * 2
-    assert embedding_operators(shape(LLAMA, TORCH))[0].saved == ()
+    assert transformer.embedding_operators(shape(LLAMA, TORCH))[0].saved == ()
 
 
 @pytest.mark.parametrize("impl", [TORCH, TRANSFORMERS])
 def test_the_loss_keeps_log_probabilities_in_fp32(impl: TransformerImpl) -> None:
-    groups = dict(head_groups(shape(LLAMA, impl)))
+    groups = dict(transformer.head_groups(shape(LLAMA, impl)))
     assert list(groups) == ["head", "loss"]
-    assert head_operators(shape(LLAMA, impl)) == groups["head"] + groups["loss"]
+    assert transformer.head_operators(shape(LLAMA, impl)) == groups["head"] + groups["loss"]
     found = footprint(groups["loss"], ())
     assert found.kept == TOKENS * 100 * 4
     assert found.forward.num_bytes == TOKENS * 100 * (2 + 4 + 4) + 4

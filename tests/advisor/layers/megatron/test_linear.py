@@ -2,17 +2,7 @@
 
 import pytest
 
-from advisor.layers.megatron.linear import (
-    column_parallel_linear,
-    duplicated_linear,
-    row_parallel_linear,
-)
-from advisor.layers.megatron.mappings import (
-    cuts_sequence,
-    gather_sequence,
-    gather_width,
-    scatter_sequence,
-)
+from advisor.layers.megatron import linear, mappings
 from advisor.layers.operators import CollectiveKind, Gemm, Module, Tensor
 from advisor.layers.shape import RankShape
 from tests.advisor.toys import toy_shape
@@ -31,7 +21,7 @@ def narrow(shape: RankShape, width: int) -> Tensor:
 def test_column_parallel(impl: str, forward: int, backward: int) -> None:
     shape = toy_shape(transformer_impl=impl)
     source, output = narrow(shape, 16), shape.activation("out", 24)
-    made = column_parallel_linear(shape, "name", M, source, output, bias=True)
+    made = linear.column_parallel_linear(shape, "name", M, source, output, bias=True)
     gathered = TOKENS * 16 * 2
     assert made.gemm == shape.with_main_grad(Gemm(TOKENS, 24, 16))
     assert [(w.name, w.shape, w.tp_sharded) for w in made.weights] == [
@@ -49,7 +39,7 @@ def test_column_parallel(impl: str, forward: int, backward: int) -> None:
 def test_row_parallel_takes_heads_and_their_channels_as_one_width() -> None:
     shape = toy_shape()
     source = shape.activation("heads", 4, 6)
-    made = row_parallel_linear(shape, "name", M, source, shape.hidden("out"), bias=True)
+    made = linear.row_parallel_linear(shape, "name", M, source, shape.hidden("out"), bias=True)
     assert made.gemm == shape.with_main_grad(Gemm(TOKENS, 64, 24))
     assert [w.tp_sharded for w in made.weights] == [True, False]
 
@@ -57,7 +47,7 @@ def test_row_parallel_takes_heads_and_their_channels_as_one_width() -> None:
 def test_duplicated_takes_its_own_tokens_and_does_not_communicate() -> None:
     shape = toy_shape()
     source, output = narrow(shape, 64), narrow(shape, 10)
-    made = duplicated_linear(shape, "name", M, source, output)
+    made = linear.duplicated_linear(shape, "name", M, source, output)
     assert made.gemm == shape.with_main_grad(Gemm(TOKENS // 2, 10, 64))
     assert not made.forward_collectives
     assert not made.backward_collectives
@@ -66,16 +56,16 @@ def test_duplicated_takes_its_own_tokens_and_does_not_communicate() -> None:
 
 def test_mappings() -> None:
     shape = toy_shape()
-    assert cuts_sequence(shape)
-    assert not cuts_sequence(toy_shape(sequence_parallel=False))
+    assert mappings.cuts_sequence(shape)
+    assert not mappings.cuts_sequence(toy_shape(sequence_parallel=False))
     part, whole = shape.activation("part", 8), shape.activation("whole", 16)
-    gather = gather_width(M, part, whole)
+    gather = mappings.gather_width(M, part, whole)
     assert gather.forward_workspace == whole.num_bytes
     assert not gather.backward_collectives  # each rank takes its part
     tokens = whole.view("tokens", (16, 2, 16))
-    assert scatter_sequence(shape, M, whole, tokens).backward_workspace == 0
-    other = scatter_sequence(shape, M, whole, tokens, whole.view("other", (32, 2, 4)))
+    assert mappings.scatter_sequence(shape, M, whole, tokens).backward_workspace == 0
+    other = mappings.scatter_sequence(shape, M, whole, tokens, whole.view("other", (32, 2, 4)))
     assert other.backward_workspace == whole.num_bytes
-    kinds = gather_sequence(M, tokens, whole)
+    kinds = mappings.gather_sequence(M, tokens, whole)
     assert kinds.forward_collectives[0].kind is CollectiveKind.ALL_GATHER
     assert kinds.backward_collectives[0].kind is CollectiveKind.REDUCE_SCATTER

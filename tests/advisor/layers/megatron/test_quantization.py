@@ -9,12 +9,7 @@ from advisor.frameworks.megatron.setting import selective
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.layers.megatron.quantization import (
-    gradient_copies,
-    quantized_bytes,
-    saved_input,
-    weight_copies,
-)
+from advisor.layers.megatron import quantization
 from advisor.layers.operators import Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
@@ -51,21 +46,21 @@ def kept(shape: RankShape, kind: LayerKind = DENSE) -> dict[str, int]:
 )
 def test_one_orientation_of_the_input_is_kept(precision: Precision, num_bytes: int) -> None:
     shape = te_shape(precision)
-    saved = saved_input(shape, SOURCE)
+    saved = quantization.saved_input(shape, SOURCE)
     assert sum(tensor.num_bytes for tensor in saved) == num_bytes
     if precision is Precision.BF16:
         assert saved == (SOURCE,)
-        assert gradient_copies(shape, SOURCE) == 0
+        assert quantization.gradient_copies(shape, SOURCE) == 0
     else:
         assert {tensor.copy_of for tensor in saved} == {"x"}
-        assert quantized_bytes(shape, ELEMENTS) == num_bytes
-        assert gradient_copies(shape, SOURCE) == 2 * num_bytes
+        assert quantization.quantized_bytes(shape, ELEMENTS) == num_bytes
+        assert quantization.gradient_copies(shape, SOURCE) == 2 * num_bytes
 
 
 def test_megatrons_own_layers_stay_at_16_bits() -> None:
     local = replace(toy_shape(), precision=Precision.FP8_CURRENT)
-    assert saved_input(local, SOURCE) == (SOURCE,)
-    assert weight_copies(local, 1000) == 0
+    assert quantization.saved_input(local, SOURCE) == (SOURCE,)
+    assert quantization.weight_copies(local, 1000) == 0
     assert kept(local) == kept(toy_shape())
 
 
@@ -83,12 +78,12 @@ def test_copies_of_the_weights(precision: Precision, hopper: int, blackwell: int
     """Row- and column-wise; on Blackwell a tensor with one scale serves both GEMMs."""
     shape = te_shape(precision)
     newer = replace(shape, takes_any_layout=True)
-    assert weight_copies(shape, 2**20) == hopper
-    assert weight_copies(newer, 2**20) == blackwell
+    assert quantization.weight_copies(shape, 2**20) == hopper
+    assert quantization.weight_copies(newer, 2**20) == blackwell
     wide = Tensor("x", (2**20,), DType.BF16)
     if precision is not Precision.FP8_BLOCKWISE:  # whose weights have larger blocks
-        assert gradient_copies(shape, wide) == hopper
-        assert gradient_copies(newer, wide) == blackwell
+        assert quantization.gradient_copies(shape, wide) == hopper
+        assert quantization.gradient_copies(newer, wide) == blackwell
 
 
 @pytest.mark.parametrize(("gpu", "any_layout"), [("A100", False), ("H200", False), ("B200", True)])

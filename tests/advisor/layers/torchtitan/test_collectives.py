@@ -7,12 +7,7 @@ from advisor.base.dtypes import Precision
 from advisor.layers.eager.parts import activation
 from advisor.layers.operators import CollectiveKind, Group, Module
 from advisor.layers.shape import RankShape
-from advisor.layers.torchtitan.collectives import (
-    gather_sequence,
-    pipelined,
-    scatter_sequence,
-    whole_hidden,
-)
+from advisor.layers.torchtitan import collectives
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import TransformerImpl
@@ -43,9 +38,9 @@ def test_linear_layers_in_8_bits_gather_8_bits_and_scatter_16(
     precision: Precision, module: Module, gathered_itemsize: int
 ) -> None:
     shape = replace(SHAPE, precision=precision)
-    part, whole = activation(shape, "part", 64), whole_hidden(shape, "whole")
-    _, (gather,) = gather_sequence(shape, module, part)
-    (scatter,) = scatter_sequence(shape, module, whole, part, ())
+    part, whole = activation(shape, "part", 64), collectives.whole_hidden(shape, "whole")
+    _, (gather,) = collectives.gather_sequence(shape, module, part)
+    (scatter,) = collectives.scatter_sequence(shape, module, whole, part, ())
     (gathered,), (gradient,) = gather.forward_collectives, scatter.backward_collectives
     assert gathered == gradient
     assert gathered.kind is CollectiveKind.ALL_GATHER
@@ -58,6 +53,6 @@ def test_linear_layers_in_8_bits_gather_8_bits_and_scatter_16(
 
 def test_asynchronous_tp_leaves_gathers_of_context_parallel_ranks_alone() -> None:
     shape = replace(SHAPE, context_parallel_size=2)
-    operators = pipelined(transformer_layer(shape, DENSE))
+    operators = collectives.pipelined(transformer_layer(shape, DENSE))
     gathers = [one for one in operators if one.forward_collectives and not one.overlapped_gemms]
     assert [one.forward_collectives[0].group for one in gathers] == [Group.CONTEXT]

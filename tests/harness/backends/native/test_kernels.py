@@ -7,16 +7,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
 
 from advisor.models.options import Activation, Normalization  # noqa: E402
-from harness.backends.native.modules.kernels import (  # noqa: E402
-    NORM_EPSILON,
-    bias_activation,
-    bias_dropout_add,
-    dropped_attention,
-    flash_attention,
-    normalize,
-    rotary_frequencies,
-    rotate,
-)
+from harness.backends.native.modules import kernels  # noqa: E402
 from harness.backends.native.modules.linear import TensorParallel, cross_entropy  # noqa: E402
 
 
@@ -35,14 +26,14 @@ def _same(actual: torch.Tensor, expected: torch.Tensor, *leaves: torch.Tensor) -
 
 def test_rms_norm() -> None:
     x, weight = _leaf(3, 5, 8), _leaf(8)
-    expected = functional.rms_norm(x, (8,), weight, NORM_EPSILON)
-    _same(normalize(Normalization.RMS_NORM, x, weight, None), expected, x, weight)
+    expected = functional.rms_norm(x, (8,), weight, kernels.NORM_EPSILON)
+    _same(kernels.normalize(Normalization.RMS_NORM, x, weight, None), expected, x, weight)
 
 
 def test_layer_norm() -> None:
     x, weight, bias = _leaf(3, 5, 8), _leaf(8), _leaf(8)
-    expected = functional.layer_norm(x, (8,), weight, bias, NORM_EPSILON)
-    _same(normalize(Normalization.LAYER_NORM, x, weight, bias), expected, x, weight, bias)
+    expected = functional.layer_norm(x, (8,), weight, bias, kernels.NORM_EPSILON)
+    _same(kernels.normalize(Normalization.LAYER_NORM, x, weight, bias), expected, x, weight, bias)
 
 
 @pytest.mark.parametrize("kind", sorted(set(Activation) - {Activation.QUICK_GEGLU}))
@@ -62,13 +53,13 @@ def test_bias_activation(kind: Activation, with_bias: bool) -> None:
     else:
         expected = plain(biased)
     leaves = (x, bias) if with_bias else (x,)
-    _same(bias_activation(kind, x, bias if with_bias else None), expected, *leaves)
+    _same(kernels.bias_activation(kind, x, bias if with_bias else None), expected, *leaves)
 
 
 def test_rotation_keeps_lengths_and_relative_positions() -> None:
-    angles = rotary_frequencies(6, 8, torch.device("cpu"))
+    angles = kernels.rotary_frequencies(6, 8, torch.device("cpu"))
     x = torch.randn(1, 1, 1, 8).expand(1, 6, 1, 8)
-    turned = rotate(x, angles)[0, :, 0]
+    turned = kernels.rotate(x, angles)[0, :, 0]
     torch.testing.assert_close(turned.norm(dim=-1), x[0, :, 0].norm(dim=-1))
     scores = turned @ turned.t()
     torch.testing.assert_close(scores[0, 2], scores[3, 5])  # depends on the distance alone
@@ -78,7 +69,7 @@ def test_rotation_keeps_lengths_and_relative_positions() -> None:
 def test_bias_dropout_add_without_dropout() -> None:
     branch, bias, residual = _leaf(2, 3, 4), _leaf(4), _leaf(2, 3, 4)
     _same(
-        bias_dropout_add(branch, bias, residual, 0.0),
+        kernels.bias_dropout_add(branch, bias, residual, 0.0),
         branch + bias + residual,
         branch,
         bias,
@@ -92,14 +83,14 @@ def test_dropped_attention_without_dropout_is_attention(groups: int) -> None:
     expected = functional.scaled_dot_product_attention(
         query, key, value, is_causal=True, enable_gqa=True
     )
-    _same(dropped_attention(query, key, value, 0.0, 1)[0], expected, query, key, value)
+    _same(kernels.dropped_attention(query, key, value, 0.0, 1)[0], expected, query, key, value)
 
 
 def test_dropped_attention_has_the_gradient_of_its_own_mask() -> None:
     query, key, value = _leaf(1, 2, 5, 4), _leaf(1, 1, 5, 4), _leaf(1, 1, 5, 4)
 
     def run(moved: torch.Tensor) -> torch.Tensor:
-        return dropped_attention(moved, key, value, 0.4, 11)[0].double().square().sum()
+        return kernels.dropped_attention(moved, key, value, 0.4, 11)[0].double().square().sum()
 
     (gradient,) = torch.autograd.grad(run(query), query)
     direction, step = torch.randn_like(query), 1e-2
@@ -114,7 +105,7 @@ def test_attention_dropout_keeps_the_mean_and_the_layout() -> None:
     torch.manual_seed(0)
     query = torch.randn(2, 64, 4, 16)
     value = torch.ones(2, 64, 2, 16)
-    out = flash_attention(query, torch.randn(2, 64, 2, 16), value, 0.25)
+    out = kernels.flash_attention(query, torch.randn(2, 64, 2, 16), value, 0.25)
     assert out.shape == query.shape
     assert out.is_contiguous()
     # at the first position one probability is either dropped or 4/3; later ones average out

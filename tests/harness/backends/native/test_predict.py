@@ -11,16 +11,8 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout
 from advisor.layers.parameters import count_parameters
+from advisor.models import options
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.options import (
-    Activation,
-    AttentionBackend,
-    CrossEntropyFusion,
-    LoadBalancing,
-    RouterDType,
-    SoftmaxType,
-    TransformerImpl,
-)
 from harness.backends.native.predict import (
     native_model,
     native_plan,
@@ -163,12 +155,12 @@ def test_prediction_is_of_one_rank() -> None:
 
 
 def test_native_model_is_the_local_one_with_flash_attention() -> None:
-    fused = {"cross_entropy_fusion": CrossEntropyFusion.TE}
-    asked = replace(LLAMA, attention_backend=AttentionBackend.AUTO, **fused)
+    fused = {"cross_entropy_fusion": options.CrossEntropyFusion.TE}
+    asked = replace(LLAMA, attention_backend=options.AttentionBackend.AUTO, **fused)
     model = native_model(workload(asked))
-    assert model.transformer_impl is TransformerImpl.LOCAL
-    assert model.attention_backend is AttentionBackend.FLASH
-    assert model.cross_entropy_fusion is CrossEntropyFusion.NONE
+    assert model.transformer_impl is options.TransformerImpl.LOCAL
+    assert model.attention_backend is options.AttentionBackend.FLASH
+    assert model.cross_entropy_fusion is options.CrossEntropyFusion.NONE
     assert model.hidden_size == asked.hidden_size
 
 
@@ -216,9 +208,9 @@ SEQUENCE = replace(TENSOR, sequence_parallel=True)
 VIRTUAL = split(pipeline_model=2, virtual_pipeline_model=2)
 ALTERNATING = replace(EXPERTS, moe_layer_freq=LayerPattern("[0,1]"))
 TITAN = {"recompute": "op:torchtitan"}
-UNFUSED, QUICK = AttentionBackend.UNFUSED, Activation.QUICK_GEGLU
-WIDE_ROUTER = replace(EXPERTS, moe_router_dtype=RouterDType.FP64)
-UNBALANCED = {"moe_router_load_balancing_type": LoadBalancing.SINKHORN}
+UNFUSED, QUICK = options.AttentionBackend.UNFUSED, options.Activation.QUICK_GEGLU
+WIDE_ROUTER = replace(EXPERTS, moe_router_dtype=options.RouterDType.FP64)
+UNBALANCED = {"moe_router_load_balancing_type": options.LoadBalancing.SINKHORN}
 SINKHORN = replace(EXPERTS, moe_aux_loss_coeff=0.0, **UNBALANCED)
 GROUPS = replace(EXPERTS, moe_router_num_groups=2, moe_router_group_topk=1)
 REFUSED = {
@@ -248,9 +240,13 @@ REFUSED = {
     "mtp": (replace(LLAMA, mtp_num_layers=1), {}, "has no multi-token prediction"),
     "window": (replace(LLAMA, window_size=8), {}, "has no sliding windows"),
     "l2 norm": (replace(LLAMA, qk_l2_norm=True), {}, "has no such layers"),
-    "sinks": (replace(LLAMA, softmax_type=SoftmaxType.LEARNABLE), {}, "has no attention sinks"),
+    "sinks": (
+        replace(LLAMA, softmax_type=options.SoftmaxType.LEARNABLE),
+        {},
+        "has no attention sinks",
+    ),
     "activation": (replace(LLAMA, activation=QUICK), {}, "does not have this activation"),
-    "gelu experts": (replace(EXPERTS, activation=Activation.GEGLU), {}, "SwiGLU"),
+    "gelu experts": (replace(EXPERTS, activation=options.Activation.GEGLU), {}, "SwiGLU"),
     "experts with bias": (replace(EXPERTS, add_bias_linear=True), {}, "no biases in experts"),
     "capacity": (replace(EXPERTS, moe_expert_capacity_factor=1.0), {}, "drops no tokens; use null"),
     "router in fp64": (WIDE_ROUTER, {}, "does not compute the router in this dtype"),

@@ -4,45 +4,35 @@ import math
 
 import pytest
 
+from harness.logs import records
 from harness.logs.readers import READERS
-from harness.logs.records import (
-    Argument,
-    LogFramework,
-    LoggedLoss,
-    LoggedPeak,
-    LoggedStep,
-    Mark,
-    Record,
-    Timers,
-    WholeRun,
-)
 from tests.harness.logs import lines
 
 GIB = 2**30
 
 
-def read(framework: str, line: str) -> tuple[Record, ...]:
+def read(framework: str, line: str) -> tuple[records.Record, ...]:
     from advisor.base.lines import clean_line
 
-    return READERS[LogFramework(framework)].read(clean_line(line)[1])
+    return READERS[records.LogFramework(framework)].read(clean_line(line)[1])
 
 
 def test_nemo_2_counts_from_zero() -> None:
     assert read("nemo", lines.nemo(10, 100)) == (
-        LoggedStep(number=10, total=100, seconds=5.432, tflops_per_gpu=412.3, loss=8.123),
+        records.LoggedStep(number=10, total=100, seconds=5.432, tflops_per_gpu=412.3, loss=8.123),
     )
 
 
 def test_nemo_2_memory_is_in_bytes_of_four_digits() -> None:
     tail = f" | max_memory_reserved: {5.8212e10:.4} | max_memory_allocated: {5.5212e10:.4}"
-    assert read("nemo", lines.nemo(10, tail=tail))[1] == LoggedPeak(
+    assert read("nemo", lines.nemo(10, tail=tail))[1] == records.LoggedPeak(
         number=10, allocated=55_210_000_000, reserved=58_210_000_000
     )
 
 
 def test_nemo_1_writes_a_bar() -> None:
     assert read("nemo", lines.nemo_1(20)) == (
-        LoggedStep(number=20, total=1000, seconds=3.41, loss=7.12),
+        records.LoggedStep(number=20, total=1000, seconds=3.41, loss=7.12),
     )
 
 
@@ -52,7 +42,7 @@ def test_torchtitan(colour: bool) -> None:
     assert step.stamp is not None
     assert (step.number, step.loss, step.tokens_per_second_per_gpu) == (10, 7.12345, 5762.0)
     assert step.tflops_per_gpu == 1264.11
-    assert peak == LoggedPeak(number=10, reserved=round(55.21 * GIB))
+    assert peak == records.LoggedPeak(number=10, reserved=round(55.21 * GIB))
 
 
 def test_torchtitan_0_1_has_no_gradient_norm() -> None:
@@ -67,8 +57,10 @@ def test_torchtitan_of_a_rank_without_the_loss_and_a_gpu_without_a_peak() -> Non
 
 
 def test_torchtitan_frame() -> None:
-    assert read("torchtitan", lines.titan_says("Training starts at step 1")) == (Mark.START,)
-    assert read("torchtitan", lines.titan_says("Training completed")) == (Mark.END,)
+    assert read("torchtitan", lines.titan_says("Training starts at step 1")) == (
+        records.Mark.START,
+    )
+    assert read("torchtitan", lines.titan_says("Training completed")) == (records.Mark.END,)
     validation = lines.titan(10).replace("step:", "validate step:")
     assert read("torchtitan", validation) == ()
 
@@ -78,7 +70,7 @@ def test_deepspeed_timer() -> None:
     assert read("deepspeed", talk) == ()
     step, peak = read("deepspeed", timer)
     assert (step.number, step.samples_per_second) == (10, 12.4001)
-    assert peak == LoggedPeak(number=10, rank=0, allocated=round(55.21 * GIB))
+    assert peak == records.LoggedPeak(number=10, rank=0, allocated=round(55.21 * GIB))
 
 
 @pytest.mark.parametrize("rate", ["-inf", "nan", "0.0", "12.4[rank1]"])
@@ -89,14 +81,16 @@ def test_deepspeed_without_a_rate(rate: str) -> None:
 @pytest.mark.parametrize("more", ["", "aux: 0.1234 "])
 def test_deepspeed_pipeline(more: str) -> None:
     line = f"steps: 10 loss: 7.1234 {more}iter time (s): 1.234 samples/sec: 25.934"
-    assert read("deepspeed", line) == (LoggedStep(number=10, seconds=1.234, loss=7.1234),)
+    assert read("deepspeed", line) == (records.LoggedStep(number=10, seconds=1.234, loss=7.1234),)
 
 
 def test_deepspeed_usage_and_configuration() -> None:
     usage = "MA 21.03 GB         Max_MA 55.21 GB         CA 58.1 GB         Max_CA 58 GB "
-    assert read("deepspeed", usage) == (LoggedPeak(number=0, rank=0, allocated=round(55.21 * GIB)),)
+    assert read("deepspeed", usage) == (
+        records.LoggedPeak(number=0, rank=0, allocated=round(55.21 * GIB)),
+    )
     line = "[2026-01-15 10:20:31,1] [INFO] [config.py:678:print]   train_batch_size ............. 8"
-    assert read("deepspeed", line) == (Argument(name="train_batch_size", value="8"),)
+    assert read("deepspeed", line) == (records.Argument(name="train_batch_size", value="8"),)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +109,7 @@ def test_deepspeed_timers_that_are_of_no_whole_step(line: str) -> None:
 
 def test_deepspeed_timers_of_a_pipeline_are_of_several_steps() -> None:
     line = "[Rank 0] time (ms) | batch_input: 0.16 | fwd_microstep: 0.68 | step_microstep: 3.36"
-    assert read("deepspeed", line) == (Timers(seconds=None),)
+    assert read("deepspeed", line) == (records.Timers(seconds=None),)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +122,7 @@ def test_deepspeed_timers_of_a_pipeline_are_of_several_steps() -> None:
     ids=["4.x", "5.x", "after a bar"],
 )
 def test_trainer_loss(line: str) -> None:
-    assert read("huggingface", line) == (LoggedLoss(value=7.1234, epoch=0.1),)
+    assert read("huggingface", line) == (records.LoggedLoss(value=7.1234, epoch=0.1),)
 
 
 def test_trainer_loss_that_is_nan() -> None:
@@ -141,19 +135,21 @@ def test_trainer_end() -> None:
         "{'train_runtime': '123.4', 'train_samples_per_second': '12.35', "
         "'train_steps_per_second': '1.25', 'train_loss': '6.5', 'epoch': '1'}"
     )
-    assert read("huggingface", line) == (WholeRun(seconds=0.8), Mark.END)
+    assert read("huggingface", line) == (records.WholeRun(seconds=0.8), records.Mark.END)
     rate = line.replace("{", "{'train_tokens_per_second': 1234.5, ")  # 4.x: of one rank
-    assert read("huggingface", rate)[0] == WholeRun(seconds=0.8, tokens_per_second_per_gpu=1234.5)
+    assert read("huggingface", rate)[0] == records.WholeRun(
+        seconds=0.8, tokens_per_second_per_gpu=1234.5
+    )
     memory = "{'before_init_mem_gpu': 1000, 'init_mem_gpu_alloc_delta': 20000, "
     memory += "'train_mem_gpu_alloc_delta': 300000, 'train_mem_gpu_peaked_delta': 4000000, "
     assert read("huggingface", line.replace("{", memory)) == (
-        WholeRun(seconds=0.8),
-        LoggedPeak(number=0, allocated=4_321_000),
-        Mark.END,
+        records.WholeRun(seconds=0.8),
+        records.LoggedPeak(number=0, allocated=4_321_000),
+        records.Mark.END,
     )
     assert read("huggingface", line.replace("{", "{'train_mem_gpu_peaked_delta': 4000000, ")) == (
-        WholeRun(seconds=0.8),
-        Mark.END,
+        records.WholeRun(seconds=0.8),
+        records.Mark.END,
     )
 
 

@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from advisor.frameworks.megatron import bridge, flags, nemo
+from advisor.frameworks.megatron.options import table
 from advisor.frameworks.megatron.options.recompute import Recompute
-from advisor.frameworks.megatron.options.table import (
-    SECTIONS,
-    SETTINGS,
-    option_of_field,
-    option_of_flag,
-    options,
-    switches_off,
-)
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import find
@@ -31,8 +24,8 @@ INSTALLED = resolve_revision(Framework.MEGATRON_LM, "0.16")
 
 
 def test_raw_settings_have_a_field_for_each_row() -> None:
-    assert RawSettings.option_names == SETTINGS.keys()
-    assert all(getattr(RawSettings(), row.name) == row.default for row in SETTINGS.values())
+    assert RawSettings.option_names == table.SETTINGS.keys()
+    assert all(getattr(RawSettings(), row.name) == row.default for row in table.SETTINGS.values())
     assert RawSettings(num_layers=2) == RawSettings(num_layers=2) != RawSettings()
     with pytest.raises(TypeError, match="recompute_granularty: no option of Megatron"):
         RawSettings(recompute_granularty="full")
@@ -42,7 +35,7 @@ OF_OURS = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
 
 
 def test_what_is_modelled_names_a_field_of_ours_and_the_rest_says_why_not() -> None:
-    for row in options().values():
+    for row in table.options().values():
         part, _, field = row.ours.partition(".")
         if row.status is Status.MODELLED:
             assert (
@@ -56,11 +49,11 @@ def test_what_is_modelled_names_a_field_of_ours_and_the_rest_says_why_not() -> N
 
 
 def test_no_name_and_no_flag_stands_for_two_options() -> None:
-    for row in options().values():
-        assert option_of_field(row.name) is row
+    for row in table.options().values():
+        assert table.option_of_field(row.name) is row
         for flag in filter(None, (row.flag, row.off)):
-            assert option_of_flag(flag) is row, flag
-        assert switches_off(row.off) == bool(row.off)
+            assert table.option_of_flag(flag) is row, flag
+        assert table.switches_off(row.off) == bool(row.off)
 
 
 @pytest.mark.parametrize(
@@ -77,13 +70,13 @@ def test_no_name_and_no_flag_stands_for_two_options() -> None:
     ],
 )
 def test_flags_and_their_options(flag: str, name: str) -> None:
-    found = option_of_flag(flag)
+    found = table.option_of_flag(flag)
     assert found.name == name
 
 
 def test_words_that_are_no_option() -> None:
     for word in ("--no-such-option", "tensor_model_parallel_size", "--fp8_format"):
-        assert option_of_flag(word) is None
+        assert table.option_of_flag(word) is None
 
 
 @pytest.mark.parametrize(
@@ -98,11 +91,11 @@ def test_words_that_are_no_option() -> None:
     ],
 )
 def test_sections_with_rows_that_are_emitted_are_asked(sections: Any, emitted: Any) -> None:
-    assert {one for one in SECTIONS if any(map(emitted, one.rows))} <= set(sections)
+    assert {one for one in table.SECTIONS if any(map(emitted, one.rows))} <= set(sections)
 
 
 def test_what_is_emitted_has_a_spelling() -> None:
-    for row in SETTINGS.values():
+    for row in table.SETTINGS.values():
         assert row.emitted.line is None or row.flag or row.off, row.name
         assert row.emitted.recipe is None or row.bridge, row.name
 
@@ -128,7 +121,7 @@ def test_what_a_command_line_leaves_out_has_the_parsers_default() -> None:
     rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     assert len(rows) > 140
     for row in rows:
-        option = option_of_flag(row["flag"])
+        option = table.option_of_flag(row["flag"])
         default = ast.literal_eval(row["default"])
         if isinstance(default, list):
             default = tuple(default) or None

@@ -1,4 +1,3 @@
-import nemo_run as run
 from nemo.collections import llm
 
 
