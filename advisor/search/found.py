@@ -277,19 +277,20 @@ class BestFound:
         return min(peaks, default=_NO_PEAK)
 
     def look_at_the_smallest(self, others: list[tuple[int, Job]]) -> None:
-        """Where nothing fits: all settings of the job that may need least, of those that hold least
-        before any activation, `others` among them, until its peak is below what the next holds."""
-        least, best = inf, None
+        """Where nothing fits: the jobs that hold least before any activation, `others` among them,
+        until one's peak is below what the next one holds, or the effort is made twice."""
+        least, most = inf, 2 * self.most
         smallest = sorted([*self._smallest, *others], key=lambda pair: pair[0])
         for held, job in smallest[:_NEAREST]:
-            if held > least:
+            if held > least or self.effort > most:
                 break
             evaluator = Evaluator(job, self._calibration)
-            if (peak := self.least_peak(evaluator)) < least:
-                least, best = peak, evaluator
-        for one in self._timed(best) if best is not None else ():
-            if best is not None and is_legal(one.setting, best.job):
-                self._take(best.evaluate_timed(one))
+            for one in self._timed(evaluator):
+                if is_legal(one.setting, job):
+                    self.effort += _EFFORT_OF_MEMORY
+                    found = evaluator.evaluate_timed(one)
+                    self._take(found)
+                    least = min(least, found.peak_reserved_bytes)
 
 
 _SLOWEST: Final = 2
