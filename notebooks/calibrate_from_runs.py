@@ -124,7 +124,7 @@ def shown(table):
     return table.drop(columns=["low", "high"]).round(3).assign(**percents)
 
 
-before = beside_measured(advisor.advise(**JOB))
+before = beside_measured(advisor.advise(**JOB, quick=True))
 shown(before)
 
 # %% [markdown]

@@ -24,10 +24,11 @@ plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.ri
 # ## Ask
 #
 # The model and the GPUs are enough. Layout and batch come from a published recipe, and the answer
-# says so. The first line of the output is the verdict.
+# says so. The first line of the output is the verdict. `quick=True` asks about this job alone;
+# without it the verdict also names the fastest job that is found near it.
 
 # %%
-short = advisor.advise(model="llama3_70b", gpus="32xH100")
+short = advisor.advise(model="llama3_70b", gpus="32xH100", quick=True)
 print(short.verdict)
 for text in short.assumptions:
     print("assumed:", text)
@@ -37,7 +38,7 @@ for text in short.assumptions:
 # length doubles the activations, and the answer changes.
 
 # %%
-advice = advisor.advise(model="llama3_70b", gpus="32xH100", seq_length=8192)
+advice = advisor.advise(model="llama3_70b", gpus="32xH100", seq_length=8192, quick=True)
 advice
 
 # %% [markdown]
@@ -113,7 +114,7 @@ plt.show()
 
 # %%
 kept = advisor.advise(
-    model="llama3_70b", gpus="32xH100", seq_length=8192, recompute="none", explain=1
+    model="llama3_70b", gpus="32xH100", seq_length=8192, recompute="none", explain=1, quick=True
 )
 tensors = pd.DataFrame(
     {

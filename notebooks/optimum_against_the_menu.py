@@ -22,11 +22,12 @@ plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.ri
 # %% [markdown]
 # ## One budget
 #
-# Llama 3 70B on 32 H100, with a budget of 68 GiB per GPU. First the menu.
+# Llama 3 70B on 32 H100, with a budget of 68 GiB per GPU. First the menu, of this layout alone
+# (`quick=True`).
 
 # %%
 JOB = {"model": "llama3_70b", "gpus": "32xH100"}
-menu = advisor.advise(**JOB, memory_budget="68GiB")
+menu = advisor.advise(**JOB, memory_budget="68GiB", quick=True)
 print(menu.verdict)
 
 # %% [markdown]
@@ -74,7 +75,7 @@ BUDGETS = (60, 62, 64, 66, 68, 70, 72, 74, 76)
 
 def step_and_spec(budget, **search):
     """Step time and setting of the fastest that fits; None where nothing does."""
-    advice = advisor.advise(**JOB, memory_budget=f"{budget}GiB", **search)
+    advice = advisor.advise(**JOB, memory_budget=f"{budget}GiB", quick=True, **search)
     found = advice.best
     return (
         (found.step_time_seconds, found.recompute.spec) if advice.fits else (None, "nothing fits")

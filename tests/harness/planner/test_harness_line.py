@@ -42,7 +42,7 @@ def dry_run(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("given", REQUESTS, ids=lambda given: " ".join(map(str, given.values())))
 def test_the_line_is_the_job(given: dict[str, Any], capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    answer = advise(Request(**given))
+    answer = advise(Request(**given, quick=True))
     first, last = answer.candidates[0].evaluation, answer.candidates[-1].evaluation
     specs = [first.setting.spec, last.setting.spec]
     line = harness_line(first.job, specs, given["model"], answer.recipe)
@@ -58,7 +58,7 @@ def test_the_line_of_a_models_file(path: str, tmp_path, capsys, monkeypatch) -> 
     monkeypatch.chdir(tmp_path)
     Path(path).parent.mkdir(exist_ok=True)
     Path(path).write_text("base: llama3_8b\nnum_layers: 16\n")
-    answer = advise(Request(model=path, gpus="8xH100", recompute=("none",)))
+    answer = advise(Request(model=path, gpus="8xH100", recompute=("none",), quick=True))
     line = harness_line(answer.candidates[0].evaluation.job, ["none"], path)
     assert f"runs/{Path(path).stem}-cuda-" in dry_run(line, capsys)
 
@@ -109,7 +109,9 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(capsys) -> None:
 )
 def test_where_no_line_tells_two_rows_apart_it_says_why(option: str, why: str) -> None:
     requests = [
-        Request(model="llama3_8b", gpus="8xH100", recompute=("none",), overrides=overrides)
+        Request(
+            model="llama3_8b", gpus="8xH100", recompute=("none",), quick=True, overrides=overrides
+        )
         for overrides in ((), (option,))
     ]
     answer, other = (advise(request) for request in requests)
