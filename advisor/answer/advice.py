@@ -11,9 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from advisor.answer import answer
-from advisor.answer.evaluation import StageMemory, TimeBreakdown
-from advisor.answer.notebook import NotebookTable, notebook_html
+from advisor.answer import answer, evaluation, notebook
 from advisor.base.errors import UserError, require
 from advisor.base.key_value import join_key_values
 from advisor.base.plain_json import from_text, to_plain, to_text
@@ -169,9 +167,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
     replayed: bool
     simulated: bool = False
     peak_stage: int
-    stages: tuple[StageMemory, ...]
+    stages: tuple[evaluation.StageMemory, ...]
     saved_bytes_per_layer: dict[str, int | None]
-    time_seconds: TimeBreakdown
+    time_seconds: evaluation.TimeBreakdown
     step_time_seconds: float
     step_time_low_seconds: float
     step_time_high_seconds: float
@@ -193,7 +191,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
         force_setattr(self, "simulated", self.replayed)  # an old answer has the old name alone
 
     @property
-    def peak(self) -> StageMemory:
+    def peak(self) -> evaluation.StageMemory:
         """The stage whose ranks reserve most."""
         return next(stage for stage in self.stages if stage.stage == self.peak_stage)
 
@@ -391,11 +389,11 @@ class Advice(Struct, frozen=True, kw_only=True):
                 "~ is an estimate; peaks without ~ come from a simulation of torch's allocator"
             )
         notes += [f"Would help: {_remedy(remedy)}" for remedy in self.remedies]
-        return notebook_html(
+        return notebook.notebook_html(
             title=f"{job.model.name} on {gpus.count} x {gpus.type}, sequence {job.seq_length}, "
             f"{job.precision}",
             verdict=self.verdict,
-            table=NotebookTable(
+            table=notebook.NotebookTable(
                 titles=tuple(_cells(self, shown[0], layouts)) if shown else (),
                 rows=tuple(tuple(_cells(self, one, layouts).values()) for one in shown),
                 strong=tuple(one is best and one.fits for one in shown),

@@ -42,10 +42,7 @@ from advisor.report.text import plain_lines
 from advisor.report.wording import leading, remedy_line
 from advisor.request.differences import harness_line
 from advisor.request.request import Request
-from advisor.search.answer_parts import lost_options
-from advisor.search.evaluate import Evaluator
-from advisor.search.layout_search import Watch
-from advisor.search.measured_rows import measured_note
+from advisor.search import answer_parts, evaluate, layout_search, measured_rows
 
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
 """Columns of `layout_cells` that the page has a control for, besides the sequence length."""
@@ -168,7 +165,7 @@ class _Page(Struct, frozen=True):
         try:
             model, folder = str(self.request.model), self.request.config_dir
             line = harness_line(job, (_SPEC,), model, self.answer.recipe, folder)
-            lost = join_key_values(lost_options(job))
+            lost = join_key_values(answer_parts.lost_options(job))
         except UserError:
             return []
         before, _, after = line.partition(f"'recompute.settings=[{_SPEC}]'")
@@ -198,7 +195,7 @@ class _Page(Struct, frozen=True):
     def rows(self, number: int) -> Iterator[dict[str, Any]]:
         """Those of a job."""
         job, evaluations = self.grid.jobs[number]
-        evaluator = Evaluator(job, evaluations[0].calibration)
+        evaluator = evaluate.Evaluator(job, evaluations[0].calibration)
         for evaluation in evaluations:
             yield {
                 **self._figures(number, evaluation),
@@ -227,7 +224,7 @@ class _Page(Struct, frozen=True):
             "flags": pool.number(list(all_flags(evaluation).values())),
             "environment": pool.number(environment_words(evaluation)),
             "notes": pool.number(list(remarks.notes(evaluation.setting, evaluation.job))),
-            "measured": pool.number(measured_note(evaluation)),
+            "measured": pool.number(measured_rows.measured_note(evaluation)),
         }
 
 
@@ -239,7 +236,7 @@ _SCRIPTS: Final = (
 
 
 def explorer_page(
-    answer: Answer, request: Request, request_line: str, watch: Watch | None = None
+    answer: Answer, request: Request, request_line: str, watch: layout_search.Watch | None = None
 ) -> str:
     """HTML of every row of `answer` to `request`, and of jobs near it; request_line: the command
     that asked. UserError where the answer has no row."""

@@ -13,9 +13,7 @@ from msgspec import Struct
 
 from advisor.layers.operators import Operator
 from advisor.layers.shape import RankShape
-from advisor.models.layer_kind import LayerKind
-from advisor.models.model_fields import ModelFields
-from advisor.models.options import TransformerImpl
+from advisor.models import layer_kind, model_fields, options
 
 
 def _no_mask(shape: RankShape) -> int:
@@ -34,7 +32,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     """
 
     source: str
-    layer: Callable[[RankShape, LayerKind], tuple[Operator, ...]]
+    layer: Callable[[RankShape, layer_kind.LayerKind], tuple[Operator, ...]]
     embedding: Callable[[RankShape], tuple[Operator, ...]]
     head: Callable[[RankShape], tuple[tuple[str, tuple[Operator, ...]], ...]]
     mask_bytes: Callable[[RankShape], int] = _no_mask
@@ -43,16 +41,16 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     autocasts: bool = False
 
 
-_LOADED: Final[dict[TransformerImpl, LayerFamily]] = {}
+_LOADED: Final[dict[options.TransformerImpl, LayerFamily]] = {}
 
 
-def family_of(model: ModelFields) -> LayerFamily:
+def family_of(model: model_fields.ModelFields) -> LayerFamily:
     """The family that the model's transformer_impl names."""
     found = _LOADED.get(model.transformer_impl)
     return _load(model.transformer_impl) if found is None else found
 
 
-def _load(impl: TransformerImpl) -> LayerFamily:
+def _load(impl: options.TransformerImpl) -> LayerFamily:
     for path in sorted(Path(__file__).parent.glob("*/family.py")):
         package = f"{__package__}.{path.parent.name}"
         if impl in import_module(package).IMPLEMENTATIONS:

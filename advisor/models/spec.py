@@ -1,17 +1,14 @@
 """The shape of a GPT-style transformer, in Megatron's names."""
 
-from advisor.models.checks import check_model
-from advisor.models.layer_kind import LayerKind
+from advisor.models import checks, layer_kind, model_fields, options
 from advisor.models.layer_kinds import layer_kinds
-from advisor.models.model_fields import ModelFields
-from advisor.models.options import FlexBackend, TokenDispatcher
 
 
-class ModelSpec(ModelFields, frozen=True, kw_only=True):
+class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
     """A model: fields that were checked against each other, and sizes that follow from them."""
 
     def __post_init__(self) -> None:
-        check_model(self)
+        checks.check_model(self)
 
     def __hash__(self) -> int:
         """Cheap: models of one name and depth rarely differ."""
@@ -51,7 +48,7 @@ class ModelSpec(ModelFields, frozen=True, kw_only=True):
         return ffn_hidden_size * (2 if self.activation.gated else 1)
 
     @property
-    def layer_kinds(self) -> tuple[LayerKind, ...]:
+    def layer_kinds(self) -> tuple[layer_kind.LayerKind, ...]:
         """The kind of every layer, in order."""
         return layer_kinds(self)
 
@@ -61,9 +58,9 @@ class ModelSpec(ModelFields, frozen=True, kw_only=True):
         return self.moe_ffn_hidden_size or self.ffn_hidden_size
 
     @property
-    def flex_backend(self) -> FlexBackend | None:
+    def flex_backend(self) -> options.FlexBackend | None:
         """The library that brings tokens to experts; None: NCCL's collectives do."""
-        flex = self.moe_token_dispatcher_type is TokenDispatcher.FLEX
+        flex = self.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
         return self.moe_flex_dispatcher_backend if flex else None
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:

@@ -14,14 +14,9 @@ from harness.execution.signals import stops_as_usual
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.report.tracking import TrackerName, parse_trackers
-from harness.sweeps.history import Outcome
-from harness.sweeps.loop import Sweep
-from harness.sweeps.priority import Ending
+from harness.sweeps import history, loop, priority, sweep_page
 from harness.sweeps.space import Point, Space, make_space
-from harness.sweeps.sweep_page import fastest_and_smallest
-from harness.trial.result import TrialStatus
-from harness.trial.run_plan import RunPlan
-from harness.trial.trial import Backend
+from harness.trial import result, run_plan, trial
 
 
 class SweepOutcome(Struct, frozen=True, kw_only=True):
@@ -37,7 +32,7 @@ class SweepOutcome(Struct, frozen=True, kw_only=True):
 
     folder: Path
     points: tuple[Point, ...]
-    outcomes: Mapping[Point, Outcome]
+    outcomes: Mapping[Point, history.Outcome]
     front: tuple[Point, ...]
     ok: bool
     ended: str = ""
@@ -72,20 +67,20 @@ def sweep(
         folder=work.folder.path,
         points=points,
         outcomes=work.outcomes,
-        front=tuple(fastest_and_smallest(work.outcomes, work.space.budget_bytes)),
+        front=tuple(sweep_page.fastest_and_smallest(work.outcomes, work.space.budget_bytes)),
         ok=exit_code(work.statuses) == 0,
         ended=ended.words,
-        settled=ended.why is Ending.SETTLED,
+        settled=ended.why is priority.Ending.SETTLED,
     )
 
 
 def plan_sweep(
     overrides: tuple[str, ...],
     config_dir: Path | None,
-    retry: frozenset[TrialStatus],
+    retry: frozenset[result.TrialStatus],
     *,
     dry_run: bool = False,
-) -> tuple[Sweep, tuple[TrackerName, ...]]:
+) -> tuple[loop.Sweep, tuple[TrackerName, ...]]:
     """The sweep that the overrides mean, on whatever machine where it is not going to run, and who
     gets its results; UserError where they are wrong."""
     config, options = compose_sweep(overrides, config_dir)
@@ -93,20 +88,20 @@ def plan_sweep(
         relation = "must be 1: a sweep itself repeats leaders whose times overlap"
         hint = "sweep.repeats limits how often"
         raise UserError("measure.repeats", config.measure.repeats, relation, hint)
-    if config.backend is Backend.COMMAND:
+    if config.backend is trial.Backend.COMMAND:
         relation = "cannot be swept: a command chooses layout and batch itself"
         hint = "use backend=native, or harness run backend=command"
         raise UserError("backend", config.backend, relation, hint)
     machine = machine_of(config, dry_run=dry_run)
     space = make_space(config, machine, options)
-    plan = RunPlan(
+    plan = run_plan.RunPlan(
         experiment=config.experiment_name,
         device_name=device_name(space.target.job, machine.device),
         settings=(),
         assumptions=space.target.assumptions,
     )
     folder = run_folder(config.runs, config.name or _default_name(config, space))
-    work = Sweep(
+    work = loop.Sweep(
         folder=folder,
         plan=plan,
         space=space,

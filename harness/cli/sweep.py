@@ -9,12 +9,10 @@ from harness.api.running import hand_over
 from harness.api.sweeping import plan_sweep
 from harness.cli.flags import CONFIG_DIR, HELP
 from harness.cli.run import NO_REPORT, RETRY, again_line, ended, parse
-from harness.execution.progress import say
-from harness.execution.runner import exit_code
-from harness.execution.signals import Stop
+from harness.execution import progress, runner, signals
 from harness.sweeps.sweep_page import dry_page, page
 
-_say: Final = partial(say, command="sweep")
+_say: Final = partial(progress.say, command="sweep")
 COMMAND: Final = CommandHelp(
     usage="harness sweep [flags] [KEY=VALUE]...",
     about="Measures recompute settings, micro batches and layouts to find the best step time and "
@@ -119,11 +117,11 @@ def main(argv: Sequence[str]) -> int:
     _say(f"measures at most {most} of {number} points; results go to {folder.path}")
     try:
         end = work.run()
-    except (Stop, OSError) as error:
+    except (signals.Stop, OSError) as error:
         return ended(error, folder, f"what is finished is in {folder.path}", again, "sweep")
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
     print(page(title, space, work.outcomes, end.words), end="", flush=True)
     _say(f"results in {folder.path}")
     if folder.results():
         hand_over(folder.path, track, "sweep", report=not flags.no_report)
-    return exit_code(work.statuses)
+    return runner.exit_code(work.statuses)

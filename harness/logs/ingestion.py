@@ -18,10 +18,8 @@ from msgspec.structs import replace
 from advisor.base.documents import read_text
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
+from harness.logs import records, trial_result, workload
 from harness.logs.parse import ParsedLog, parse_logs
-from harness.logs.records import LogFramework
-from harness.logs.trial_result import LoggedRun, result_of
-from harness.logs.workload import stated_recompute, unknown_workload
 from harness.planner.device import Machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import RecomputeChoice, RunConfig
@@ -81,7 +79,7 @@ class Ingested(Struct, frozen=True, kw_only=True):
 
 def ingest(
     sources: Sequence[Source],
-    framework: LogFramework | None,
+    framework: records.LogFramework | None,
     identity: LogIdentity,
     accept_incomplete: bool = False,
 ) -> tuple[Ingested, ...]:
@@ -91,7 +89,7 @@ def ingest(
     found = []
     for source, log, setting in zip(sources, logs, settings, strict=True):
         latest = max(path.stat().st_mtime for path in source.paths)  # when it was written
-        question = LoggedRun(
+        question = trial_result.LoggedRun(
             name=setting.trial.name if setting else source.name,
             trial=plain(setting.trial) if setting else _partial(source, log, identity),
             plan=identity.config.measure,
@@ -100,7 +98,7 @@ def ingest(
             environment=identity.environment,
             accept_incomplete=accept_incomplete,
         )
-        result = result_of(log, question)
+        result = trial_result.result_of(log, question)
         found.append(Ingested(source=source, parsed=log, result=result, setting=setting))
     return tuple(found)
 
@@ -155,7 +153,7 @@ def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
         relation = "must be one setting: a log has only one"
         hint = "ingest the logs of each setting separately"
         raise UserError("recompute.settings", ",".join(asked), relation, hint)
-    spec = asked[0] if len(asked) == 1 else stated_recompute(log.arguments)
+    spec = asked[0] if len(asked) == 1 else workload.stated_recompute(log.arguments)
     if spec is None:
         raise UserError(
             "recompute",
@@ -210,5 +208,5 @@ def _partial(source: Source, log: ParsedLog, identity: LogIdentity) -> dict[str,
         known = identity.like.trial
     else:
         device = {"device": identity.device.value}
-        known = {"workload": unknown_workload(log.arguments, source.name) | device}
+        known = {"workload": workload.unknown_workload(log.arguments, source.name) | device}
     return {**known, "measurement": plain(identity.config.measure)}

@@ -8,9 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import whole_number
-from advisor.frameworks.megatron.options.parallelism import Parallelism
-from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.options.training import Batch
+from advisor.frameworks.megatron.options import parallelism, table, training
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting, parse_setting
 from harness.base.collections import Scalar, flatten
 from harness.trial.trial import Backend, world_size
@@ -19,10 +17,10 @@ _SIZES: Final = {
     **{
         argument: row.ours.removeprefix("job.")
         for row in (
-            *Parallelism.rows,
-            *Batch.rows,
+            *parallelism.Parallelism.rows,
+            *training.Batch.rows,
             *(
-                SETTINGS[name]
+                table.SETTINGS[name]
                 for name in ("expert_model_parallel_size", "num_layers", "hidden_size")
             ),
         )

@@ -11,11 +11,9 @@ from xml.etree import ElementTree
 
 from msgspec.structs import asdict
 
+from harness.judge import identity, render, stats
 from harness.judge.comparison import Comparison
-from harness.judge.identity import workload_label
 from harness.judge.metrics import LOSS, find_metric, metric_names, samples, series_of
-from harness.judge.render import noted_rows, row_line
-from harness.judge.stats import centre, quartiles
 from harness.judge.verdict import Verdict
 from harness.report.facts import Facts, numbers_of
 from harness.trial.result import TrialResult, TrialStatus
@@ -43,7 +41,7 @@ def _row(facts: Facts, result: TrialResult) -> dict[str, Any]:
     workload, evidence = result.trial["workload"], result.evidence
     return {
         "trial": result.name,
-        "label": workload_label(workload),
+        "label": identity.workload_label(workload),
         "recompute": workload["recompute"],
         "repeat": result.trial.get("repeat", 0),
         "device": str(workload["device"]),
@@ -92,11 +90,11 @@ def bmf(facts: Facts) -> str:
             if name == LOSS or not values:
                 continue
             steps = [value for process in values for value in process]
-            low, high = quartiles(steps)
+            low, high = stats.quartiles(steps)
             metric = find_metric(name)
             of_cpu = facts.on_cpu and metric is not None and metric.timing
             measures[f"cpu_{name}" if of_cpu else name] = {
-                "value": centre(values),
+                "value": stats.centre(values),
                 "lower_value": low,
                 "upper_value": high,
             }
@@ -130,8 +128,8 @@ def junit(comparison: Comparison, name: str) -> str:
     """The comparison as JUnit XML; the message of a case is the gate's own line."""
     suite = ElementTree.Element("testsuite", name=_clean(name))
     seen: Counter[tuple[str, str]] = Counter()
-    for row, notes in noted_rows(comparison):
-        line, subject = row_line(row), (_clean(row.label), _clean(row.metric or _WHOLE))
+    for row, notes in render.noted_rows(comparison):
+        line, subject = render.row_line(row), (_clean(row.label), _clean(row.metric or _WHOLE))
         seen[subject] += 1  # repeats that failed have one case each
         again = f" {seen[subject]}" if seen[subject] > 1 else ""
         case = ElementTree.SubElement(

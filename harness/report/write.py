@@ -9,11 +9,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from advisor.base.errors import install_hint
+from harness.report import export, figures, sections
 from harness.report.document import SUMMARY_BYTES, html, markdown, summary
-from harness.report.export import bmf, junit, write_tables
 from harness.report.facts import Facts, load_facts
-from harness.report.figures import draw_all
-from harness.report.sections import make_document
 from harness.trial.files import write_atomic
 
 FOLDER: Final = "report"
@@ -47,14 +45,14 @@ def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -
     folder.mkdir(parents=True, exist_ok=True)
     written = Written(folder=folder)
     try:
-        pictures = draw_all(facts, folder / "figures")
+        pictures = figures.draw_all(facts, folder / "figures")
         written.files += [folder / "figures" / f"{picture.name}.svg" for picture in pictures]
     except ImportError:
         pictures, written.missing["figures"] = (), "matplotlib"
-    document = make_document(facts, pictures)
+    document = sections.make_document(facts, pictures)
     _write(written, "report.md", markdown(document))
-    _write(written, "junit.xml", junit(facts.comparison, facts.plan.experiment))
-    _write(written, "bmf.json", bmf(facts))
+    _write(written, "junit.xml", export.junit(facts.comparison, facts.plan.experiment))
+    _write(written, "bmf.json", export.bmf(facts))
     try:
         _write(written, "report.html", html(document))
     except ImportError:
@@ -95,7 +93,7 @@ def append_summary(path: Path, write: Callable[[int], str]) -> None:
 
 def _write_tables(written: Written, facts: Facts) -> None:
     try:
-        files = write_tables(facts, written.folder)
+        files = export.write_tables(facts, written.folder)
     except ImportError:
         written.missing |= {"trials.csv": "pandas", "trials.parquet": "pandas"}
         return

@@ -8,10 +8,8 @@ started while another works, on this machine or elsewhere, it shares the work wi
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from harness.execution.launch import make_runner
+from harness.execution import launch, runner, signals
 from harness.execution.progress import Progress
-from harness.execution.runner import label_of
-from harness.execution.signals import StopSignals
 from harness.planner.launcher_options import LauncherKind, LauncherOptions, SweepOptions
 from harness.sweeps.history import Outcome, over_repeats
 from harness.sweeps.priority import End, make_policy
@@ -54,9 +52,9 @@ class Sweep(Struct, frozen=True, kw_only=True):
         progress = Progress(min(self.options.trials, len(self.space.legal)), growing=True)
         device, retry = self.plan.device_name, self.retry
         study = open_study(self.folder, self.space, self.options, device, retry, progress.say)
-        with StopSignals(), study:
+        with signals.StopSignals(), study:
             for task, result in study.restore().items():
-                label = label_of(self.space.planned[task.point], trial_of(self.space, task))
+                label = runner.label_of(self.space.planned[task.point], trial_of(self.space, task))
                 progress.found(0, label, result)
             ended = self._work(study, progress)
             for point, outcomes in study.history().finished.items():
@@ -89,7 +87,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
         # a round's results must be known before the next is asked for
         slurm = self.launcher.kind is LauncherKind.SLURM
         launcher = replace(self.launcher, wait=True) if slurm else self.launcher
-        results = make_runner(launcher, self.folder, plan, progress, self.retry, mine).run()
+        results = launch.make_runner(launcher, self.folder, plan, progress, self.retry, mine).run()
         for claim in claims:
             study.tell(claim, results[names[claim.trial]])
 

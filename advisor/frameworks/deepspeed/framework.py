@@ -11,11 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.units import gib
-from advisor.frameworks.deepspeed.checks import CALLS
+from advisor.frameworks.deepspeed import checks, rules, static
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
 from advisor.frameworks.deepspeed.options import OPTIONS
-from advisor.frameworks.deepspeed.rules import RULES
-from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.options import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
@@ -25,12 +23,8 @@ from advisor.frameworks.huggingface.training_arguments import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
-from advisor.frameworks.torch.memory_model import TorchMemory
-from advisor.frameworks.torch.plan import Semantics
-from advisor.frameworks.torch.recompute_settings import TorchSettings
+from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
-from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
-from advisor.frameworks.torch.supported_jobs import KERNEL_OPTIONS, StackFacts, TorchJobs
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
@@ -63,9 +57,9 @@ _COMPILED = (
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""
-_FACTS: Final = StackFacts(
+_FACTS: Final = supported_jobs.StackFacts(
     framework=Framework.DEEPSPEED,
-    own_options=("optimizer_cpu_offload", "param_cpu_offload", *KERNEL_OPTIONS),
+    own_options=("optimizer_cpu_offload", "param_cpu_offload", *supported_jobs.KERNEL_OPTIONS),
     versions=("0.17", "0.18", "0.19"),
     label="DeepSpeed",
     key_options=OPTIONS,
@@ -82,7 +76,7 @@ _FACTS: Final = StackFacts(
 )
 
 
-class _Jobs(TorchJobs):
+class _Jobs(supported_jobs.TorchJobs):
     """The host may hold optimizer and parameters."""
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
@@ -105,18 +99,18 @@ class _Jobs(TorchJobs):
             )
 
 
-class _Memory(TorchMemory):
+class _Memory(memory_model.TorchMemory):
     """The checkpoint function is reentrant; the pipeline engine's may be either."""
 
-    def semantics(self, job: Job) -> Semantics:
+    def semantics(self, job: Job) -> plan.Semantics:
         """Reentrant by default; its non-reentrant function does not stop early. Of the inputs that
         go to the host the newest waits on the device, and the one before it until its copy is
         through (offload_activations.py keep_last_count, max_fwd_stash_count)."""
         if not calls_deepspeed(job):
-            return Semantics()
+            return plan.Semantics()
         asynchronous = job.config.framework_version == _DEVICE_ENGINE
         kept = 2 if asynchronous else 0
-        return Semantics(
+        return plan.Semantics(
             use_reentrant=True,
             hooked=Checkpoint.NON_REENTRANT,
             newest_stay=kept,
@@ -132,13 +126,13 @@ class _Memory(TorchMemory):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
         """See memory.zero_memory."""
-        return zero_memory(job, shape, chunks)
+        return static.zero_memory(job, shape, chunks)
 
 
-class _Settings(TorchSettings):
+class _Settings(recompute_settings.TorchSettings):
     """Checkpoints of DeepSpeed's function, or of its pipeline engine."""
 
-    own_rules = RULES
+    own_rules = rules.RULES
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Who turns the checkpoints on, what an option does not do, and what the host must hold."""
@@ -146,7 +140,7 @@ class _Settings(TorchSettings):
 
     def _notes(self, setting: TorchSetting, job: Job) -> Iterator[str]:
         if setting.granularity is not Granularity.NONE:
-            called = _PIPELINE if setting.granularity is Granularity.UNIFORM else CALLS
+            called = _PIPELINE if setting.granularity is Granularity.UNIFORM else checks.CALLS
             yield called if calls_deepspeed(job) else _TRAINER
         if calls_deepspeed(job) and job.config.torch_compile:
             yield _COMPILED
@@ -158,12 +152,12 @@ class _Settings(TorchSettings):
             yield _TIMING
         if job.layout.context_parallel_size > 1 and calls_deepspeed(job):
             yield _ULYSSES
-        host = host_bytes(job, parameter_count(job.model).total)
+        host = static.host_bytes(job, parameter_count(job.model).total)
         if host:
             yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory per GPU"
 
 
-class _Spelling(TorchSpelling):
+class _Spelling(stack.TorchSpelling):
     """A JSON file, which is everything; transformers' Trainer takes it as an option."""
 
     def takes_flags(self, job: Job) -> bool:
@@ -201,4 +195,6 @@ class _Spelling(TorchSpelling):
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory)
+    return stack.torch_parts(
+        _FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory
+    )

@@ -18,10 +18,8 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torch.setting import Modifier
 from advisor.job.layout import DataParallelSharding
+from advisor.reading import document_tree, python_source, read_configuration
 from advisor.reading.document_keys import Keys, put_mapping, put_tree
-from advisor.reading.document_tree import Tree
-from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import Document, UnknownValue
 
 _OWN: Final = (ZERO, MICRO_BATCH, "zero_allow_untested_optimizer", AC)
 _SWITCHES: Final = tuple(option for option in Modifier if option is not Modifier.OFFLOAD)
@@ -36,11 +34,11 @@ class DeepSpeedReader(KeyedReader):
     options = OPTIONS
     rules = RULES
 
-    def find(self, document: Document) -> Iterator[Keys]:
+    def find(self, document: read_configuration.Document) -> Iterator[Keys]:
         """The configurations in a document that are DeepSpeed's."""
-        if isinstance(document, PythonSource):
+        if isinstance(document, python_source.PythonSource):
             yield from _in_python(document)
-        elif isinstance(document, Tree) and _is_own_tree(document):
+        elif isinstance(document, document_tree.Tree) and _is_own_tree(document):
             keys = Keys(place=document.place, faults=document.faults, about={"whole": "yes"})
             put_tree(keys, document)
             yield keys
@@ -57,11 +55,11 @@ class DeepSpeedReader(KeyedReader):
             return None
         return keys.number(STEPS) if given is not None else 1
 
-    def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
+    def unknown(self, keys: Keys) -> Iterator[read_configuration.UnknownValue]:
         """Neither 16-bit type is fp32, which is not modelled."""
         yield from super().unknown(keys)
         if not any(keys.has(f"{name}.enabled") for name in ("bf16", "fp16", "bfloat16")):
-            yield UnknownValue(
+            yield read_configuration.UnknownValue(
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
 
@@ -83,7 +81,7 @@ class DeepSpeedReader(KeyedReader):
         return f"{zero}, {options}"
 
 
-def _is_own_tree(tree: Tree) -> bool:
+def _is_own_tree(tree: document_tree.Tree) -> bool:
     """JSON that is broken is taken for DeepSpeed's, which alone keeps its settings in it."""
     if tree.format == "toml":
         return False
@@ -96,7 +94,7 @@ def _is_own(values: Mapping[str, Any]) -> bool:
     return any(name in values for name in _OWN)
 
 
-def _in_python(source: PythonSource) -> Iterator[Keys]:
+def _in_python(source: python_source.PythonSource) -> Iterator[Keys]:
     seen = []
     for way in source.ways:
         for name, value in way.assigned.items():

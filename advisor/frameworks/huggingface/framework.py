@@ -24,13 +24,9 @@ from advisor.frameworks.huggingface.training_arguments import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
-from advisor.frameworks.torch.memory_model import TorchMemory, eager_memory
-from advisor.frameworks.torch.plan import Semantics
-from advisor.frameworks.torch.recompute_settings import TorchSettings
+from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, TorchRule
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
-from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
-from advisor.frameworks.torch.supported_jobs import EAGER_OPTIONS, StackFacts, TorchJobs
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -40,9 +36,9 @@ from advisor.plan.recompute_plan import Checkpoint, Setting
 
 _UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
 _FSDP_NOTE = "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
-_FACTS: Final = StackFacts(
+_FACTS: Final = supported_jobs.StackFacts(
     framework=Framework.HUGGINGFACE,
-    own_options=(*EAGER_OPTIONS, "sync_each_batch"),
+    own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch"),
     versions=("4", "5"),
     newest_with_experts="5",
     label="transformers",
@@ -54,7 +50,7 @@ _FACTS: Final = StackFacts(
 )
 
 
-class _Jobs(TorchJobs):
+class _Jobs(supported_jobs.TorchJobs):
     """Accelerate's types, and its reduction with every microbatch."""
 
     def configure(
@@ -81,12 +77,12 @@ class _Jobs(TorchJobs):
             )
 
 
-class _Memory(TorchMemory):
+class _Memory(memory_model.TorchMemory):
     """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
 
-    def semantics(self, job: Job) -> Semantics:
+    def semantics(self, job: Job) -> plan.Semantics:
         """Layers 0, n, 2n, ... are checkpointed."""
-        return Semantics(
+        return plan.Semantics(
             hooked=Checkpoint.EARLY_STOP,
             use_reentrant=job.config.framework_version == "4",
             starts_with_first=True,
@@ -102,7 +98,7 @@ class _Memory(TorchMemory):
         """Accelerate 1.15 makes groups of embedding and head, as it is read for transformers 5;
         before, they were the root's. Gradients of a batch's microbatches are reduced with the last
         one (Accelerator.no_sync), or each time under sync_each_batch."""
-        return eager_memory(
+        return memory_model.eager_memory(
             job,
             shape,
             chunks,
@@ -116,7 +112,7 @@ class _Memory(TorchMemory):
         return job.num_microbatches if job.config.sync_each_batch else 1
 
 
-class _Settings(TorchSettings):
+class _Settings(recompute_settings.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
     own_rules: ClassVar[Rules] = {
@@ -151,7 +147,7 @@ class _Settings(TorchSettings):
         return tuple(_notes(as_torch(setting), job))
 
 
-class _Spelling(TorchSpelling):
+class _Spelling(stack.TorchSpelling):
     """Arguments of a Trainer, or Accelerate's file."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
@@ -189,4 +185,6 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory)
+    return stack.torch_parts(
+        _FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory
+    )

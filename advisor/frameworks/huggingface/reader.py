@@ -32,15 +32,11 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
+from advisor.reading import document_tree, key_rules, model_names, python_source, words
 from advisor.reading.command_options import CommandOption, options, program_at
 from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
-from advisor.reading.document_tree import Tree
-from advisor.reading.key_rules import KeyRule
-from advisor.reading.model_names import named_model
-from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue, UnknownValue
 from advisor.reading.shell import ShellCommand
-from advisor.reading.words import Word
 
 _WRAPPED: Final = "fsdp_transformer_layer_cls_to_wrap"
 _OWN: Final = (*CHECKPOINTING, *SECTIONS, MICRO_BATCH, "fsdp", FSDP, _WRAPPED)
@@ -75,7 +71,7 @@ class HuggingFaceReader(KeyedReader):
 
     def find(self, document: Document) -> Iterator[Keys]:
         """The configurations in a document that a Trainer or Accelerate reads."""
-        if isinstance(document, PythonSource):
+        if isinstance(document, python_source.PythonSource):
             yield from in_python(document)
         elif isinstance(document, ShellCommand):
             yield from _in_command(document)
@@ -86,14 +82,14 @@ class HuggingFaceReader(KeyedReader):
         """Accelerate's file is no Trainer's."""
         return "Accelerate" if keys.about["kind"] == "file" else super().called(keys)
 
-    def rules_of(self, keys: Keys) -> Sequence[KeyRule]:
+    def rules_of(self, keys: Keys) -> Sequence[key_rules.KeyRule]:
         """The Trainer's, and Accelerate's where it reads them."""
         launched = keys.about["kind"] == "file" or keys.about.get("launcher")
         return (*RULES, *ACCELERATE) if launched else RULES
 
     def model(self, configuration: ReadConfiguration) -> str:
         """The preset that the name of the checkpoint holds."""
-        return named_model([configuration.model])
+        return model_names.named_model([configuration.model])
 
     def model_named(self, keys: Keys) -> str:
         """The checkpoint."""
@@ -234,7 +230,7 @@ def _is_a_trainers(keys: Keys) -> bool:
     return keys.has("output_dir") and keys.about.get("call") in (None, "TrainingArguments")
 
 
-def _in_tree(tree: Tree) -> Iterator[Keys]:
+def _in_tree(tree: document_tree.Tree) -> Iterator[Keys]:
     """Arguments of a Trainer, or Accelerate's file."""
     accelerate = any(name in tree.values for name in _ACCELERATE)
     arguments = any(name in tree.values for name in (MICRO_BATCH, *CHECKPOINTING, *OTHERS_OWN))
@@ -248,7 +244,7 @@ def _in_tree(tree: Tree) -> Iterator[Keys]:
         yield keys
 
 
-def _is_argument(tree: Tree, name: str) -> bool:
+def _is_argument(tree: document_tree.Tree, name: str) -> bool:
     """DeepSpeed has a section with the name of an argument."""
     held = tree.get(name)
     return held is not None and not (name in CHECKPOINTING and isinstance(held, Mapping))
@@ -296,7 +292,7 @@ def _put(keys: Keys, option: CommandOption) -> None:
     keys.put(name, value, option.place, option.name)
 
 
-def _put_json(keys: Keys, name: str, word: Word, option: CommandOption) -> None:
+def _put_json(keys: Keys, name: str, word: words.Word, option: CommandOption) -> None:
     """A dictionary written as JSON, or the name of a file that holds one."""
     try:
         held = json.loads(word.text)

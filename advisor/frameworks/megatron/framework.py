@@ -4,20 +4,16 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from advisor.frameworks.framework_parts import FrameworkParts, HarnessRuns, OptimumSpace, Spelling
-from advisor.frameworks.megatron import bridge
-from advisor.frameworks.megatron.candidates import MegatronSettings
+from advisor.frameworks.megatron import bridge, candidates, memory_model, nemo, supported_jobs
 from advisor.frameworks.megatron.flags import (
     assumed_flags,
     environment,
     layout_flags,
     megatron_lm_flags,
 )
-from advisor.frameworks.megatron.memory_model import MegatronMemory
-from advisor.frameworks.megatron.nemo import left_to_nemo, nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.revisions import MegatronPart, Revision
 from advisor.frameworks.megatron.setting import RecomputeSetting, as_megatron
-from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Option, names_by_field
 from advisor.frameworks.part_types import Decisions
@@ -58,10 +54,10 @@ _WRITERS: Final = {
     Framework.NEMO: _Writers(
         "NeMo",
         lambda row: row.nemo,
-        nemo_overrides,
-        nemo_layout_overrides,
+        nemo.nemo_overrides,
+        nemo.nemo_layout_overrides,
         lambda job, revision: "",  # its recipes have their own
-        left_to_nemo,
+        nemo.left_to_nemo,
     ),
 }
 
@@ -145,9 +141,9 @@ def parts(framework: Framework) -> FrameworkParts:
     return FrameworkParts(
         family=(*shown, Framework.NEMO),
         shown=shown,
-        settings=MegatronSettings(framework),
-        jobs=MegatronJobs(framework),
-        memory=MegatronMemory(framework),
+        settings=candidates.MegatronSettings(framework),
+        jobs=supported_jobs.MegatronJobs(framework),
+        memory=memory_model.MegatronMemory(framework),
         spelling=MegatronSpelling(framework),
         harness=MegatronOnHarness(framework),
         optimum=MegatronOptimum(framework),

@@ -4,21 +4,19 @@ from typing import ClassVar, Final
 
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch.recompute_settings import TorchSettings
+from advisor.frameworks.torch import recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, TorchRule
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting, as_torch
 from advisor.frameworks.torch.snippet import snippet
-from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
-from advisor.frameworks.torch.supported_jobs import EAGER_OPTIONS, StackFacts
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 
-_FACTS: Final = StackFacts(
+_FACTS: Final = supported_jobs.StackFacts(
     framework=Framework.FSDP2,
     label="PyTorch FSDP2",
     versions=("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13"),
     source="torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py",
-    own_options=(*EAGER_OPTIONS, "optimizer_in_backward"),
+    own_options=(*supported_jobs.EAGER_OPTIONS, "optimizer_in_backward"),
     granularities=(
         Granularity.NONE,
         Granularity.FULL,
@@ -33,11 +31,11 @@ _FACTS: Final = StackFacts(
 )
 
 
-def _segments_of_shards(setting: TorchSetting, job: Job, _: StackFacts) -> bool:
+def _segments_of_shards(setting: TorchSetting, job: Job, _: supported_jobs.StackFacts) -> bool:
     return setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
 
 
-class _Settings(TorchSettings):
+class _Settings(recompute_settings.TorchSettings):
     own_rules: ClassVar[Rules] = {
         "checkpoint_sequential.reentrant": TorchRule(
             given=lambda setting, _, __: setting.use_reentrant,
@@ -67,7 +65,7 @@ class _Settings(TorchSettings):
     }
 
 
-class _Spelling(TorchSpelling):
+class _Spelling(stack.TorchSpelling):
     def takes_flags(self, job: Job) -> bool:
         """It is set up in Python."""
         return False
@@ -79,4 +77,4 @@ class _Spelling(TorchSpelling):
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, dialect="other")
+    return stack.torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, dialect="other")

@@ -10,20 +10,12 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.names import Framework
-from advisor.frameworks.part_types import FixedMemory
-from advisor.frameworks.torch.memory_model import TorchMemory, eager_memory
+from advisor.frameworks import framework_parts, names, part_types
+from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
-from advisor.frameworks.torch.plan import Semantics
-from advisor.frameworks.torch.recompute_settings import TorchSettings
 from advisor.frameworks.torch.rules import Rules, TorchRule, block_shape
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, as_torch
-from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
-from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
-from advisor.frameworks.torchtitan import flags
-from advisor.frameworks.torchtitan.options import OPTIONS
-from advisor.frameworks.torchtitan.sharding import LAYOUT_RULES, titan_layout
+from advisor.frameworks.torchtitan import flags, options, sharding
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -49,12 +41,12 @@ _APPLY_NOTE = (
     "torchtitan has no option for a plan of blocks: call apply_plan where parallelize calls "
     "apply_ac"
 )
-_FACTS: Final = StackFacts(
-    framework=Framework.TORCHTITAN,
+_FACTS: Final = supported_jobs.StackFacts(
+    framework=names.Framework.TORCHTITAN,
     versions=("0.1", "0.2", "0.3"),
     newest_with_experts="0.2",
     label="torchtitan",
-    key_options=OPTIONS,
+    key_options=options.OPTIONS,
     own_options=("optimizer_implementation", "optimizer_in_backward", "torch_compile"),
     granularities=(
         Granularity.NONE,
@@ -70,10 +62,10 @@ _FACTS: Final = StackFacts(
 )
 
 
-class _Jobs(TorchJobs):
+class _Jobs(supported_jobs.TorchJobs):
     """With expandable segments, in fp32 on one GPU, with tensor and expert parallelism."""
 
-    def __init__(self, facts: StackFacts) -> None:
+    def __init__(self, facts: supported_jobs.StackFacts) -> None:
         super().__init__(facts)
         self.degrees = replace(self.degrees, tensor=True, experts=True)
 
@@ -93,13 +85,13 @@ class _Jobs(TorchJobs):
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """FSDP, TP and EP."""
-        return titan_layout(self.facts, given, num_gpus)
+        return sharding.titan_layout(self.facts, given, num_gpus)
 
 
-class _Memory(TorchMemory):
+class _Memory(memory_model.TorchMemory):
     """Every block one non-reentrant checkpoint that does not stop early, unless asked to."""
 
-    def semantics(self, job: Job) -> Semantics:
+    def semantics(self, job: Job) -> plan.Semantics:
         """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default. The
         list of operators has aten.addmm from 0.3 on, and communication by model. cuDNN's attention
         comes first (models/attention.py)."""
@@ -109,7 +101,7 @@ class _Memory(TorchMemory):
         qwen3 = job.model.qk_layernorm and not job.model.multi_latent_attention
         if not qwen3:  # whose list has no all-to-all
             sent.add(CollectiveKind.ALL_TO_ALL)
-        return Semantics(
+        return plan.Semantics(
             hooked=hooked,
             counts_addmm=version == "0.3",
             attention=AttentionKernel.CUDNN,
@@ -122,15 +114,15 @@ class _Memory(TorchMemory):
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
-    ) -> FixedMemory:
+    ) -> part_types.FixedMemory:
         """Embedding and head are groups of their own; the head's stays between the passes."""
-        return eager_memory(job, shape, chunks, root_holds_ends=False)
+        return memory_model.eager_memory(job, shape, chunks, root_holds_ends=False)
 
 
-class _Settings(TorchSettings):
+class _Settings(recompute_settings.TorchSettings):
     """The modes of each version."""
 
-    layout_rules = LAYOUT_RULES
+    layout_rules = sharding.LAYOUT_RULES
     own_rules: ClassVar[Rules] = {
         "moe.use_grouped_mm": TorchRule(
             given=lambda _, job, __: job.gpu.compute_capability < _GROUPED_GEMM,
@@ -191,7 +183,7 @@ class _Settings(TorchSettings):
         return (*said, _COMPILE_NOTE) if granularity is Granularity.BUDGET else said
 
 
-class _Spelling(TorchSpelling):
+class _Spelling(stack.TorchSpelling):
     """A command line; a TOML file or, from 0.3 on, a Python module."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
@@ -218,6 +210,8 @@ class _Spelling(TorchSpelling):
         return written(own, job)
 
 
-def parts() -> FrameworkParts:
+def parts() -> framework_parts.FrameworkParts:
     """What the registry asks for."""
-    return torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory)
+    return stack.torch_parts(
+        _FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory
+    )

@@ -6,9 +6,7 @@ Source: megatron-core 0.16.1 transformer/transformer_layer.py, ssm/mamba_layer.p
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.layers.megatron.attention import attention_operators
-from advisor.layers.megatron.ends import final_layernorm
-from advisor.layers.megatron.linear import norm_operator
+from advisor.layers.megatron import attention, ends, linear
 from advisor.layers.megatron.mlp import mlp_operators
 from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
@@ -19,7 +17,7 @@ from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
 def megatron_layer(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
     """Operators of one member of a model chunk, of a transformer layer nearly always."""
     if kind.role is Role.FINAL_LAYERNORM:
-        return final_layernorm(shape)
+        return ends.final_layernorm(shape)
     if kind.high_precision:
         shape = replace(shape, precision=Precision.BF16)
     if kind.role is Role.LAYER:
@@ -54,7 +52,7 @@ def _mixer(
         mixer = _with_post_norm(shape, Module.POST_ATTENTION_LAYERNORM, mixer)
     residual = Module.MAMBA_BDA if kind.mixer is Mixer.MAMBA else Module.SELF_ATTN_BDA
     return (
-        norm_operator(shape, Module.INPUT_LAYERNORM, source, normed),
+        linear.norm_operator(shape, Module.INPUT_LAYERNORM, source, normed),
         *mixer,
         _bias_dropout_add(shape, residual, mixer[-1].outputs[0], source, output),
     )
@@ -74,7 +72,7 @@ def _mixer_operators(shape: RankShape, kind: LayerKind, normed: Tensor) -> tuple
         from advisor.layers.megatron.latent_attention import latent_attention_operators
 
         return latent_attention_operators(shape, normed)
-    return attention_operators(shape, normed, kind)
+    return attention.attention_operators(shape, normed, kind)
 
 
 def _feed_forward(
@@ -85,7 +83,7 @@ def _feed_forward(
     if shape.model.norm_placement.after:
         mlp = _with_post_norm(shape, Module.POST_MLP_LAYERNORM, mlp)
     return (
-        norm_operator(shape, Module.PRE_MLP_LAYERNORM, source, normed),
+        linear.norm_operator(shape, Module.PRE_MLP_LAYERNORM, source, normed),
         *mlp,
         _bias_dropout_add(shape, Module.MLP_BDA, mlp[-1].outputs[0], source, output),
     )
@@ -108,7 +106,7 @@ def _with_post_norm(
     (Megatron Bridge 0.3.1 models/gemma/gemma2_provider.py TERowParallelLinearLayerNorm)."""
     last = operators[-1]
     normed = shape.hidden(f"{last.outputs[0].name}_normed")
-    norm = norm_operator(shape, module, last.outputs[0], normed)
+    norm = linear.norm_operator(shape, module, last.outputs[0], normed)
     return (*operators, replace(norm, forward_holds=last.forward_holds))
 
 

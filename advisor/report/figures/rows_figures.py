@@ -13,12 +13,10 @@ from msgspec import Struct
 
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.units import GIB
-from advisor.report.breaking import spec_lines
+from advisor.report import breaking, job_changes, ranking_table
 from advisor.report.figures import kit
 from advisor.report.figures.point_labels import label_points
 from advisor.report.figures.titles import job_title, row_label, rows_title
-from advisor.report.job_changes import apart, degrees_apart
-from advisor.report.ranking_table import Rows
 from advisor.report.wording import chosen, gib, seconds
 
 if TYPE_CHECKING:
@@ -178,8 +176,8 @@ def _label(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
     evaluation = row.evaluation
     taken = seconds(evaluation.step_time_seconds, evaluation.step_time_seconds)
     figures = f"{gib(evaluation.peak_reserved_bytes)} GiB, {taken} s"
-    lines = spec_lines(f"{row.rank}  {evaluation.setting.spec}  {figures}", _LABEL_WIDTH)
-    layout = apart(evaluation.job, best.evaluation.job)
+    lines = breaking.spec_lines(f"{row.rank}  {evaluation.setting.spec}  {figures}", _LABEL_WIDTH)
+    layout = job_changes.apart(evaluation.job, best.evaluation.job)
     return [*lines, f"    {layout}"] if layout else lines
 
 
@@ -228,8 +226,8 @@ def ranking_figure(advice: Answer, top: int | None) -> "Figure":
 
 def _name(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
     """Rank and setting; below it the degrees that its layout has and that of the choice has not."""
-    lines = spec_lines(f"{row.rank} {row.evaluation.setting.spec}", _NAME_WIDTH)
-    degrees = degrees_apart(row.evaluation.job, best.evaluation.job)
+    lines = breaking.spec_lines(f"{row.rank} {row.evaluation.setting.spec}", _NAME_WIDTH)
+    degrees = job_changes.degrees_apart(row.evaluation.job, best.evaluation.job)
     return [*lines, f"    {', '.join(degrees)}"] if degrees else lines
 
 
@@ -277,7 +275,7 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    shown = Rows(top=top).shown(advice.candidates)[:MOST_ROWS]
+    shown = ranking_table.Rows(top=top).shown(advice.candidates)[:MOST_ROWS]
     labels = [row_label(row, shown, _TIME_LABEL_WIDTH) for row in shown]
     lines = sum(label.count("\n") + 1.8 for label in labels)
     figure = Figure(figsize=(11, max(3.2, 1.9 + 0.21 * lines)), layout="constrained")

@@ -7,12 +7,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from harness.backends.megatron_core.cpu import megatron_on_cpu
-from harness.backends.megatron_core.local_layers import SdpaAttention, local_patches, without_apex
+from harness.backends.megatron_core import cpu, local_layers, trainer, translate, world
 from harness.backends.megatron_core.model import Microbatches, transformer_config
-from harness.backends.megatron_core.trainer import MegatronTraining, announced_phases
-from harness.backends.megatron_core.translate import megatron_case
-from harness.backends.megatron_core.world import real_world
 from harness.backends.training_rank import check_processes, job_flops, torch_device
 from harness.measure.training_step import Recorder
 from harness.trial.result import Flops, Phase
@@ -21,15 +17,17 @@ from harness.trial.trial import Device, Workload
 
 def build_step(workload: Workload, seed: int) -> "MegatronStep":
     """Model, optimizer and data of this rank; UserError for what the backend does not run."""
-    case = megatron_case(workload)
+    case = translate.megatron_case(workload)
     stack = ExitStack()
     try:
         where = torch_device(workload.device)
         stack.enter_context(device_patches(workload.device))
-        stack.enter_context(real_world(case, workload.device))
+        stack.enter_context(world.real_world(case, workload.device))
         check_processes(workload.layout, dist.get_world_size())
         _seed(seed)
-        training = MegatronTraining(case, transformer_config(case), SdpaAttention)
+        training = trainer.MegatronTraining(
+            case, transformer_config(case), local_layers.SdpaAttention
+        )
         batches = Microbatches(case, workload.model.vocab_size, seed, where)
         return MegatronStep(workload, training, batches, stack)
     except BaseException:
@@ -41,11 +39,11 @@ def device_patches(device: Device) -> ExitStack:
     """What Megatron needs patched on `device`, as a context."""
     stack = ExitStack()
     if device is Device.CUDA:
-        for patch in local_patches():
+        for patch in local_layers.local_patches():
             stack.enter_context(patch)
-        stack.enter_context(without_apex())
+        stack.enter_context(local_layers.without_apex())
     else:
-        stack.enter_context(megatron_on_cpu())
+        stack.enter_context(cpu.megatron_on_cpu())
     return stack
 
 
@@ -62,7 +60,7 @@ class MegatronStep:
     def __init__(
         self,
         workload: Workload,
-        training: MegatronTraining,
+        training: trainer.MegatronTraining,
         batches: Microbatches,
         context: ExitStack,
     ) -> None:
@@ -71,7 +69,7 @@ class MegatronStep:
 
     def run(self, recorder: Recorder) -> float:
         """One optimizer step over all microbatches; the mean loss of the whole batch."""
-        with announced_phases(recorder.phase):
+        with trainer.announced_phases(recorder.phase):
             losses = self.training.forward_backward(self._batches)
         recorder.phase(Phase.OPTIMIZER)
         self.training.optimizer.step()

@@ -14,16 +14,12 @@ from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from harness.backends.native import probe
-from harness.backends.native.fused_adamw import Optimizer
+from harness.backends.native import fused_adamw, predict, probe, regions, unsupported
 from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.linear import TensorParallel
 from harness.backends.native.modules.model import GptModel, initialise
-from harness.backends.native.predict import native_model, native_plan
 from harness.backends.native.process_groups import Groups, make_groups
-from harness.backends.native.regions import replays_marked
 from harness.backends.native.setting import parse_native_setting
-from harness.backends.native.unsupported import check, is_fully_sharded
 from harness.backends.training_rank import SEED_STRIDE, job_flops, random_tokens
 from harness.measure.training_step import Recorder
 from harness.trial.result import Flops, Phase
@@ -107,7 +103,7 @@ def build_step(
 
     `dtype` fp32 is for tests of exactness: predictions are of 16-bit training.
     """
-    check(workload)
+    unsupported.check(workload)
     if workload.device is Device.CUDA:
         print("native: the layers are plain torch modules", file=sys.stderr)
     groups = make_groups(workload.layout, workload.device)
@@ -118,9 +114,9 @@ def build_step(
 
 def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: int) -> GptModel:
     setting = parse_native_setting(workload.recompute)
-    layout, sharded = workload.layout, is_fully_sharded(workload)
+    layout, sharded = workload.layout, unsupported.is_fully_sharded(workload)
     settings = LayerSettings(
-        model=native_model(workload),
+        model=predict.native_model(workload),
         seq_length=workload.seq_length,
         num_microbatches=workload.num_microbatches,
         dtype=torch.float32 if sharded else dtype,
@@ -136,7 +132,7 @@ def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: in
     )
     model = GptModel(
         settings,
-        native_plan(workload, setting),
+        predict.native_plan(workload, setting),
         stage=groups.stage,
         num_stages=layout.pipeline_model_parallel_size,
     )
@@ -169,11 +165,11 @@ class NativeStep:
         self.microbatches = workload.num_microbatches
         self._groups, self._dtype = groups, dtype
         self._tokens = _tokens(workload, groups, seed)
-        self.optimizer = Optimizer(
+        self.optimizer = fused_adamw.Optimizer(
             model.parameters(),
             model.partly_seen_parameters(),
             groups,
-            fully_sharded=is_fully_sharded(workload),
+            fully_sharded=unsupported.is_fully_sharded(workload),
         )
         self._pipeline: Pipeline | None = None
         if groups.pipeline is not None:
@@ -181,7 +177,7 @@ class NativeStep:
 
     def run(self, recorder: Recorder) -> float:
         """One optimizer step over all microbatches; the mean loss of the whole batch."""
-        with replays_marked(recorder.replay):
+        with regions.replays_marked(recorder.replay):
             loss = self.forward_backward(recorder)
         recorder.phase(Phase.OPTIMIZER)
         self.optimizer.step()

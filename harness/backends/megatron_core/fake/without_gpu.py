@@ -25,14 +25,12 @@ from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 from torch.utils._device import _device_constructors
 
-from harness.backends.megatron_core import cpu
+from harness.backends.megatron_core import cpu, model, world
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.cpu import CudaToCpu, KernelScope
 from harness.backends.megatron_core.fake.gpu_kernels import REPLACEMENTS, FlashLikeAttention
 from harness.backends.megatron_core.fake.meter import borrow
 from harness.backends.megatron_core.fake.routing import routing_patches
-from harness.backends.megatron_core.model import build_chunks, transformer_config
-from harness.backends.megatron_core.world import fake_world
 
 META = torch.device("meta")
 _MAKERS = _device_constructors()  # torch.empty, torch.arange, torch.tensor, ...
@@ -126,7 +124,7 @@ def megatron_without_gpu(
     with ExitStack() as stack:
         for one in _patches(kernel):
             stack.enter_context(one)
-        stack.enter_context(fake_world(case, case.rank_of_stage(pp_rank)))
+        stack.enter_context(world.fake_world(case, case.rank_of_stage(pp_rank)))
         stack.callback(MTPLossLoggingHelper.tracker.clear)
         for rotary in (RotaryEmbedding, YarnRotaryEmbedding):
             stack.callback(rotary.forward.cache_clear)  # holds tensors of this run
@@ -138,5 +136,5 @@ def megatron_without_gpu(
 
 def fake_chunks(case: MegatronCase) -> list[Any]:
     """Model chunks of the current rank, whose attention has the memory of a flash kernel."""
-    config = transformer_config(case, perform_initialization=False)
-    return build_chunks(case, FlashLikeAttention, config)
+    config = model.transformer_config(case, perform_initialization=False)
+    return model.build_chunks(case, FlashLikeAttention, config)

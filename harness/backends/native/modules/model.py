@@ -13,11 +13,9 @@ from advisor.layers.operators import MOE_MODULES, Module
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.options import PositionEmbedding
 from advisor.plan.recompute_plan import RecomputePlan, Segment
-from harness.backends.native.modules import linear
+from harness.backends.native.modules import kernels, linear, moe
 from harness.backends.native.modules.attention import LatentAttention, SelfAttention
-from harness.backends.native.modules.kernels import bias_dropout_add, drop
 from harness.backends.native.modules.layer_settings import LayerSettings, Mlp, Norm
-from harness.backends.native.modules.moe import MoeLayer
 from harness.backends.native.regions import Regions, policy_contexts, replay_later
 
 _MLP: Final = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})
@@ -44,8 +42,8 @@ class TransformerLayer(nn.Module):
         self.self_attention = attention(settings, frequencies)
         self.pre_mlp_layernorm = Norm(settings, model.hidden_size)
         has_experts = kind.feed_forward is FeedForward.MOE
-        self.mlp: Mlp | MoeLayer = (
-            MoeLayer(settings) if has_experts else Mlp(settings, model.ffn_hidden_size)
+        self.mlp: Mlp | moe.MoeLayer = (
+            moe.MoeLayer(settings) if has_experts else Mlp(settings, model.ffn_hidden_size)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,15 +62,15 @@ class TransformerLayer(nn.Module):
         normed, dropped = regions.droppable(Module.INPUT_LAYERNORM, self.input_layernorm, x)
         branch = attention(normed, regions)
         dropped.until_backward_of(branch)
-        x = bias_dropout_add(branch, attention.linear_proj.bias, x, self.hidden_dropout)
+        x = kernels.bias_dropout_add(branch, attention.linear_proj.bias, x, self.hidden_dropout)
         normed, dropped = regions.droppable(Module.PRE_MLP_LAYERNORM, self.pre_mlp_layernorm, x)
         branch, bias = self._feed_forward(normed)
         dropped.until_backward_of(branch)
-        return bias_dropout_add(branch, bias, x, self.hidden_dropout)
+        return kernels.bias_dropout_add(branch, bias, x, self.hidden_dropout)
 
     def _feed_forward(self, normed: Tensor) -> tuple[Tensor, Tensor | None]:
         """The branch before its bias, and that."""
-        if isinstance(self.mlp, MoeLayer):
+        if isinstance(self.mlp, moe.MoeLayer):
             experts = partial(self.mlp, regions=self.regions)
             return self.regions.run(MOE_MODULES, experts, normed), None
         return self.regions.run(_MLP, self.mlp, normed), self.mlp.linear_fc2.bias
@@ -102,7 +100,7 @@ class Embedding(nn.Module):
         if self.position_embeddings is not None:
             positions = self.position_embeddings[None, : tokens.shape[1]]
             hidden = hidden + self.tp.shard_of_sequence(positions)
-        return drop(hidden, self.dropout)
+        return kernels.drop(hidden, self.dropout)
 
 
 class TransformerBlock(nn.Module):

@@ -16,9 +16,7 @@ from harness.execution.launchers.slurm.queue import Queue
 from harness.execution.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
 from harness.execution.launchers.torchrun import per_node
 from harness.planner.launcher_options import LauncherOptions, minutes
-from harness.trial.codec import decode, encode
-from harness.trial.files import write_atomic
-from harness.trial.store import RunFolder, SubmittedJob
+from harness.trial import codec, files, store
 from harness.trial.trial import Device, Trial
 
 _SPARE_MINUTES: Final = 5  # for the start of python and torch on a busy file system
@@ -88,7 +86,7 @@ class Submitter(Struct, frozen=True, kw_only=True):
     """Brings trials of a run into the queue, so that one that is killed on the way loses none and
     leaves none twice: what it was about is on disk before, and the next one cancels it."""
 
-    folder: RunFolder
+    folder: store.RunFolder
     options: LauncherOptions
     queue: Queue
     launcher: MakeLauncher
@@ -103,7 +101,7 @@ class Submitter(Struct, frozen=True, kw_only=True):
         file = self.path / _PENDING
         if not file.exists():
             return
-        pending = decode(Pending, file)
+        pending = codec.decode(Pending, file)
         jobs = self.queue.named(pending.name)
         if jobs is None:
             raise UserError(
@@ -127,7 +125,7 @@ class Submitter(Struct, frozen=True, kw_only=True):
         pending = Pending(name=name, trials=tuple(trial.name for trial in trials))
         for trial in trials:
             self.folder.trial(trial.name).create(trial)
-        write_atomic(self.path / _PENDING, encode(pending))
+        files.write_atomic(self.path / _PENDING, codec.encode(pending))
         tasks = [
             NodeTask(
                 folder=str(self.folder.trial(trial.name).path.resolve()),
@@ -140,7 +138,7 @@ class Submitter(Struct, frozen=True, kw_only=True):
         jobs = self._sbatch(tasks, shape, name)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for trial, job in zip(trials, jobs, strict=True):
-            self.folder.trial(trial.name).write_job(SubmittedJob(job=job, submitted_at=now))
+            self.folder.trial(trial.name).write_job(store.SubmittedJob(job=job, submitted_at=now))
         (self.path / _PENDING).unlink()
         return jobs
 
