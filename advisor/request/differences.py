@@ -18,15 +18,13 @@ from advisor.base.units import parse_gpus
 from advisor.frameworks.registry import default_framework, parts_of
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
+from advisor.request import origin, recipes, resolve
 from advisor.request.given import Given, read_given
 from advisor.request.layout_fields import DEGREES, SEARCHED, SHAPING
-from advisor.request.origin import changed_fields
-from advisor.request.recipes import Experiment, named_experiment, read_experiment
 from advisor.request.request import Request, SearchScope
-from advisor.request.resolve import Resolution, resolve_given, usual_recipe
 
 
-def changes_with_precision(request: Request, resolution: Resolution) -> tuple[str, ...]:
+def changes_with_precision(request: Request, resolution: resolve.Resolution) -> tuple[str, ...]:
     """In what the recipe for the 8 or 4 bits that are asked for makes another job than the recipe
     that is taken in 16 bits: ``layout.expert_model_parallel_size 32, not 8 (recipe …, for bf16)``.
 
@@ -37,11 +35,11 @@ def changes_with_precision(request: Request, resolution: Resolution) -> tuple[st
     precision = given.job_fields.get("precision")
     if precision is None or not precision.is_quantized or not resolution.recipe:
         return ()
-    usual = usual_recipe(given)
+    usual = resolve.usual_recipe(given)
     if usual is None or usual.name == resolution.recipe:
         return ()
     try:
-        other = resolve_given(replace(given, recipe=usual))
+        other = resolve.resolve_given(replace(given, recipe=usual))
     except UserError:
         return ()
     aside = SEARCHED if request.search is SearchScope.LAYOUT else _FOLLOWS
@@ -54,7 +52,7 @@ def changes_with_precision(request: Request, resolution: Resolution) -> tuple[st
             ("model", resolution.model, other.model),
         )
         if own is not None and before is not None
-        for name in changed_fields(own, before)
+        for name in origin.changed_fields(own, before)
         if name not in aside
     )
 
@@ -124,7 +122,7 @@ def _start(job: Job, model: str, recipe: str, config_dir: Path | None) -> tuple[
     first, base = f"model={model}", bare_experiment(model, gpus)
     sure: tuple[str, ...] = ("seq_length", "micro_batch_size", "global_batch_size")
     if recipe:
-        first, base, sure = f"recipe={recipe}", named_experiment(recipe, config_dir), ()
+        first, base, sure = f"recipe={recipe}", recipes.named_experiment(recipe, config_dir), ()
     if (base.framework or default_framework(None)) not in parts_of(job.config.framework).family:
         sure = (*sure, "framework")
     given = {name: getattr(job.config, name) for name in sure}
@@ -144,17 +142,17 @@ def _quoted(word: str) -> str:
     return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else quote(word)
 
 
-def bare_experiment(model: str, gpus: str) -> Experiment:
+def bare_experiment(model: str, gpus: str) -> recipes.Experiment:
     """A job that says nothing but its model and GPUs, all of them data-parallel: what a line gives
     stands over it."""
     batch = {"seq_length": 4096, "micro_batch_size": 1, "global_batch_size": parse_gpus(gpus)[0]}
-    return read_experiment("", {"model": model, "gpus": gpus, **batch}, f"model={model}")
+    return recipes.read_experiment("", {"model": model, "gpus": gpus, **batch}, f"model={model}")
 
 
 def differing(job: Job, given: Given) -> Given:
     """`given`, which has a layout, with what makes it `job`. UserError where nothing does."""
     for _ in range(_ROUNDS):
-        resolved = resolve_given(given)
+        resolved = resolve.resolve_given(given)
         assert resolved.layout is not None, "a recipe has a layout"
         made = resolved.job(resolved.layout)
         more = {
@@ -171,7 +169,7 @@ def differing(job: Job, given: Given) -> Given:
 
 
 def _fields(made: Struct, wanted: Struct) -> Mapping[str, Any]:
-    return {name: getattr(wanted, name) for name in changed_fields(made, wanted)}
+    return {name: getattr(wanted, name) for name in origin.changed_fields(made, wanted)}
 
 
 def _layout_fields(made: ParallelLayout, wanted: ParallelLayout) -> Mapping[str, Any]:

@@ -14,13 +14,8 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.base.units import parse_gpus
+from advisor.frameworks import registry
 from advisor.frameworks.framework_parts import JobSupport
-from advisor.frameworks.registry import (
-    RECIPE_FRAMEWORKS,
-    framework_of_recipe,
-    parts_of,
-    runs_recipes,
-)
 from advisor.hardware.catalogue import full_name, gpu_names, resolve_gpu
 from advisor.job.job import JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
@@ -117,7 +112,7 @@ def nearest_stating(wanted: Wanted) -> Recipe | None:
     stating = (
         recipe
         for recipe in load_recipes(wanted.model, wanted.config_dir)
-        if framework_of_recipe(recipe.framework) == wanted.framework
+        if registry.framework_of_recipe(recipe.framework) == wanted.framework
         and any(name in recipe.values for name in OPTIONS)
     )
     return min(
@@ -169,7 +164,7 @@ def _is_meant(recipe: Recipe, wanted: Wanted) -> bool:
         recipe.task == "pretrain"
         and precision == asked
         and precision not in (Precision.BF16, Precision.FP16)
-        and wanted.framework in (None, framework_of_recipe(recipe.framework))
+        and wanted.framework in (None, registry.framework_of_recipe(recipe.framework))
         and wanted.seq_length in (None, recipe.seq_length)
     )
 
@@ -187,7 +182,10 @@ def _rows_on(wanted: Wanted) -> Iterator[Recipe]:
 
 def _preference(recipe: Recipe, wanted: Wanted) -> tuple[bool, bool, bool, bool, int]:
     """Smallest for the recipe that says most about the job."""
-    framework, names = framework_of_recipe(recipe.framework), tuple(RECIPE_FRAMEWORKS)
+    framework, names = (
+        registry.framework_of_recipe(recipe.framework),
+        tuple(registry.RECIPE_FRAMEWORKS),
+    )
     return (
         wanted.seq_length not in (None, recipe.seq_length),
         recipe.precision != (wanted.precision or Precision.BF16),
@@ -230,7 +228,7 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
 def choose_recipe(given: Given, wanted: Wanted, model: ModelSpec, framework: str) -> RecipeChoice:
     """The recipe for the job, or for its GPUs in another number; where there is none, or it says
     degrees alone, what the recipes of `framework` have in common."""
-    its, runs = parts_of(framework), runs_recipes(framework)
+    its, runs = registry.parts_of(framework), registry.runs_recipes(framework)
     choice = _chosen(given, wanted, model, runs=runs)
     preset, lent = choice.preset, None
     if preset is None or (runs and not preset.states_options):
@@ -254,9 +252,9 @@ def _framework(given: Given, wanted: Wanted, preset: Experiment | None, usual: s
     that lacks an option that is given."""
     if wanted.framework is not None or preset is None:
         return usual
-    its = parts_of(usual).jobs.for_recipe(preset.framework)
+    its = registry.parts_of(usual).jobs.for_recipe(preset.framework)
     try:
-        parts_of(its).jobs.check_options(
+        registry.parts_of(its).jobs.check_options(
             replace(preset.config, **{**given.job_fields, "framework": its})
         )
     except UserError:
@@ -378,7 +376,7 @@ def _in_another_precision(
     """Whether linear layers keep their weights in 8 bits alone, where a recipe is for another
     precision than is asked for: as the recipes of the first of `frameworks` that has any."""
     for name in frameworks:
-        jobs = parts_of(name).jobs
+        jobs = registry.parts_of(name).jobs
         release = jobs.version("", model)
         own = jobs.recipe_options(model, precision, release)
         if own is not None and _GATHER in own and _GATHER not in given.job_fields:

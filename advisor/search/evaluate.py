@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import (
-    CLEAR,
-    LIKELY,
-    Evaluation,
-    EvaluationDetail,
-    Simulation,
-    TimeBreakdown,
-)
+from advisor.answer import evaluation
 from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
@@ -39,7 +32,7 @@ class Timed(Struct, frozen=True):
 
     setting: Setting
     plans: list[RecomputePlan]
-    time: TimeBreakdown
+    time: evaluation.TimeBreakdown
     error: float
 
 
@@ -105,7 +98,7 @@ class Evaluator:
         """Whether the bytes that no recompute changes are too many."""
         return self.memory.fixed_bytes > self.budget_bytes
 
-    def evaluate(self, setting: Setting) -> Evaluation:
+    def evaluate(self, setting: Setting) -> evaluation.Evaluation:
         """Memory and time of `setting`, which must be legal for the job. The allocator is not
         simulated: see Evaluation.simulated."""
         return self.evaluate_timed(self.timed(setting))
@@ -118,16 +111,16 @@ class Evaluator:
             time, error = self.learned.step(setting, time, error)
         return Timed(setting, plans, time, error)
 
-    def evaluate_timed(self, timed: Timed) -> Evaluation:
+    def evaluate_timed(self, timed: Timed) -> evaluation.Evaluation:
         """As evaluate."""
         return self._evaluation(timed, list(self.memory.each_stage(timed.plans)))
 
-    def evaluate_if_it_may_fit(self, timed: Timed) -> Evaluation | None:
+    def evaluate_if_it_may_fit(self, timed: Timed) -> evaluation.Evaluation | None:
         """The same, or None once it is clear of a stage that it does not fit, before a simulation
         as after it."""
         if self.learned is not None:  # what is measured may be less than what is predicted
             return self.evaluate_timed(timed)
-        stages, unlikely = [], 1 - CLEAR
+        stages, unlikely = [], 1 - evaluation.CLEAR
         for reserved in self.memory.at_least(timed.plans):
             if reserved.fit_probability(self.budget_bytes) <= unlikely:
                 return None
@@ -137,11 +130,11 @@ class Evaluator:
             stages.append(stage)
         return self._evaluation(timed, stages)
 
-    def _evaluation(self, timed: Timed, predicted: list[StageDetail]) -> Evaluation:
+    def _evaluation(self, timed: Timed, predicted: list[StageDetail]) -> evaluation.Evaluation:
         setting, plans, seconds = timed.setting, timed.plans, timed.time.total
         stages = self._moved(predicted)
         error, most = timed.error, _most(stages)
-        return Evaluation(
+        return evaluation.Evaluation(
             job=self.job,
             setting=setting,
             calibration=self.calibration,
@@ -184,8 +177,9 @@ class Evaluator:
         what a simulation says at best."""
         budget = self.budget_bytes
         return [
-            stage.reserved.fit_probability(budget) > 1 - CLEAR
-            and self.memory.with_unused(stage, 0).reserved.fit_probability(budget) >= LIKELY
+            stage.reserved.fit_probability(budget) > 1 - evaluation.CLEAR
+            and self.memory.with_unused(stage, 0).reserved.fit_probability(budget)
+            >= evaluation.LIKELY
             for stage in self.memory.each_stage(self.plans(setting))
         ]
 
@@ -201,10 +195,10 @@ class Evaluator:
         detail = self.stage_detail(setting, 0, simulated=True)
         return self.memory.most_allocated(detail, self.budget_bytes)
 
-    def _simulation(self, setting: Setting) -> Simulation:
+    def _simulation(self, setting: Setting) -> evaluation.Simulation:
         plans = self.plans(setting)
         stages = self._moved(self.memory.simulated(plans))
-        return Simulation(
+        return evaluation.Simulation(
             peak_reserved_bytes=_most(stages),
             fit_probability=self._fit_probability(setting, stages),
             requests=sum(stage.reserved.requests for stage in stages),
@@ -236,7 +230,7 @@ class Evaluator:
 
 def _detail(
     evaluator: Evaluator, setting: Setting, plans: list[RecomputePlan], stages: list[StageDetail]
-) -> EvaluationDetail:
+) -> evaluation.EvaluationDetail:
     job, shape, groups = evaluator.job, evaluator.shape, evaluator.pipeline.groups
     kept: dict[LayerKind, int] = {}  # one microbatch, the mean over the layers of the largest chunk
     for kind in dict.fromkeys(job.model.layer_kinds):
@@ -246,7 +240,7 @@ def _detail(
     replays = sum(number * replayed_flops(shape, plan) for plan, number in copies)
     ranks = job.num_gpus // job.layout.pipeline_model_parallel_size
     vpp = job.layout.virtual_pipeline_model_parallel_size
-    return EvaluationDetail(
+    return evaluation.EvaluationDetail(
         stages=tuple(stage.summary(k, vpp) for k, stage in enumerate(stages)),
         needs=tuple(stage.reserved.need for stage in stages),
         saved_bytes_per_layer=kept,
@@ -276,6 +270,6 @@ def is_legal(setting: Setting, job: Job) -> bool:
     return not parts_of(job.config.framework).settings.check(setting, job)
 
 
-def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:
+def evaluate(job: Job, setting: Setting, calibration: Calibration) -> evaluation.Evaluation:
     """`setting` on `job`, the allocator simulated; use an Evaluator for several settings."""
     return Evaluator(job, calibration).evaluate(setting).simulated

@@ -18,14 +18,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.memory.chunk_units import kept_input
 from advisor.models.layer_kind import LayerKind, Role
-from advisor.plan.recompute_plan import (
-    ReplayRun,
-    Segment,
-    kept_tensors,
-    made,
-    offloaded_names,
-    replayed_operators,
-)
+from advisor.plan import recompute_plan
 from advisor.search.evaluate import Evaluator
 from advisor.time.machine import Machine
 from advisor.time.passes import tiled_operators
@@ -94,7 +87,7 @@ class DrawnLayer(Struct, frozen=True, kw_only=True):
 def drawn_layers(evaluation: Evaluation, evaluator: Evaluator | None = None) -> list[DrawnLayer]:
     """The different layers of the model under the setting, in order of their first appearance."""
     found = evaluator or Evaluator(evaluation.job, evaluation.calibration)
-    counts: Counter[tuple[LayerKind, Segment]] = Counter()
+    counts: Counter[tuple[LayerKind, recompute_plan.Segment]] = Counter()
     for stage in found.stages:
         for chunk in stage:
             for segment in found.plan(evaluation.setting, chunk.layers).segments:
@@ -110,13 +103,16 @@ def drawn_layers(evaluation: Evaluation, evaluator: Evaluator | None = None) -> 
 
 
 def drawn_layer(
-    evaluator: Evaluator, kind: LayerKind, segment: Segment, layers: int = 1
+    evaluator: Evaluator, kind: LayerKind, segment: recompute_plan.Segment, layers: int = 1
 ) -> DrawnLayer:
     """A layer of a kind as the evaluator's job runs it in a segment, of which there are `layers`
     such."""
     shape = evaluator.shape
     operators = transformer_layer(shape, kind)
-    replayed = (*replayed_operators(operators, segment.replay), *tiled_operators(shape, operators))
+    replayed = (
+        *recompute_plan.replayed_operators(operators, segment.replay),
+        *tiled_operators(shape, operators),
+    )
     again = Counter(operator.name for operator in replayed)
     needed = _fates(evaluator, operators, segment)
     plain = _without_recompute(shape, kind, *evaluator.rates)
@@ -162,17 +158,17 @@ def _without_recompute(
 
 
 def _fates(
-    evaluator: Evaluator, operators: tuple[Operator, ...], segment: Segment
+    evaluator: Evaluator, operators: tuple[Operator, ...], segment: recompute_plan.Segment
 ) -> dict[str, list[DrawnTensor]]:
     """Tensors by the operator that they are drawn at."""
-    wanted = kept_tensors(operators, ())
+    wanted = recompute_plan.kept_tensors(operators, ())
     if segment.whole:
         kept = {name: tensor for name, tensor in wanted.items() if name == LAYER_INPUT}
         kept = kept or {LAYER_INPUT: evaluator.shape.hidden(LAYER_INPUT)}
         away = frozenset(kept if segment.input.offloaded else ())
     else:
-        kept = kept_tensors(operators, segment.runs)
-        away = offloaded_names(operators, segment.runs, segment.offloaded)
+        kept = recompute_plan.kept_tensors(operators, segment.runs)
+        away = recompute_plan.offloaded_names(operators, segment.runs, segment.offloaded)
     found: dict[str, list[DrawnTensor]] = {}
     places = _places(operators, segment.runs)
     for name, tensor in (wanted | kept).items():
@@ -185,12 +181,14 @@ def _fates(
     return found
 
 
-def _places(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> dict[str, str]:
+def _places(
+    operators: tuple[Operator, ...], runs: tuple[recompute_plan.ReplayRun, ...]
+) -> dict[str, str]:
     """By storage: the operator that it is drawn at, the first to save it, else to make or read
     it; of what a compiler alone names, the first that is replayed."""
     found: dict[str, str] = {}
     groups: tuple[Callable[[Operator], Iterable[Tensor]], ...]
-    groups = attrgetter("saved"), made, attrgetter("inputs")
+    groups = attrgetter("saved"), recompute_plan.made, attrgetter("inputs")
     for group in groups:
         for operator in operators:
             for tensor in group(operator):
@@ -264,9 +262,9 @@ class _Drawn:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
-        self._found: dict[Segment, tuple[DrawnLayer, tuple[KeptTensor, ...]]] = {}
+        self._found: dict[recompute_plan.Segment, tuple[DrawnLayer, tuple[KeptTensor, ...]]] = {}
 
-    def unit(self, segment: Segment, number: int) -> Iterator[KeptLayer]:
+    def unit(self, segment: recompute_plan.Segment, number: int) -> Iterator[KeptLayer]:
         """One copy of a segment that begins with layer `number`; nothing where it keeps nothing."""
         alone = replace(segment, copies=1)
         if alone not in self._found:

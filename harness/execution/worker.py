@@ -27,10 +27,8 @@ from msgspec.structs import replace
 from harness.backends.building import factory
 from harness.execution.launchers.parent_death import die_with_parent
 from harness.measure.training_step import Measured, Recorder, StepFactory, TrainingStep
-from harness.trial import failures
-from harness.trial.codec import encode, plain
+from harness.trial import codec, failures, store
 from harness.trial.result import DONE, Evidence, Phase, TrialResult, TrialStatus
-from harness.trial.store import StateWriter, TrialFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
 
 Answer = TypeVar("Answer")
@@ -54,10 +52,10 @@ def tools() -> Tools:
 class PhaseWatch:
     """Where the trial is now: kept for evidence, and told to the parent."""
 
-    def __init__(self, folder: TrialFolder, rank: int) -> None:
+    def __init__(self, folder: store.TrialFolder, rank: int) -> None:
         self.current = Phase.START
         self.step = 0
-        self._state = StateWriter(folder) if rank == 0 else None
+        self._state = store.StateWriter(folder) if rank == 0 else None
         self.phase(Phase.START)
 
     def phase(self, phase: Phase) -> None:
@@ -105,7 +103,7 @@ class _Both:
 class Worker:
     """One rank of one trial."""
 
-    def __init__(self, folder: TrialFolder, trial: Trial, rank: int, world_size: int) -> None:
+    def __init__(self, folder: store.TrialFolder, trial: Trial, rank: int, world_size: int) -> None:
         self._trial, self._rank = trial, rank
         self._single = world_size == 1
         self._watch = PhaseWatch(folder, rank)
@@ -157,7 +155,7 @@ class Worker:
         return TrialResult(
             name=self._trial.name,
             status=status,
-            trial=plain(self._trial),
+            trial=codec.plain(self._trial),
             environment=self._environment,
             started_at=self._started_at,
             wall_seconds=time.monotonic() - self._clock,
@@ -183,11 +181,11 @@ class Worker:
         """Into the reserved space; without its timeline where the rest of the disk is full."""
         with self._reservation as reservation:
             try:
-                reservation.commit(encode(result))
+                reservation.commit(codec.encode(result))
             except OSError as error:
                 if not failures.is_disk_full(error):
                     raise
-                reservation.commit(encode(replace(result, timeline=())))
+                reservation.commit(codec.encode(replace(result, timeline=())))
 
 
 def _status(measured: Measured) -> TrialStatus:
@@ -217,7 +215,7 @@ def prepare_process() -> None:
 
 def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
     """Run the trial of folder `argv[0]` as rank RANK of WORLD_SIZE."""
-    folder = TrialFolder(Path(argv[0]))
+    folder = store.TrialFolder(Path(argv[0]))
     trial = folder.trial()
     if trial is None:
         print(f"worker: {folder.path} holds no trial.json that can be read", file=sys.stderr)

@@ -23,11 +23,9 @@ from harness.logs.parse import ParsedLog, parse_logs
 from harness.planner.device import Machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import RecomputeChoice, RunConfig
-from harness.trial.codec import decode, encode, plain
-from harness.trial.files import write_atomic
+from harness.trial import codec, files, store
 from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.store import RunFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
 
 EXPERIMENT: Final = "ingested"
@@ -91,7 +89,7 @@ def ingest(
         latest = max(path.stat().st_mtime for path in source.paths)  # when it was written
         question = trial_result.LoggedRun(
             name=setting.trial.name if setting else source.name,
-            trial=plain(setting.trial) if setting else _partial(source, log, identity),
+            trial=codec.plain(setting.trial) if setting else _partial(source, log, identity),
             plan=identity.config.measure,
             started_at=datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds"),
             device=identity.device,
@@ -103,7 +101,7 @@ def ingest(
     return tuple(found)
 
 
-def write(found: Sequence[Ingested], run: RunFolder) -> None:
+def write(found: Sequence[Ingested], run: store.RunFolder) -> None:
     """Keep the results in `run`; UserError where a run of ours is there, or another log's."""
     folder, measured_here = run.path, False
     with suppress(UserError):
@@ -126,7 +124,7 @@ def write(found: Sequence[Ingested], run: RunFolder) -> None:
             trial.write_result(one.result)
         else:
             (folder / one.source.name).mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / one.source.name / "result.json", encode(one.result))
+            files.write_atomic(folder / one.source.name / "result.json", codec.encode(one.result))
 
 
 def _claim(folder: Path, logs: Sequence[str]) -> None:
@@ -134,7 +132,7 @@ def _claim(folder: Path, logs: Sequence[str]) -> None:
     owners = read_text(folder / _LOGS) if (folder / _LOGS).exists() else None
     if owners is None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / _LOGS, "\n".join([*logs, ""]))
+        files.write_atomic(folder / _LOGS, "\n".join([*logs, ""]))
     elif set(logs) - set(owners.splitlines()):
         first = owners.partition("\n")[0]
         relation = f"holds results of another log ({first})"
@@ -171,7 +169,7 @@ def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
 def _like(result: TrialResult) -> PlannedSetting | None:
     """The trial of a result, whoever ran it; None where its own workload is known in part only."""
     try:
-        trial = decode(Trial, json.dumps(result.trial), result.name)
+        trial = codec.decode(Trial, json.dumps(result.trial), result.name)
     except UserError:
         return None
     return PlannedSetting(trial=replace(trial, command=None))
@@ -209,4 +207,4 @@ def _partial(source: Source, log: ParsedLog, identity: LogIdentity) -> dict[str,
     else:
         device = {"device": identity.device.value}
         known = {"workload": workload.unknown_workload(log.arguments, source.name) | device}
-    return {**known, "measurement": plain(identity.config.measure)}
+    return {**known, "measurement": codec.plain(identity.config.measure)}

@@ -9,16 +9,7 @@ from typing import Any, Final
 from msgspec.structs import astuple
 
 from advisor.base.units import MIB, gib
-from harness.judge.accuracy_rows import (
-    Accuracy,
-    Cell,
-    Errors,
-    Half,
-    SettingRow,
-    accuracy_of,
-    by_cell,
-    difference,
-)
+from harness.judge import accuracy_rows
 from harness.judge.predicted import Pair, cells, or_dash
 from harness.report.document import Document, Picture, Section, Table, table_of
 from harness.trial.trial import Device
@@ -38,7 +29,7 @@ PAIRS: Final = {
 }
 
 
-def csv_text(rows: Sequence[SettingRow]) -> str:
+def csv_text(rows: Sequence[accuracy_rows.SettingRow]) -> str:
     """One line a row, bytes and seconds; what is not known is empty. On a CPU the names of times
     say so in the column `device`."""
     text = StringIO()
@@ -59,10 +50,10 @@ def _plain(value: Any) -> str:
 
 
 def accuracy_report(
-    rows: Sequence[SettingRow], subtitle: str, pictures: Sequence[Picture] = ()
+    rows: Sequence[accuracy_rows.SettingRow], subtitle: str, pictures: Sequence[Picture] = ()
 ) -> Document:
     """accuracy.md: errors by group and half, then every cell, then what was not trusted."""
-    own_rows, groups = by_cell(rows), _groups(rows)
+    own_rows, groups = accuracy_rows.by_cell(rows), _groups(rows)
     on_cpu = {cell.device for cell in own_rows} == {Device.CPU}
     sections = [
         Section(
@@ -94,7 +85,7 @@ def accuracy_report(
         )
         title = "Not measured, or not trusted"
         sections.append(Section(title=title, tables=(table,), prose=(_LEFT_OUT,)))
-    whole = accuracy_of("all", rows)
+    whole = accuracy_rows.accuracy_of("all", rows)
     return Document(
         title="Accuracy",
         subtitle=subtitle,
@@ -116,17 +107,21 @@ _LEFT_OUT: Final = (
 )
 
 
-def _groups(rows: Sequence[SettingRow]) -> list[Accuracy]:
+def _groups(rows: Sequence[accuracy_rows.SettingRow]) -> list[accuracy_rows.Accuracy]:
     """All, each half, each group."""
-    found = [accuracy_of("all", rows)]
-    for half in Half:
-        found.append(accuracy_of(half, [row for row in rows if row.cell.half is half]))
+    found = [accuracy_rows.accuracy_of("all", rows)]
+    for half in accuracy_rows.Half:
+        found.append(
+            accuracy_rows.accuracy_of(half, [row for row in rows if row.cell.half is half])
+        )
     for group in dict.fromkeys(row.cell.group for row in rows):
-        found.append(accuracy_of(group, [row for row in rows if row.cell.group == group]))
+        found.append(
+            accuracy_rows.accuracy_of(group, [row for row in rows if row.cell.group == group])
+        )
     return [one for one in found if one.rows]
 
 
-def _judged(one: Accuracy) -> dict[str, str]:
+def _judged(one: accuracy_rows.Accuracy) -> dict[str, str]:
     return {
         "group": one.name,
         "cells": str(one.cells),
@@ -142,7 +137,7 @@ def _judged(one: Accuracy) -> dict[str, str]:
     }
 
 
-def _fits(one: Accuracy) -> dict[str, str]:
+def _fits(one: accuracy_rows.Accuracy) -> dict[str, str]:
     return {
         "group": one.name,
         'said "fits": ran': str(one.verdicts.fits),
@@ -152,7 +147,7 @@ def _fits(one: Accuracy) -> dict[str, str]:
     }
 
 
-def _cell_section(cell: Cell, own: Sequence[SettingRow]) -> Section:
+def _cell_section(cell: accuracy_rows.Cell, own: Sequence[accuracy_rows.SettingRow]) -> Section:
     columns = ["setting", "status"]
     for name in ("kept MiB", "allocated GiB", "reserved GiB", "step ms", "overhead %"):
         columns += [name, "measured", "error"]
@@ -161,7 +156,7 @@ def _cell_section(cell: Cell, own: Sequence[SettingRow]) -> Section:
     return Section(title=title, tables=(table,), folded=True)
 
 
-def _cell_row(row: SettingRow) -> tuple[str, ...]:
+def _cell_row(row: accuracy_rows.SettingRow) -> tuple[str, ...]:
     return (
         row.setting,
         str(row.status),
@@ -170,7 +165,9 @@ def _cell_row(row: SettingRow) -> tuple[str, ...]:
         *cells(row.reserved, gib),
         *cells(row.step, lambda s: f"{s * 1e3:.1f}"),
         *cells(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
-        or_dash(difference(row.overhead), lambda points: f"{points * 100:+.1f} points"),
+        or_dash(
+            accuracy_rows.difference(row.overhead), lambda points: f"{points * 100:+.1f} points"
+        ),
     )
 
 
@@ -178,7 +175,7 @@ def _counted(number: int, name: str) -> str:
     return f"{number} {name if number == 1 else name + 's'}"
 
 
-def _shown(errors: Errors) -> str:
+def _shown(errors: accuracy_rows.Errors) -> str:
     return f"{errors.mean * 100:.2f} %, worst {errors.worst * 100:+.2f} % ({errors.count})"
 
 

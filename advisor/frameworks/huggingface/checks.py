@@ -11,27 +11,11 @@ from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
 from advisor.base.units import either
+from advisor.frameworks.huggingface import options
 from advisor.frameworks.huggingface.accelerate_checks import POLICIES
-from advisor.frameworks.huggingface.options import (
-    ARGUMENTS,
-    CHECKPOINTING,
-    FSDP,
-    MICRO_BATCH,
-    SECTIONS,
-    STEPS,
-)
 from advisor.frameworks.option import names_in
+from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys, known
-from advisor.reading.key_rules import (
-    KeyRule,
-    did_you_mean,
-    illegal_values,
-    is_boolean,
-    is_count,
-    key_rule,
-    or_auto,
-    unknown_names,
-)
 
 _ARGUMENTS: Final = "transformers 5.23.0 training_args.py"
 _TRAINER: Final = "transformers 5.23.0 trainer.py"
@@ -49,7 +33,7 @@ _FIRST: Final = "4"
 
 def checkpointing(keys: Keys) -> bool | None:
     """Whether it is switched on; None where it is not said or not known."""
-    said = (keys.truth(name) for name in CHECKPOINTING)
+    said = (keys.truth(name) for name in options.CHECKPOINTING)
     return next((switch for switch in said if switch is not None), None)
 
 
@@ -59,7 +43,7 @@ def _is_launched_apart(keys: Keys) -> bool:
 
 
 _ABOUT_IT: Final = tuple(
-    name for name in names_in(ARGUMENTS) if name.startswith(("gradient", "activation"))
+    name for name in names_in(options.ARGUMENTS) if name.startswith(("gradient", "activation"))
 )
 
 
@@ -68,15 +52,17 @@ def _unknown_arguments(keys: Keys) -> Iterator[Match]:
     for key, given in keys.values.items():
         name = key.partition(".")[0]
         begins = name.startswith(_BEGINNINGS)
-        fix = did_you_mean(name, _ABOUT_IT, 0.5 if begins else 0.85, "drop it" if begins else "")
+        fix = key_rules.did_you_mean(
+            name, _ABOUT_IT, 0.5 if begins else 0.85, "drop it" if begins else ""
+        )
         if name not in _ABOUT_IT and fix:
             yield Match(fix=fix, source=source, found=given.written, place=keys.where(key))
 
 
-_argument = partial(key_rule, source=_ARGUMENTS)
+_argument = partial(key_rules.key_rule, source=_ARGUMENTS)
 
 
-def _of_kwargs(name: str, section: str) -> Iterator[KeyRule]:
+def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
     """What goes on to torch's checkpoint; transformers itself reads two of the keywords from 5
     on."""
     fault, inside = "checkpointing_kwargs", "transformers {} modeling_utils.py"
@@ -85,7 +71,7 @@ def _of_kwargs(name: str, section: str) -> Iterator[KeyRule]:
     def is_unused(keys: Keys) -> bool:
         given = any(keys.under(section))
         off = (given or keys.get(section)) and checkpointing(keys) is False
-        omitted = not any(keys.has(switch) for switch in CHECKPOINTING)
+        omitted = not any(keys.has(switch) for switch in options.CHECKPOINTING)
         return bool(off or (given and omitted and keys.about["kind"] != "part"))
 
     def as_text(keys: Keys) -> Iterator[Match]:
@@ -94,7 +80,7 @@ def _of_kwargs(name: str, section: str) -> Iterator[KeyRule]:
                 what = f"{at.rpartition('.')[2]} = {keys.get(at)!r}"
                 yield Match(found=what, place=keys.where(at))
 
-    yield illegal_values(
+    yield key_rules.illegal_values(
         section,
         lambda value: not isinstance(value, str),
         "{key} = {value} must be a JSON dictionary",
@@ -102,7 +88,7 @@ def _of_kwargs(name: str, section: str) -> Iterator[KeyRule]:
         fault=fault,
         source=f"{_ARGUMENTS} __post_init__",
     )
-    yield key_rule(
+    yield key_rules.key_rule(
         section,
         is_unused,
         f"{section} without {name}: nothing is checkpointed",
@@ -111,13 +97,13 @@ def _of_kwargs(name: str, section: str) -> Iterator[KeyRule]:
         verdict=Verdict.NO_EFFECT,
         source=_TRAINER,
     )
-    names, reason = names_in(ARGUMENTS, section), "torch's checkpoint has no such keyword"
+    names, reason = names_in(options.ARGUMENTS, section), "torch's checkpoint has no such keyword"
     hint = f"use {either(names)}"
-    yield unknown_names(
+    yield key_rules.unknown_names(
         section, names, reason, cutoff=0.5, otherwise=hint, fault=fault, source=_CHECKPOINT
     )
     for keyword in ("every_n_layers", "offload"):
-        yield key_rule(
+        yield key_rules.key_rule(
             f"{section}.{keyword}",
             partial(Keys.has, key=f"{section}.{keyword}"),
             f"{keyword}: transformers 4.x passes every keyword to torch, which does not know this "
@@ -127,16 +113,16 @@ def _of_kwargs(name: str, section: str) -> Iterator[KeyRule]:
             fault=f"{fault}.{keyword}",
             source=inside.format("4.57.1"),
         )
-    yield illegal_values(
+    yield key_rules.illegal_values(
         f"{section}.every_n_layers",
-        is_count,
+        key_rules.is_count,
         _NO_COUNT,
         "write e.g. 2, which checkpoints every second layer",
         given=lambda keys: keys.release != _FIRST,
         fault=f"{fault}.every_n_layers",
         source=inside.format("5.23.0"),
     )
-    yield key_rule(
+    yield key_rules.key_rule(
         section,
         as_text,
         "{found} is text, and any text counts as true",
@@ -157,7 +143,7 @@ def _unknown_words(keys: Keys) -> Iterator[Match]:
     for word in map(str, _words(keys)):
         plain = word.strip(",").lower()
         if known(word) and plain not in (*_FSDP_WORDS, "true", "false", "1", "0"):
-            fix = did_you_mean(plain, _FSDP_WORDS, 0.5, "full_shard auto_wrap")
+            fix = key_rules.did_you_mean(plain, _FSDP_WORDS, 0.5, "full_shard auto_wrap")
             yield Match(fix=fix, found=word)
 
 
@@ -168,7 +154,10 @@ def _with_deepspeed(keys: Keys) -> Any:
 
 def _inside(keys: Keys, name: str) -> str:
     """The key of fsdp_config that is given, of the two that mean a name."""
-    return next((key for key in (f"{FSDP}.fsdp_{name}", f"{FSDP}.{name}") if keys.has(key)), "")
+    return next(
+        (key for key in (f"{options.FSDP}.fsdp_{name}", f"{options.FSDP}.{name}") if keys.has(key)),
+        "",
+    )
 
 
 def _unknown_policy(keys: Keys) -> Match | None:
@@ -179,15 +168,21 @@ def _unknown_policy(keys: Keys) -> Match | None:
 
 RULES: Final = (
     _argument("unknown_argument", _unknown_arguments, "{found}: there is no such argument"),
-    illegal_values(
-        (*CHECKPOINTING, "bf16", "fp16"),
-        is_boolean,
+    key_rules.illegal_values(
+        (*options.CHECKPOINTING, "bf16", "fp16"),
+        key_rules.is_boolean,
         "{name} = {value!r}: Truthy value expected",
         "True or False",
         source=f"{_PARSER} string_to_bool",
     ),
-    illegal_values((MICRO_BATCH, STEPS), or_auto(is_count), _NO_COUNT, "1", source=_ARGUMENTS),
-    *chain.from_iterable(map(_of_kwargs, CHECKPOINTING, SECTIONS)),
+    key_rules.illegal_values(
+        (options.MICRO_BATCH, options.STEPS),
+        key_rules.or_auto(key_rules.is_count),
+        _NO_COUNT,
+        "1",
+        source=_ARGUMENTS,
+    ),
+    *chain.from_iterable(map(_of_kwargs, options.CHECKPOINTING, options.SECTIONS)),
     _argument(
         "fp16",
         lambda keys: keys.truth("fp16") and keys.truth("bf16"),
@@ -195,7 +190,7 @@ RULES: Final = (
         "drop fp16",
         fault="precision",
     ),
-    key_rule(
+    key_rules.key_rule(
         "use_cache",
         lambda keys: keys.truth("use_cache") and checkpointing(keys),
         "checkpointing switches use_cache off, with a warning: a replayed layer would store its "
@@ -205,7 +200,7 @@ RULES: Final = (
         source="transformers 5.23.0 modeling_layers.py",
     ),
     _argument("fsdp", _unknown_words, "Unknown `fsdp` option: {found}"),
-    key_rule(
+    key_rules.key_rule(
         "fsdp",
         _with_deepspeed,
         "Using --fsdp together with --deepspeed is not possible",
@@ -213,9 +208,9 @@ RULES: Final = (
         fault="fsdp_and_deepspeed",
         source=_TRAINER,
     ),
-    key_rule(
-        CHECKPOINTING,
-        lambda keys: keys.truth(_inside(keys, CHECKPOINTING[0])) and checkpointing(keys),
+    key_rules.key_rule(
+        options.CHECKPOINTING,
+        lambda keys: keys.truth(_inside(keys, options.CHECKPOINTING[0])) and checkpointing(keys),
         "fsdp_config['activation_checkpointing'] and the activation_checkpointing training "
         "argument can't both be set to True",
         "keep the one in fsdp_config, drop the argument",
@@ -230,8 +225,8 @@ RULES: Final = (
         given=_is_launched_apart,
     ),
     _argument(
-        FSDP,
-        lambda keys: any(keys.under(FSDP)) and not keys.has("fsdp"),
+        options.FSDP,
+        lambda keys: any(keys.under(options.FSDP)) and not keys.has("fsdp"),
         "fsdp_config is used only with fsdp, which is not given",
         'fsdp = "full_shard auto_wrap", or fsdp = True from 5.x on',
         given=_is_launched_apart,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks import framework_parts, names, part_types
 from advisor.frameworks.huggingface.options import OPTIONS, parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
     REDUCE_DTYPE,
@@ -22,8 +22,6 @@ from advisor.frameworks.huggingface.training_arguments import (
     job_arguments,
     training_arguments,
 )
-from advisor.frameworks.names import Framework
-from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
 from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, TorchRule
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
@@ -37,7 +35,7 @@ from advisor.plan.recompute_plan import Checkpoint, Setting
 _UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
 _FSDP_NOTE = "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
 _FACTS: Final = supported_jobs.StackFacts(
-    framework=Framework.HUGGINGFACE,
+    framework=names.Framework.HUGGINGFACE,
     own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch"),
     versions=("4", "5"),
     newest_with_experts="5",
@@ -64,16 +62,16 @@ class _Jobs(supported_jobs.TorchJobs):
             dtype = DType.FP32
         return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
 
-    def job_changes(self, job: Job) -> Iterator[JobChange]:
+    def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
         """Gradients reduced with every microbatch."""
         config = job.config
         apart = job.num_gpus > 1 and job.num_microbatches > 1
         if apart and not config.sync_each_batch:
-            yield JobChange(
+            yield part_types.JobChange(
                 "job.sync_each_batch=true (Accelerate)",
                 "keeps shards of gradients between microbatches, not whole gradients",
                 partial(replace, job, config=replace(config, sync_each_batch=True)),
-                Effect.EXCHANGE,
+                part_types.Effect.EXCHANGE,
             )
 
 
@@ -94,7 +92,7 @@ class _Memory(memory_model.TorchMemory):
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
-    ) -> FixedMemory:
+    ) -> part_types.FixedMemory:
         """Accelerate 1.15 makes groups of embedding and head, as it is read for transformers 5;
         before, they were the root's. Gradients of a batch's microbatches are reduced with the last
         one (Accelerator.no_sync), or each time under sync_each_batch."""
@@ -183,7 +181,7 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
         yield _UPCAST_NOTE
 
 
-def parts() -> FrameworkParts:
+def parts() -> framework_parts.FrameworkParts:
     """What the registry asks for."""
     return stack.torch_parts(
         _FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.megatron.flags import Sections, Values, override, recipe_values
+from advisor.frameworks.megatron import flags, raw, revisions
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.implementation import Implementation, Loss
 from advisor.frameworks.megatron.options.parallelism import STRATEGY, Communication, Parallelism
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch
-from advisor.frameworks.megatron.raw import job_values, setting_values
-from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.frameworks.option import Option
 from advisor.job.job import Job
@@ -35,7 +33,7 @@ EMITTED_SECTIONS: Final = (
 """What a recipe is given of a job."""
 
 
-def nemo_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
+def nemo_overrides(setting: RecomputeSetting, job: Job, revision: revisions.Revision) -> str:
     """Overrides that give exactly `setting`, whatever the recipe or the YAML had set before.
 
     Selective needs a method in NeMo 1's own transformer, which then forces all layers, and may have
@@ -44,37 +42,37 @@ def nemo_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> s
     >>> nemo_overrides(full(Method.BLOCK, 2), job, resolve_revision(Framework.NEMO, "1"))
     'model.activations_checkpoint_granularity=full ...'
     """
-    values = setting_values(setting)
+    values = raw.setting_values(setting)
     if is_first(revision) and values["recompute_granularity"] == Granularity.SELECTIVE:
         values["recompute_method"] = str(Method.UNIFORM)
     parts = _overrides((Recompute,), values, job, revision)
     return shlex.join(text for _, text in parts)
 
 
-def is_first(revision: Revision) -> bool:
+def is_first(revision: revisions.Revision) -> bool:
     """Whether this is NeMo 1, with its own YAML keys."""
     return revision.version == "1"
 
 
 def _overrides(
-    sections: Sections, values: Values, job: Job, revision: Revision
+    sections: flags.Sections, values: flags.Values, job: Job, revision: revisions.Revision
 ) -> Iterator[tuple[Option, str]]:
-    for row, value in recipe_values(sections, values, job, revision):
+    for row, value in flags.recipe_values(sections, values, job, revision):
         path = row.nemo_1 if is_first(revision) else row.nemo
         if path and row.emitted.in_nemo and row.in_release(revision):
             if row.name_in(revision) != row.name:
                 path = path.removesuffix(row.name) + row.was
-            yield row, override(path, row, value, quote='"')
+            yield row, flags.override(path, row, value, quote='"')
 
 
-def nemo_layout_overrides(job: Job, revision: Revision) -> str:
+def nemo_layout_overrides(job: Job, revision: revisions.Revision) -> str:
     """Degrees of parallelism, batch, dispatcher, CUDA graphs, overlap and loss; precision and
     sequence length are left to the recipe.
 
     The fields of an uneven split are those of MegatronStrategy (nemo_toolkit 2.5.3,
     lightning/pytorch/strategies/megatron_strategy.py).
     """
-    found = list(_overrides(EMITTED_SECTIONS, job_values(job, revision), job, revision))
+    found = list(_overrides(EMITTED_SECTIONS, raw.job_values(job, revision), job, revision))
     found.sort(key=lambda part: part[0].emitted.order)
     # the strategy's fields first, the data's last
     found.sort(key=lambda part: part[0].nemo.startswith("data") - part[0].nemo.startswith(STRATEGY))

@@ -9,25 +9,9 @@ from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
 from advisor.frameworks.option import names_in
-from advisor.frameworks.torchtitan.options import (
-    AC,
-    ASYNC_TP,
-    MODES,
-    OPTIONS,
-    PARALLELISM,
-    RESHARD,
-    SECTIONS,
-)
+from advisor.frameworks.torchtitan import options
+from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys, as_whole_number, near
-from advisor.reading.key_rules import (
-    illegal_values,
-    is_boolean,
-    is_count,
-    is_section,
-    key_rule,
-    no_choice,
-    unknown_names,
-)
 
 _CONFIG: Final = "torchtitan 0.2.2 config/job_config.py"
 _MANAGER: Final = "torchtitan 0.2.2 config/manager.py _dict_to_dataclass"
@@ -37,10 +21,10 @@ _DIMS: Final = "torchtitan 0.2.2 distributed/parallel_dims.py _validate"
 _TENSOR_PARALLEL: Final = (
     "torchtitan 0.2.2 models/qwen3/infra/parallelize.py, distributed/tensor_parallel.py"
 )
-_MODE: Final = f"{AC}.mode"
-_OPTION: Final = f"{AC}.selective_ac_option"
+_MODE: Final = f"{options.AC}.mode"
+_OPTION: Final = f"{options.AC}.selective_ac_option"
 _REPLICATE, _SHARD, _TP, _CP, _PP, _EP, _ETP = (
-    f"{PARALLELISM}.{name}_degree"
+    f"{options.PARALLELISM}.{name}_degree"
     for name in (
         *("data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "context_parallel"),
         *("pipeline_parallel", "expert_parallel", "expert_tensor_parallel"),
@@ -61,7 +45,7 @@ def _has_own_fields(keys: Keys) -> bool:
 
 
 def _misspelt_section(keys: Keys) -> Match | None:
-    wrong = near(AC, [name for name in keys.under("") if name != AC])
+    wrong = near(options.AC, [name for name in keys.under("") if name != options.AC])
     return Match(found=wrong, place=keys.where(wrong)) if wrong else None
 
 
@@ -81,7 +65,7 @@ def _illegal_option(keys: Keys) -> Match | None:
 def _other_mode(keys: Keys) -> Any:
     """The mode that does not read the option that is given."""
     mode = keys.get(_MODE)
-    return keys.get(_OPTION) is not None and mode != "selective" and mode in MODES and mode
+    return keys.get(_OPTION) is not None and mode != "selective" and mode in options.MODES and mode
 
 
 def _may_be_compiled(keys: Keys) -> bool:
@@ -115,36 +99,40 @@ _degree: Final[dict[str, Any]] = {"source": _DIMS, "fault": "parallel_degree"}
 
 RULES: Final = (
     *(
-        unknown_names(
+        key_rules.unknown_names(
             section,
-            names_in(OPTIONS, section),
+            names_in(options.OPTIONS, section),
             f"[{section}] has no such field",
             cutoff=0.5,
-            otherwise=f"fields are {', '.join(names_in(OPTIONS, section)[:4])}, …",
+            otherwise=f"fields are {', '.join(names_in(options.OPTIONS, section)[:4])}, …",
             fault=f"{section}.unknown_field",
             **_manager,
         )
-        for section in (AC, PARALLELISM)
+        for section in (options.AC, options.PARALLELISM)
     ),
-    illegal_values(
-        SECTIONS,
-        is_section,
+    key_rules.illegal_values(
+        options.SECTIONS,
+        key_rules.is_section,
         "{key} = {value!r} must be a section",
         "write [{key}] and its keys below it",
         **_manager,
     ),
-    key_rule(
+    key_rules.key_rule(
         "unknown_section",
         _misspelt_section,
         "[{found}] is not a section of the configuration",
-        f"write [{AC}]",
+        f"write [{options.AC}]",
         **_manager,
     ),
-    no_choice(
-        _MODE, MODES, cutoff=0.4, fix=f"mode = {MODES[1]}", source=f"{_CONFIG} ActivationCheckpoint"
+    key_rules.no_choice(
+        _MODE,
+        options.MODES,
+        cutoff=0.4,
+        fix=f"mode = {options.MODES[1]}",
+        source=f"{_CONFIG} ActivationCheckpoint",
     ),
-    key_rule(_OPTION, _illegal_option, source=_APPLIED),
-    key_rule(
+    key_rules.key_rule(_OPTION, _illegal_option, source=_APPLIED),
+    key_rules.key_rule(
         _OPTION,
         _other_mode,
         "selective_ac_option is used only with mode = selective, but mode = {found}",
@@ -153,15 +141,15 @@ RULES: Final = (
         verdict=Verdict.NOTE,
         source=_CHECKPOINT,
     ),
-    illegal_values(
-        f"{AC}.memory_budget",
+    key_rules.illegal_values(
+        f"{options.AC}.memory_budget",
         _is_fraction,
         "memory_budget = {value} must be between 0 and 1",
         "memory_budget = 0.5",
         fault="memory_budget",
         source="torch 2.13 _functorch/partitioners.py:3117",
     ),
-    key_rule(
+    key_rules.key_rule(
         _MODE,
         _budget_without_compile,
         "Memory budget mode requires model to be compiled",
@@ -169,37 +157,41 @@ RULES: Final = (
         source=f"{_CHECKPOINT} apply_ac",
         **_compile,
     ),
-    key_rule(
-        ASYNC_TP,
-        lambda k: k.truth(ASYNC_TP) and not (k.truth("compile.enable") or _may_be_compiled(k)),
+    key_rules.key_rule(
+        options.ASYNC_TP,
+        lambda k: (
+            k.truth(options.ASYNC_TP) and not (k.truth("compile.enable") or _may_be_compiled(k))
+        ),
         "Async TP requires torch.compile",
         fault="async_tensor_parallel.compile",
         source=_TENSOR_PARALLEL,
         **_compile,
     ),
-    no_choice(RESHARD, ("default", "always", "never"), source=f"{_CONFIG} Parallelism"),
-    illegal_values(
-        (f"{AC}.early_stop", f"{AC}.preserve_rng_state", "compile.enable"),
-        is_boolean,
+    key_rules.no_choice(
+        options.RESHARD, ("default", "always", "never"), source=f"{_CONFIG} Parallelism"
+    ),
+    key_rules.illegal_values(
+        (f"{options.AC}.early_stop", f"{options.AC}.preserve_rng_state", "compile.enable"),
+        key_rules.is_boolean,
         "{key} = {value} must be a boolean",
         "true or false",
         source=_CONFIG,
     ),
-    illegal_values(
+    key_rules.illegal_values(
         (_REPLICATE, _TP, _CP, _PP, _EP, _ETP),
-        is_count,
+        key_rules.is_count,
         "{name} = {value}: Parallelism degree should be >= 1, except for dp_shard",
         "1 switches it off",
         **_degree,
     ),
-    illegal_values(
+    key_rules.illegal_values(
         _SHARD,
-        lambda value: as_whole_number(value) in (None, -1) or is_count(value),
+        lambda value: as_whole_number(value) in (None, -1) or key_rules.is_count(value),
         "{name} = {value}: dp_shard must be -1 or >= 1",
         _LEFT,
         **_degree,
     ),
-    key_rule(
+    key_rules.key_rule(
         _ETP,
         _other_expert_degree,
         "Currently we only support ETP=TP or ETP=1",
@@ -207,8 +199,8 @@ RULES: Final = (
         fault=_ETP,
         source=_DIMS,
     ),
-    key_rule(
-        (_SHARD, PARALLELISM),
+    key_rules.key_rule(
+        (_SHARD, options.PARALLELISM),
         _other_product,
         "the parallel degrees have the product {found}, but there are {keys.num_gpus} GPUs",
         f"data_parallel_shard_degree = {_LEFT}",

@@ -7,15 +7,7 @@ modeling_llama.py, modeling_gpt2.py and loss/loss_utils.py (ForCausalLMLoss).
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.eager.parts import (
-    activation,
-    dropout,
-    fused_norm,
-    hidden,
-    in_fp32,
-    linear,
-    with_weight_gradients,
-)
+from advisor.layers.eager import parts
 from advisor.layers.operators import Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
@@ -33,7 +25,7 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     [1, seq_length, kv_channels]; torchtitan's frequencies are a buffer of the model.
     """
     model = shape.model
-    output = hidden(shape, "embedding_output")
+    output = parts.hidden(shape, "embedding_output")
     tables: tuple[Tensor, ...] = ()
     makes_tables = model.transformer_impl is TransformerImpl.TRANSFORMERS
     if makes_tables and model.position_embedding_type is PositionEmbedding.ROPE:
@@ -44,7 +36,7 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
     weights = embedding_weights(shape)
     lookup = Operator("embedding", Module.EMBEDDING, (), (whole,), saved=tables, weights=weights)
-    lookup = with_weight_gradients(shape, lookup)
+    lookup = parts.with_weight_gradients(shape, lookup)
     if shape.tp > 1:
         # Each rank looks up its part of the vocabulary, zeros for other tokens; the sum is
         # scattered. Going back, DTensor makes the gradient of the whole vocabulary before it takes
@@ -52,9 +44,11 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         lookup = replace(lookup, weight_gradient_bytes=shape.tp * lookup.weight_gradient_bytes)
         return lookup, *scatter_sequence(shape, Module.EMBEDDING, whole, output, ())
     if model.apply_embedding_scaling:
-        scaled = hidden(shape, "embedding_scaled")
+        scaled = parts.hidden(shape, "embedding_scaled")
         return lookup, Operator("embedding_scale", Module.EMBEDDING, (output,), (scaled,))
-    _, dropped = dropout("embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout)
+    _, dropped = parts.dropout(
+        "embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout
+    )
     return (lookup, *dropped)
 
 
@@ -71,19 +65,21 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
 @cached_operators
 def _output_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     """Final norm and output layer; logits [micro_batch_size, seq_length, vocabulary / tp]."""
-    source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
+    source, normed = parts.hidden(shape, "decoder_output"), parts.hidden(shape, "final_norm_out")
     huggingface = shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
-    norm = transformers_norm if huggingface else fused_norm
-    logits = activation(shape, "logits", vocabulary)
+    norm = transformers_norm if huggingface else parts.fused_norm
+    logits = parts.activation(shape, "logits", vocabulary)
     final = norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
     if shape.model.final_logit_softcapping is None:
         read, gather = gather_sequence(shape, Module.OUTPUT_LAYER, normed)
         held = (normed,) if gather else ()
-        output = linear(shape, "output", Module.OUTPUT_LAYER, read, logits, bias=False, holds=held)
+        output = parts.linear(
+            shape, "output", Module.OUTPUT_LAYER, read, logits, bias=False, holds=held
+        )
         return (final, *gather, output)
-    raw = activation(shape, "raw_logits", vocabulary)
+    raw = parts.activation(shape, "raw_logits", vocabulary)
     *steps, last = soft_cap(raw, Module.OUTPUT_LAYER, held=False)
-    linear_out = linear(shape, "output", Module.OUTPUT_LAYER, normed, raw, bias=False)
+    linear_out = parts.linear(shape, "output", Module.OUTPUT_LAYER, normed, raw, bias=False)
     return final, linear_out, *steps, replace(last, outputs=(logits,))
 
 
@@ -92,7 +88,7 @@ def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     """Final norm, and Liger's output layer with the loss."""
     from advisor.layers.transformers.liger import liger_loss, liger_norm
 
-    source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
+    source, normed = parts.hidden(shape, "decoder_output"), parts.hidden(shape, "final_norm_out")
     final = liger_norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
     return final, liger_loss(shape, normed, output_weight(shape))
 
@@ -102,9 +98,9 @@ def _compiled_cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator
     """The loss as torch.compile fuses it: of the 16-bit logits it keeps, in fp32, the largest one
     and the logarithm of the sum of a token [micro_batch_size, seq_length, 1], and going back it
     makes their 16-bit gradient (torch 2.13's partitioner; tests/oracles)."""
-    logits = activation(shape, "logits", vocabulary)
-    of_tokens = activation(shape, "loss_of_tokens", 1)
-    kept = tuple(in_fp32(of_tokens, name) for name in ("largest_logit", "log_sum"))
+    logits = parts.activation(shape, "logits", vocabulary)
+    of_tokens = parts.activation(shape, "loss_of_tokens", 1)
+    kept = tuple(parts.in_fp32(of_tokens, name) for name in ("largest_logit", "log_sum"))
     loss = Tensor("loss", (1,), DType.FP32)
     return (Operator("cross_entropy", Module.LOSS, (logits,), (loss,), saved=(logits, *kept)),)
 
@@ -117,12 +113,12 @@ def _cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     The 16-bit logits and their fp32 copy are held by variables until the loss is there; under
     autocast so are the fp32 hidden states, which nothing keeps.
     """
-    logits = activation(shape, "logits", vocabulary)
-    copy = in_fp32(logits, "logits.fp32")
-    probs = in_fp32(logits, "log_softmax")
+    logits = parts.activation(shape, "logits", vocabulary)
+    copy = parts.in_fp32(logits, "logits.fp32")
+    probs = parts.in_fp32(logits, "log_softmax")
     loss = Tensor("loss", (1,), DType.FP32)
     steps = probs.num_bytes if shape.tp > 1 else 0
-    held = hidden(shape, "final_norm_out").num_bytes if shape.autocast else 0
+    held = parts.hidden(shape, "final_norm_out").num_bytes if shape.autocast else 0
     return (
         Operator("logits.float", Module.LOSS, (logits,), (copy,), forward_workspace=held),
         Operator(

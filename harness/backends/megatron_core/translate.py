@@ -13,15 +13,8 @@ from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.megatron.supported_jobs import harness_config
 from advisor.job.job import RECIPES_OF_PRECISIONS, Job, JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.models import options
 from advisor.models.layer_kind import FeedForward, Mixer
-from advisor.models.options import (
-    AttentionBackend,
-    CpCommType,
-    CrossEntropyFusion,
-    SoftmaxType,
-    TokenDispatcher,
-    TransformerImpl,
-)
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import PLAIN
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
@@ -32,7 +25,7 @@ from harness.trial.trial import Backend, Device, Workload
 
 def runs_transformer_engine(workload: Workload) -> bool:
     """Whether the layers are Transformer Engine's: asked for, on a GPU, and usable here."""
-    wanted = workload.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    wanted = workload.model.transformer_impl is options.TransformerImpl.TRANSFORMER_ENGINE
     return wanted and workload.device is Device.CUDA and has_transformer_engine()
 
 
@@ -46,18 +39,22 @@ def megatron_model(workload: Workload) -> ModelSpec:
     model = workload.model
     if runs_transformer_engine(workload):
         return _with_installed_kernels(model)
-    unfused = model.attention_backend is AttentionBackend.UNFUSED
-    te_loss = model.cross_entropy_fusion is CrossEntropyFusion.TE
-    flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+    unfused = model.attention_backend is options.AttentionBackend.UNFUSED
+    te_loss = model.cross_entropy_fusion is options.CrossEntropyFusion.TE
+    flex = model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
     return replace(
         model,
-        transformer_impl=TransformerImpl.LOCAL,
-        attention_backend=AttentionBackend.UNFUSED if unfused else AttentionBackend.FLASH,
+        transformer_impl=options.TransformerImpl.LOCAL,
+        attention_backend=options.AttentionBackend.UNFUSED
+        if unfused
+        else options.AttentionBackend.FLASH,
         apply_rope_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
-        cross_entropy_fusion=CrossEntropyFusion.NONE if te_loss else model.cross_entropy_fusion,
-        moe_token_dispatcher_type=TokenDispatcher.ALLTOALL
+        cross_entropy_fusion=options.CrossEntropyFusion.NONE
+        if te_loss
+        else model.cross_entropy_fusion,
+        moe_token_dispatcher_type=options.TokenDispatcher.ALLTOALL
         if flex
         else model.moe_token_dispatcher_type,
         moe_grouped_gemm=False,
@@ -71,11 +68,11 @@ def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
     attention by name, as left to itself Transformer Engine falls back on unfused attention without
     a word where cuDNN refuses; without DeepEP Megatron's own all-to-all."""
     backend, dispatcher = model.attention_backend, model.moe_token_dispatcher_type
-    fused = (AttentionBackend.FLASH, AttentionBackend.AUTO)
+    fused = (options.AttentionBackend.FLASH, options.AttentionBackend.AUTO)
     if backend in fused and find_spec("flash_attn") is None:
-        backend = AttentionBackend.FUSED
-    if dispatcher is TokenDispatcher.FLEX and find_spec("deep_ep") is None:
-        dispatcher = TokenDispatcher.ALLTOALL
+        backend = options.AttentionBackend.FUSED
+    if dispatcher is options.TokenDispatcher.FLEX and find_spec("deep_ep") is None:
+        dispatcher = options.TokenDispatcher.ALLTOALL
     return replace(model, attention_backend=backend, moe_token_dispatcher_type=dispatcher)
 
 
@@ -158,7 +155,7 @@ def _experts(model: ModelSpec, layout: ParallelLayout) -> dict[str, Any]:
 
 
 def _attention(model: ModelSpec) -> CoreAttention:
-    unfused = model.attention_backend is AttentionBackend.UNFUSED
+    unfused = model.attention_backend is options.AttentionBackend.UNFUSED
     return CoreAttention.UNFUSED if unfused else CoreAttention.FLASH
 
 
@@ -192,13 +189,13 @@ _RULES: Final = (
     ),
     _on(
         "model.softmax_type",
-        lambda w: w.model.softmax_type is not SoftmaxType.VANILLA and not _has_kernels(w),
+        lambda w: w.model.softmax_type is not options.SoftmaxType.VANILLA and not _has_kernels(w),
         _NOT_SO_FAR,
     ),
     *(_unlike(f"model.{name}", (plain,), _NOT_SO_FAR) for name, plain in PLAIN),
     _on(
         "layout.cp_comm_type",
-        lambda w: w.layout.cp_comm_type is not CpCommType.P2P,
+        lambda w: w.layout.cp_comm_type is not options.CpCommType.P2P,
         "must be p2p on the megatron_core backend",
         given=lambda w: w.layout.context_parallel_size > 1,
     ),

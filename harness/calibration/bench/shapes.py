@@ -13,10 +13,8 @@ from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, head_operators, transformer_layer
-from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
-from advisor.models.options import AttentionBackend
+from advisor.models import layer_kind, options, spec
 from advisor.models.presets import load_model, model_names
-from advisor.models.spec import ModelSpec
 from harness.backends.native.host_time import layer_calls
 from harness.backends.native.predict import as_native
 from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind
@@ -103,7 +101,7 @@ def with_attention(cases: tuple[Case, ...], variants: tuple[str, ...]) -> tuple[
 
 
 def _shapes(
-    models: Iterable[ModelSpec], degrees: Iterable[int], lengths: Iterable[int]
+    models: Iterable[spec.ModelSpec], degrees: Iterable[int], lengths: Iterable[int]
 ) -> Iterator[RankShape]:
     """Shapes of a rank, of one sequence each, where the model can be cut so."""
     for model, tp, tokens in product(models, degrees, lengths):
@@ -117,13 +115,13 @@ def _shapes(
             )
 
 
-def _fits(model: ModelSpec, tp: int) -> bool:
+def _fits(model: spec.ModelSpec, tp: int) -> bool:
     layout = ParallelLayout(tensor_model_parallel_size=tp, sequence_parallel=tp > 1)
     try:
         check_model_fits_layout(model, layout)
     except UserError:
         return False
-    return model.attention_backend is not AttentionBackend.UNFUSED
+    return model.attention_backend is not options.AttentionBackend.UNFUSED
 
 
 def _of_shape(shape: RankShape) -> Iterator[Case]:
@@ -177,7 +175,7 @@ def _attention_of_any_length() -> Iterator[Case]:
             yield from both
 
 
-def _grouped(model: ModelSpec) -> Iterator[Case]:
+def _grouped(model: spec.ModelSpec) -> Iterator[Case]:
     """fc1 and fc2 of the experts that a rank has at EP 8, or of all where there are 8."""
     if model.num_moe_experts is None:
         return
@@ -209,11 +207,11 @@ _HEADS: Final = 4
 _EXPERTS: Final = {"moe": 4, "many_experts": 64}
 
 
-def host_layer(case: Case) -> tuple[ModelSpec, LayerKind]:
+def host_layer(case: Case) -> tuple[spec.ModelSpec, layer_kind.LayerKind]:
     """A layer of the case's variant: dense, moe, many_experts, or latent, with the head widths of
     DeepSeek's."""
     tokens, hidden = case.sizes
-    model = ModelSpec(
+    model = spec.ModelSpec(
         name=case.variant,
         num_layers=1,
         hidden_size=hidden,
@@ -226,7 +224,7 @@ def host_layer(case: Case) -> tuple[ModelSpec, LayerKind]:
     )
     if case.variant in _EXPERTS:
         model = replace(model, num_moe_experts=_EXPERTS[case.variant], moe_ffn_hidden_size=hidden)
-        return model, DENSE._replace(feed_forward=FeedForward.MOE)
+        return model, layer_kind.DENSE._replace(feed_forward=layer_kind.FeedForward.MOE)
     if case.variant == "latent":
         model = replace(
             model,
@@ -235,7 +233,7 @@ def host_layer(case: Case) -> tuple[ModelSpec, LayerKind]:
             q_lora_rank=hidden // 2,
             kv_lora_rank=hidden // 2,
         )
-    return model, DENSE
+    return model, layer_kind.DENSE
 
 
 def host_operations(case: Case) -> int:
