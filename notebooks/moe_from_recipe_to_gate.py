@@ -33,7 +33,7 @@ plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.ri
 
 # %%
 JOB = {"model": "mixtral_8x7b", "gpus": "64xH100", "seq_length": 8192}
-advice = advisor.advise(**JOB)
+advice = advisor.advise(**JOB, quick=True)
 print("recipe:", advice.recipe.name)
 layout = advice.job.layout
 print(f"layout: EP {layout.expert_model_parallel_size}, PP {layout.pipeline_model_parallel_size}")
@@ -53,7 +53,7 @@ probability = pd.DataFrame(
         load: {
             one.recompute.spec: one.fit_probability
             for one in advisor.advise(
-                **JOB, recompute=shown, overrides={"job.moe_load_imbalance": load}
+                **JOB, quick=True, recompute=shown, overrides={"job.moe_load_imbalance": load}
             ).candidates
         }
         for load in loads

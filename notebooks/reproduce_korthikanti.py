@@ -64,6 +64,7 @@ def ask(recompute, tp, sp, **more):
         global_batch_size=4 * (8 // tp),
         recompute=recompute,
         overrides=AS_THEN,
+        quick=True,
         **more,
     )
 
