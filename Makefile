@@ -3,6 +3,7 @@
 # make test                                 everything that decides whether a change is good
 # make oracles                              every figure of tests/oracles measured, none looked up
 # make docs                                 the documentation as a site, in build/docs
+# make pages                                what is computed in the documentation, written anew
 # make newest                               the advisor's quick tests under the newest Python at hand
 # make mutants [SEED=1]                      which changed lines of core logic the tests would notice: an hour
 # make lint | make bench | make clean
@@ -41,7 +42,7 @@ MYPY_ADVISOR := mypy --package advisor --no-warn-unused-ignores --allow-subclass
 # The part of the advisor's tests that needs few packages and little time: 90 of 100 tests in a fifth of the time.
 QUICK := tests/advisor tests/test_architecture.py tests/test_wording.py -m 'not slow'
 .DEFAULT_GOAL := help
-.PHONY: help advise check test oracles lint newest mutants docs bench clean
+.PHONY: help advise check test oracles lint newest mutants docs pages bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -107,6 +108,17 @@ docs:
 	@$(MAKE) --no-print-directory $(VENV)/.installed-docs
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
 	@echo "== build/docs/index.html"
+
+# What tests compare with the model: tables, drawings, output of commands, notebooks, schemas. Not the photographs of
+# the explorer (scripts/photograph_explorer.py).
+PAGES_PYTHON ?= $(BIN)/python
+pages:
+	@$(PAGES_PYTHON) -m scripts.write_schemas
+	@$(PAGES_PYTHON) -m scripts.write_architecture
+	@$(PAGES_PYTHON) -m scripts.write_docs.options_page
+	@$(PAGES_PYTHON) -m scripts.write_docs.megatron_rules_page
+	@DOCS=record OMP_NUM_THREADS=1 $(PAGES_PYTHON) -m pytest tests/docs $(PYTEST_ARGS)
+	@$(PAGES_PYTHON) scripts/write_notebooks.py
 
 bench: $(VENV)/.installed-test
 	@echo "== benchmarks"

@@ -35,7 +35,8 @@ for text in short.assumptions:
 
 # %% [markdown]
 # At 4,096 tokens the job fits without recompute, which is the fastest setting. Twice the sequence
-# length doubles the activations, and the answer changes.
+# length doubles the activations, and the answer changes. `quick=True` asks about this job as it
+# stands; the last cell asks for a faster job nearby.
 
 # %%
 advice = advisor.advise(model="llama3_70b", gpus="32xH100", seq_length=8192, quick=True)
@@ -160,6 +161,17 @@ print(f"cost of recompute  {best.recompute_overhead:+.1%}")
 # %%
 print("Megatron-LM      ", best.flags["megatron_lm"])
 print("Megatron Bridge  ", best.flags["megatron_bridge"])
+
+# %% [markdown]
+# ## A faster job nearby
+#
+# Without `quick=True` the answer also tries other degrees, micro batches and options, of those that
+# you did not give. `best` is then the fastest that it finds, and `fastest_found.changes` says what
+# it changes.
+
+# %%
+near = advisor.advise(model="llama3_70b", gpus="32xH100", seq_length=8192)
+print(near.verdict)
 
 # %% [markdown]
 # **Next.** `reproduce_korthikanti` shows where the bytes come from, `optimum_against_the_menu`

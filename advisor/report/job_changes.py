@@ -135,7 +135,7 @@ def _each_change(job: Job, usual: Job) -> Iterator[tuple[str, str]]:
     for path, value in options_apart(job, usual).items():
         group, _, name = path.partition(".")
         before = spelled(getattr(getattr(usual, GROUPS[group]), name))
-        yield path, " ".join(filter(None, [path, before, "to", spelled(value) or "none"]))
+        yield path, f"{path} {before or 'none'} to {spelled(value) or 'none'}"
 
 
 _PATHS: Final = {"mbs": "job.micro_batch_size", _SHARDING: "layout.data_parallel_sharding"}

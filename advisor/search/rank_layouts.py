@@ -96,8 +96,8 @@ _NEAR_BEST: Final = 0.01
 """Share of a step that the usual answer's layout may be slower than the best of all (a judgement:
 less than what two runs differ by)."""
 
-_USUAL_EFFORT: Final = 8_000.0
-"""Of the search for the usual answer's layout, about a second of one core (see BestFound)."""
+_USUAL_EFFORT: Final = 30_000.0
+"""Of the search for the usual answer's layout, some seconds of one core (see BestFound)."""
 
 SURE: Final = 0.95
 """Likelihood from which a row is sure to fit (a judgement: one job in twenty may fail)."""

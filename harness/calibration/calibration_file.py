@@ -40,7 +40,8 @@ class CalibrationDocument(Struct, frozen=True, kw_only=True):
 
     def _line(self, name: str, value: Any) -> str:
         if not isinstance(value, float):
-            plain = list(value) if isinstance(value, tuple) else str(value)
+            kept = list(value) if isinstance(value, tuple) else value
+            plain = kept if isinstance(kept, list | bool) else str(kept)
             text: str = yaml.safe_dump({name: plain}, width=96, allow_unicode=True)
             return text.rstrip()
         note = self.notes.get(name)

@@ -11,7 +11,7 @@ QUESTIONS: Final = (
         "none",
         "Does it fit without recompute?",
         "none",
-        "Keep everything: recompute only costs time.",
+        "Keep everything: on this job recompute only costs time.",
     ),
     (
         "selective",
@@ -76,7 +76,9 @@ def _leaf(y: float, setting: str, why: str, jobs: list[Choice]) -> Iterator[str]
     yield rect(LEAF, y, WIDTH - LEAF - 8, 94, "leaf")
     yield text(LEAF + 14, y + 22, setting, "bold mono")
     yield text(LEAF + 14, y + 42, why)
-    yield text(LEAF + 14, y + 62, f"{len(jobs)} of the jobs below{_cost(jobs)}", "muted")
+    yield text(
+        LEAF + 14, y + 62, f"{len(jobs)} of the jobs below{_cost(jobs)}{_near(jobs)}", "muted"
+    )
     names = [job.job.replace("`", "") for job in jobs[:MOST]]
     shown = " · ".join(_short(name) for name in names)
     more = f" · {len(jobs) - MOST} more" if len(jobs) > MOST else ""
@@ -95,6 +97,11 @@ def _cost(jobs: list[Choice]) -> str:
         return ""
     low, high = f"{costs[0]:.1f}", f"{costs[-1]:.1f}"
     return f", steps {low} to {high} % longer" if low != high else f", steps {low} % longer"
+
+
+def _near(jobs: list[Choice]) -> str:
+    found = sum(job.answer.fastest_found is not None for job in jobs)
+    return f"; {found} with a faster job nearby" if found and jobs[0].kind else ""
 
 
 def _words(jobs: tuple[Choice, ...]) -> str:

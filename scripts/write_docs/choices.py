@@ -4,9 +4,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.api.answering import answer_to
 from advisor.api.keywords import request_of
+from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.report.job_changes import degrees_apart, options_apart
 
 GIB: Final = 2**30
 PUBLISHED: Final = (
@@ -47,11 +50,32 @@ STACKS: Final = ("torchtitan", "fsdp2", "deepspeed", "huggingface")
 
 
 class Choice(NamedTuple):
-    """A job, no recompute on it, and the setting that the advisor puts first."""
+    """A job, no recompute on it, the setting that the advisor puts first, and what it finds near
+    the job that is faster."""
 
     job: str
     none: Evaluation
     best: Evaluation
+    answer: Answer
+
+    @property
+    def gain(self) -> float:
+        """Share of the step time that the fastest found saves; 0 where nothing faster is found,
+        or nothing fits otherwise."""
+        found = self.answer.fastest_found
+        return (found.gain or 0.0) if found else 0.0
+
+    @property
+    def found(self) -> str:
+        """Gain, setting, degrees and count of changed options of the fastest found, or a dash."""
+        if self.answer.fastest_found is None:
+            return "—"
+        one = self.answer.fastest_found.candidate.evaluation
+        degrees = degrees_apart(one.job, self.answer.job)
+        options = len(options_apart(one.job, self.answer.job))
+        counted = [f"{options} option{'s' * (options > 1)}"] if options else []
+        gain = f"-{100 * self.gain:.0f} %" if self.gain else "fits"
+        return f"{gain}: {', '.join([f'`{one.setting.spec}`', *degrees, *counted])}"
 
     @property
     def kind(self) -> str:
@@ -65,10 +89,10 @@ class Choice(NamedTuple):
 
 @cache
 def _choice(model: str, gpus: str, name: str, given: tuple[tuple[str, Any], ...]) -> Choice:
-    answer = answer_to(request_of(model, gpus, {**dict(given), "quick": True}))
+    answer = answer_to(request_of(model, gpus, dict(given)))
     found = [one.evaluation for one in answer.candidates]
     none = next(one for one in found if one.setting.spec == "none")
-    return Choice(name, none, found[0])
+    return Choice(name, none, found[0], answer)
 
 
 def published() -> tuple[Choice, ...]:
@@ -106,8 +130,9 @@ def _count(gpus: str) -> str:
 def table(choices: Callable[[], tuple[Choice, ...]], head: str) -> str:
     """A row a job: no recompute, the choice, and what the choice costs."""
     lines = [
-        f"| {head} | `none` needs | `none` fits | first choice | its peak | its overhead |",
-        "|---|--:|--:|---|--:|--:|",
+        f"| {head} | `none` needs | `none` fits | first choice | its peak | its overhead "
+        "| fastest found |",
+        "|---|--:|--:|---|--:|--:|---|",
     ]
     for one in choices():
         none = f"{one.none.peak_reserved_bytes / GIB:.1f} of {one.none.budget_bytes / GIB:.1f} GiB"
@@ -119,8 +144,34 @@ def table(choices: Callable[[], tuple[Choice, ...]], head: str) -> str:
             cost = more if best.setting.spec != "none" else "—"
         else:
             chosen, peak, cost = "nothing fits", "—", "—"
-        lines.append(f"| {one.job} | {none} | {likely} | {chosen} | {peak} | {cost} |")
+        lines.append(
+            f"| {one.job} | {none} | {likely} | {chosen} | {peak} | {cost} | {one.found} |"
+        )
     return "\n".join(lines)
+
+
+def nearby() -> str:
+    """On how many of all jobs something faster is found near the job, and by how much."""
+    jobs = (*published(), *growing(), *stacks())
+    fitting = [one for one in jobs if one.kind]
+    faster = [one for one in fitting if one.gain]
+    rescued = [one for one in jobs if not one.kind and one.answer.fastest_found]
+    kept = [one for one in fitting if one.kind == "none"]
+    more = [one for one in kept if one.gain and recomputes(_setting(one))]
+    low, high = (f"{100 * pick(one.gain for one in faster):.0f}" for pick in (min, max))
+    near, others = sum(bool(one.gain) for one in kept), len(jobs) - len(fitting)
+    return (
+        f"Something fits on {len(fitting)} of these {len(jobs)} jobs. Near {len(faster)} of them "
+        f"the answer finds a job with {low} to {high} % less time per step. Near {len(rescued)} of "
+        f"the {others} others it finds a job that fits. `none` is the first choice on {len(kept)} "
+        f"jobs: near {near} of them something faster is found, and {len(more)} of these faster "
+        "jobs recompute."
+    )
+
+
+def _setting(one: Choice) -> Setting:
+    found = one.answer.fastest_found
+    return (found.candidate.evaluation if found else one.best).setting
 
 
 def _likely(probability: float) -> str:

@@ -22,6 +22,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "choices of published jobs": lambda: choices.table(choices.published, "job"),
     "choices by sequence length": lambda: choices.table(choices.growing, "job"),
     "choices by framework": lambda: choices.table(choices.stacks, "framework"),
+    "what is faster near these jobs": choices.nearby,
 }
 _PART: Final = re.compile(r"(?<=<!-- written: )(.+?)( -->\n\n)(.*?)(\n*<!-- end -->)", re.DOTALL)
 
