@@ -53,11 +53,7 @@ probability = pd.DataFrame(
         load: {
             one.recompute.spec: one.fit_probability
             for one in advisor.advise(
-<<<<<<< HEAD
-                **JOB, recompute=shown, overrides={"job.moe_load_imbalance": load}, quick=True
-=======
                 **JOB, quick=True, recompute=shown, overrides={"job.moe_load_imbalance": load}
->>>>>>> docs
             ).candidates
         }
         for load in loads
