@@ -86,7 +86,7 @@ def test_the_framework_that_is_named_instead_builds_the_model(capsys, arguments,
 
 def test_a_recipe_s_layers_are_split_anew_where_the_model_has_others(capsys) -> None:
     """DeepSeek-V3's recipe puts its multi-token prediction into the last stage by name."""
-    asked = ["--model", "deepseek_v3", "--gpus", "1024xH100", "--format", "flags", "--top", "1"]
+    asked = ["--model", "deepseek_v3", "--gpus", "1024xH100", "--format", "flags", "--quick"]
     for layers, text in (("null", "Et|(tt|)*30L"), ("1", "Et|(tt|)*30mL")):
         assert main([*asked, f"model.mtp_num_layers={layers}"]) in (0, 1)
         assert text in capsys.readouterr().out

@@ -1,5 +1,6 @@
 import nemo_run as run
 from nemo.collections import llm
+from nemo.collections.llm.recipes.precision.mixed_precision import bf16_with_fp8_mixed
 
 NODES = 4
 

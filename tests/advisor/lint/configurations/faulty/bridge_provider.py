@@ -1,4 +1,5 @@
 from megatron.bridge.models.llama import Llama3ModelProvider70B
+from megatron.bridge.training.config import ConfigContainer
 
 
 def model_config(layers_to_recompute: int = 10):

@@ -1,3 +1,4 @@
+import nemo_run as run
 from nemo.collections import llm
 
 

@@ -1,5 +1,4 @@
 """QLoRA with gradient checkpointing and FSDP from a parser of arguments."""
-
 from dataclasses import dataclass, field
 
 from peft import LoraConfig, prepare_model_for_kbit_training
@@ -15,7 +14,8 @@ class ScriptArguments:
 
 def training_function(script_args, training_args):
     model = AutoModelForCausalLM.from_pretrained(
-        script_args.model_id, use_cache=False if training_args.gradient_checkpointing else True
+        script_args.model_id,
+        use_cache=False if training_args.gradient_checkpointing else True,
     )
     if training_args.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
