@@ -4,6 +4,7 @@ from a job to a better one by one change after the other: soon done, and nothing
 from bisect import insort
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import chain
 from math import inf
 from typing import Final
 
@@ -192,28 +193,29 @@ class BestFound:
         """Whether it fits; what only a simulation can say waits for `settle`."""
         if found.step_time_seconds > self.first:
             return self._take(found)
-        may_fit = self._may_fit(found)
+        may_fit = not self.fits or self._may_fit(found)
         if may_fit and found.fit_probability >= self._likely:
             return self._take(self._simulated(found))
         if may_fit:
             heappush(self._unclear, (found.step_time_seconds, self.evaluated, found))
-        elif not self.fits:
-            self._take(found)
         if len(self._unclear) % _SETTLED_AT == _SETTLED_AT - 1:
             self.settle(_SETTLED)
         return False
 
     def settle(self, most: float = inf) -> None:
-        """Simulate what waits and may be the first, the fastest first, until one fits; of a few,
-        `most`, those that are as likely as not to fit."""
+        """Simulate what waits and may be the first, the fastest first, until one fits or the effort
+        is made twice; of a few, `most`, those that are as likely as not to fit. Nothing is said to
+        fit by an estimate alone."""
         later = []
         while self._unclear and self._unclear[0][0] < self.first and most > 0:
             one = heappop(self._unclear)
             if most < inf and one[2].fit_probability < _EVEN:
                 later.append(one)
-            elif self._may_fit(one[2]):
+            elif not self.fits or self._may_fit(one[2]):
                 self._take(self._simulated(one[2]))
                 most -= 1
+            if self.effort > 2 * self.most:
+                break
         for one in later:
             heappush(self._unclear, one)
 
@@ -382,11 +384,11 @@ class Climb:
         """All neighbours of jobs; those that may be the first are looked at, the one with the least
         bound first."""
         found, near = self._found, dict[Job, Evaluator]()
-        for job in jobs:
-            for neighbour in neighbours(job):
-                if found.effort < found.most and self._is_open(neighbour.job):
-                    found.effort += _EFFORT_OF_A_JOB
-                    near.setdefault(neighbour.job, Evaluator(neighbour.job, self._calibration))
+        for neighbour in chain.from_iterable(map(neighbours, jobs)):
+            job = neighbour.job
+            if found.effort < found.most and job not in near and self._is_open(job):
+                found.effort += _EFFORT_OF_A_JOB
+                near[job] = Evaluator(job, self._calibration)
         for evaluator in sorted(near.values(), key=lambda one: one.at_least_seconds):
             if evaluator.at_least_seconds < found.first and found.effort < found.most:
                 found.look_at(evaluator)

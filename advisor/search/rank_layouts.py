@@ -92,10 +92,6 @@ def rank_layouts(
     )
 
 
-_NEAR_BEST: Final = 0.01
-"""Share of a step that the usual answer's layout may be slower than the best of all (a judgement:
-less than what two runs differ by)."""
-
 _USUAL_EFFORT: Final = 30_000.0
 """Of the search for the usual answer's layout, some seconds of one core (see BestFound)."""
 
@@ -178,7 +174,7 @@ def rank_best_layout(
     asked: tuple[Setting, ...],
 ) -> Answer:
     """The layout on which the best setting of a search runs."""
-    search = Search(resolution, calibration, asked, within=-_NEAR_BEST, most=_USUAL_EFFORT)
+    search = Search(resolution, calibration, asked, most=_USUAL_EFFORT)
     try:
         searched = _some_found(search, (), asked)
     except UserError:

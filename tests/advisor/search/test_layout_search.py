@@ -111,7 +111,6 @@ def test_what_fits_nowhere_is_an_answer_and_no_interruption() -> None:
     assert answer.candidates
 
 
-@pytest.mark.xfail(reason="issue 29 is open: a remedy needs less than the search's first row")
 def test_where_nothing_fits_the_first_row_is_the_nearest_of_all() -> None:
     answer = advise(Request(model="llama3_70b", gpus="7xH100", search=SearchScope.LAYOUT))
     assert not answer.fits
