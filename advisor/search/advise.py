@@ -35,14 +35,11 @@ def advise(request: Request, watch: "Watch | None" = None) -> Answer:
     if not (request.quick or request.search is not None or advice.stopped):
         from advisor.search.fastest_found import with_fastest_found
 
-        advice = with_fastest_found(advice, resolution, calibration, request)
+        advice = with_fastest_found(advice, resolution, calibration, _asked(request, resolution))
     if not (advice.fits or advice.fastest_found or request.quick or advice.searched):
         from advisor.search.rank_layouts import with_another_job
 
-        parse = parts_of(resolution.config.framework).settings.parse
-        advice = with_another_job(
-            advice, resolution, calibration, tuple(map(parse, request.recompute))
-        )
+        advice = with_another_job(advice, resolution, calibration, _asked(request, resolution))
     advice = with_measurements_and_ties(advice, calibration, request)
     if request.search is SearchScope.LAYOUT and advice.usual is not None:
         from advisor.request.differences import beside_degrees
@@ -64,6 +61,12 @@ def _calibration(request: Request, resolution: Resolution) -> Calibration:
     return calibration_from(request.calibration, shipped, resolution.gpu, request.config_dir)
 
 
+def _asked(request: Request, resolution: Resolution) -> tuple[Setting, ...]:
+    """The settings that --recompute names, each once."""
+    parse = parts_of(resolution.config.framework).settings.parse
+    return tuple(dict.fromkeys(map(parse, request.recompute)))
+
+
 def _advise(
     request: Request,
     resolution: Resolution,
@@ -72,8 +75,7 @@ def _advise(
 ) -> Answer:
     if request.search is SearchScope.OPTIMUM:
         return _with_optimum(request, resolution, calibration)
-    parse = parts_of(resolution.config.framework).settings.parse
-    asked = tuple(dict.fromkeys(map(parse, request.recompute)))
+    asked = _asked(request, resolution)
     if request.search is SearchScope.LAYOUT:
         from advisor.search.rank_layouts import rank_layouts
 

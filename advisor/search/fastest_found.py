@@ -8,10 +8,9 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, FastestFound, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
+from advisor.plan.recompute_plan import Setting
 from advisor.request.origin import changes
-from advisor.request.request import Request
 from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import notes_on
 from advisor.search.changed_options import with_fewest_changes
@@ -27,18 +26,15 @@ EFFORT: Final = 8_000.0
 
 
 def with_fastest_found(
-    answer: Answer, resolution: Resolution, calibration: Calibration, request: Request
+    answer: Answer, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
 ) -> Answer:
     """`answer` with the fastest that is found near its job, where that is worth another job; and
     with how far was searched. What was given stays; only settings that were asked for are tried.
-
     Nothing is looked for where measured runs move single settings.
     """
     if not answer.candidates or type(calibration) is not Calibration:
         return answer
-    parse = parts_of(resolution.config.framework).settings.parse
     try:
-        asked = tuple(map(parse, request.recompute))
         search = Search(resolution, calibration, asked, options=True, most=EFFORT)
         searched = search.run((answer.candidates[0].evaluation.job,))
     except UserError:
@@ -67,7 +63,7 @@ def _found(answer: Answer, searched: Searched, resolution: Resolution) -> Fastes
         changes=changes(best.job, answer.job),
         gain=gain,
         rests_on=rests_on,
-        without=_without(answer, searched) if rests_on else None,
+        without=_without(answer, searched, usual) if rests_on else None,
     )
 
 
@@ -77,11 +73,15 @@ def _new_gains(row: Evaluation, answer: Answer) -> list[Gain]:
     return [gain for gain in gains(row.job) if gain.name not in own]
 
 
-def _without(answer: Answer, searched: Searched) -> RankedEvaluation | None:
-    """The best that fits and rests on no such gain."""
+def _without(
+    answer: Answer, searched: Searched, usual: Evaluation | None
+) -> RankedEvaluation | None:
+    """The best that fits and rests on no such gain, where it is faster than the `usual` row."""
     plain = (row for row in searched.evaluations if row.fits and not _new_gains(row, answer))
     best = min(plain, key=order, default=None)
-    return _first(best) if best is not None else None
+    if best is None or (usual and best.step_time_seconds >= usual.step_time_seconds):
+        return None
+    return _first(best)
 
 
 def _first(best: Evaluation) -> RankedEvaluation:
