@@ -58,7 +58,7 @@ def num_elements(weights: tuple[Weight, ...]) -> int:
 def layer_elements(shape: RankShape, kind: LayerKind = DENSE) -> int:
     """Parameters of one transformer layer on one rank, routed experts included: those that TP, ETP
     and EP leave it. Data-parallel ranks hold the same ones."""
-    return sum(number for number, _ in _elements(_with_one_token(shape), kind))
+    return sum(number for number, _ in _elements(with_one_token(shape), kind))
 
 
 @lru_cache(maxsize=4096)
@@ -71,7 +71,7 @@ def _elements(shape: RankShape, kind: LayerKind) -> tuple[tuple[int, bool], ...]
     )
 
 
-def _with_one_token(shape: RankShape) -> RankShape:
+def with_one_token(shape: RankShape) -> RankShape:
     """A shape with the same weights: shapes that differ in activations alone share what is known of
     it."""
     return replace(
@@ -99,7 +99,7 @@ def _expert_elements(shape: RankShape, kind: LayerKind) -> int:
     """Parameters of the routed experts of one layer on one rank."""
     if kind.feed_forward is not FeedForward.MOE:
         return 0
-    return sum(number for number, expert in _elements(_with_one_token(shape), kind) if expert)
+    return sum(number for number, expert in _elements(with_one_token(shape), kind) if expert)
 
 
 @lru_cache(maxsize=8192)
@@ -128,8 +128,9 @@ def _end_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[Weig
 def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple[Weight, int]]:
     """The parameters that stage_elements counts, each with the number of layers that have it."""
     kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
+    one = with_one_token(shape)
     for kind, number in kinds.items():
-        for operator in transformer_layer(shape, kind):
+        for operator in transformer_layer(one, kind):
             yield from ((weight, number) for weight in operator.weights)
     yield from ((weight, 1) for weight in _end_weights(shape, chunks))
 

@@ -100,6 +100,15 @@ def experiments_on(wanted: Wanted) -> Iterator[Experiment]:
                 yield preset
 
 
+def layouts_elsewhere(wanted: Wanted) -> Iterator[tuple[ParallelLayout, int]]:
+    """Layout and micro batch of every recipe of the model, for whatever GPUs and precision, whose
+    replicas fill these."""
+    for recipe in load_recipes(wanted.model, wanted.config_dir):
+        if recipe.runs_on(wanted.num_gpus):
+            preset = _on_these_gpus(recipe, wanted)
+            yield preset.layout, preset.config.micro_batch_size
+
+
 def nearest_recipe(wanted: Wanted) -> Recipe | None:
     """The recipe for the same GPUs in the nearest number, whether it runs on these or not."""
     return min(_rows_on(wanted), key=lambda recipe: _nearness(recipe, wanted), default=None)

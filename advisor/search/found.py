@@ -4,7 +4,7 @@ from a job to a better one by one change after the other: soon done, and nothing
 from bisect import insort
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import Final
 
@@ -269,14 +269,15 @@ class BestFound:
         return self._fits(found)
 
     def least_peak(self, evaluator: Evaluator) -> int:
-        """Bytes of the job's slowest settings, which keep least, as a rule."""
+        """Bytes of the job's slowest settings."""
+        peaks = [found.peak_reserved_bytes for found in self._slowest(evaluator)]
+        return min(peaks, default=_NO_PEAK)
+
+    def _slowest(self, evaluator: Evaluator) -> list[Evaluation]:
+        """The job's slowest settings, which keep least, as a rule."""
         slowest = reversed(self._timed(evaluator))
         legal = (one for one in slowest if is_legal(one.setting, evaluator.job))
-        peaks = [
-            evaluator.evaluate_timed(one).peak_reserved_bytes
-            for one, _ in zip(legal, range(_SLOWEST), strict=False)
-        ]
-        return min(peaks, default=_NO_PEAK)
+        return [evaluator.evaluate_timed(one) for one in islice(legal, _SLOWEST)]
 
     def look_at_the_smallest(self, others: list[tuple[int, Job]]) -> None:
         """Where nothing fits: the jobs that hold least before any activation, `others` among them,
@@ -286,17 +287,13 @@ class BestFound:
         for held, job in smallest[:_NEAREST]:
             if held > least or self.effort > most:
                 break
-            evaluator = Evaluator(job, self._calibration)
-            for one in self._timed(evaluator):
-                if is_legal(one.setting, job):
-                    self.effort += _EFFORT_OF_MEMORY
-                    found = evaluator.evaluate_timed(one)
-                    self._take(found)
-                    least = min(least, found.peak_reserved_bytes)
+            for found in self._slowest(Evaluator(job, self._calibration)):
+                self._take(found)
+                least = min(least, found.peak_reserved_bytes)
 
 
 _SLOWEST: Final = 2
-"""Settings of which the smallest is that of a job, as a rule."""
+"""Settings of a job of which one is its smallest, as a rule."""
 _DISTINCT: Final = (
     *HOLDING,
     "virtual_pipeline_model_parallel_size",

@@ -5,7 +5,7 @@ in pipeline, sharding and micro batch, so that what bounds a group bounds all of
 Jobs that every search looks at come from the usual answer and from recipes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CpCommType
 from advisor.plan.split import split_evenly, virtual_degrees
 from advisor.request.layout_fields import SEARCHED
-from advisor.request.recipe_choice import experiments_on
+from advisor.request.recipe_choice import experiments_on, layouts_elsewhere
 from advisor.request.resolve import Resolution
 
 T = TypeVar("T")
@@ -218,17 +218,31 @@ def _jobs(resolution: Resolution) -> Iterator[Job]:
     if resolution.layout is not None and not resolution.open_degrees:
         with suppress(UserError):
             yield resolution.job(resolution.layout)
+    if resolution.wanted is not None and runs_recipes(resolution.config.framework):
+        recipes = experiments_on(resolution.wanted)
+        pairs = ((one.layout, one.config.micro_batch_size) for one in recipes)
+        yield from _with_layouts(resolution, pairs)
+
+
+def seeds(resolution: Resolution) -> tuple[Job, ...]:
+    """Legal jobs with the layouts of recipes for whatever GPUs, from which a search may start."""
     if resolution.wanted is None or not runs_recipes(resolution.config.framework):
-        return
+        return ()
+    settings = parts_of(resolution.config.framework).settings
+    found = _with_layouts(resolution, layouts_elsewhere(resolution.wanted))
+    return tuple(job for job in dict.fromkeys(found) if not settings.check_job(job))
+
+
+def _with_layouts(
+    resolution: Resolution, pairs: Iterable[tuple[ParallelLayout, int]]
+) -> Iterator[Job]:
+    """Jobs of layouts with a micro batch each, as far as they have what is given."""
     given = resolution.layout_fields
-    for recipe in experiments_on(resolution.wanted):
-        layout = recipe.layout
+    for layout, micro_batch_size in pairs:
         if any(
             given.get(name, getattr(layout, name)) != getattr(layout, name) for name in SEARCHED
         ):
             continue
-        size = recipe.config.micro_batch_size if resolution.micro_batch_is_free else None
-        try:
+        size = micro_batch_size if resolution.micro_batch_is_free else None
+        with suppress(UserError):
             yield resolution.job(replace(layout, **given), size)
-        except UserError:
-            continue

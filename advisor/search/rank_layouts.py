@@ -22,7 +22,7 @@ from advisor.search.changed_options import CHOSEN, changed, with_fewest_changes
 from advisor.search.evaluate import Evaluator
 from advisor.search.found import Searched, search_near
 from advisor.search.layout_search import NEAR, Search, Watch
-from advisor.search.layouts import known_jobs
+from advisor.search.layouts import known_jobs, seeds
 from advisor.search.optimum.branches import FoundPoint, each_micro_batch, fastest_beyond_the_menu
 from advisor.search.rank_settings import find_remedies, other_job, rank_settings, refusal
 from advisor.search.ranking import first_simulated, order, rank
@@ -41,7 +41,9 @@ def rank_layouts(
     own = [row.evaluation for row in first_rows if row.evaluation.fits]
     jobs = (row.evaluation.job for row in first_rows)
     known = tuple(dict.fromkeys((*jobs, *known_jobs(resolution))))
-    search = Search(resolution, calibration, asked, within=NEAR, options=True, watch=watch)
+    search = Search(
+        resolution, calibration, asked, within=NEAR, options=True, most=_EFFORT, watch=watch
+    )
     searched = _some_found(search, known, asked)
     rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)] + own
     first = min(first_simulated(rows), key=order)
@@ -74,7 +76,7 @@ def rank_layouts(
     if stopped:
         said = "search stopped: the best rows so far"
     elif not searched.whole:
-        said = "layout search cut short: too many layouts did not fit"
+        said = "layout search ended early: not every layout is ruled out"
     return replace(
         answer_of(
             replace(resolution, assumptions=(*resolution.of_search, said)),
@@ -92,8 +94,12 @@ def rank_layouts(
     )
 
 
-_USUAL_EFFORT: Final = 30_000.0
-"""Of the search for the usual answer's layout, some seconds of one core (see BestFound)."""
+_EFFORT: Final = 60_000.0
+"""Of a search, about ten seconds of one core (see BestFound): what is left open then, the answer
+says."""
+
+_USUAL_EFFORT: Final = 12_000.0
+"""Of the search for the usual answer's layout, about a second of one core (see BestFound)."""
 
 SURE: Final = 0.95
 """Likelihood from which a row is sure to fit (a judgement: one job in twenty may fail)."""
@@ -176,7 +182,7 @@ def rank_best_layout(
     """The layout on which the best setting of a search runs."""
     search = Search(resolution, calibration, asked, most=_USUAL_EFFORT)
     try:
-        searched = _some_found(search, (), asked)
+        searched = _some_found(search, seeds(resolution), asked)
     except UserError:
         if resolution.layout is not None:
             resolution.job(resolution.layout)  # says more where what is given is illegal itself

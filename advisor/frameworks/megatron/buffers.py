@@ -13,6 +13,7 @@ from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, head_operators, transformer_layer
 from advisor.memory.resident import NamedBytes, cublas_workspaces
+from advisor.memory.static import with_one_token
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.models.options import AttentionBackend, PositionEmbedding, TokenDispatcher
 
@@ -110,10 +111,10 @@ def dummy_weight_gradients(shape: RankShape, chunks: Chunks) -> int:
     """
     if not shape.model.gradient_accumulation_fusion:
         return 0
-    kinds = dict.fromkeys(kind for chunk in chunks for kind in chunk.layers)
-    operators = [operator for kind in kinds for operator in transformer_layer(shape, kind)]
+    kinds, one = {kind for chunk in chunks for kind in chunk.layers}, with_one_token(shape)
+    operators = [operator for kind in kinds for operator in transformer_layer(one, kind)]
     if any(chunk.head for chunk in chunks):
-        operators += head_operators(shape)
+        operators += head_operators(one)
     shapes = {w.shape for o in operators for w in o.weights if w.in_linear}
     return sum(rows * columns for rows, columns in shapes) * shape.dtype.itemsize
 
