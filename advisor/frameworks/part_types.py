@@ -81,13 +81,14 @@ class Effect(StrEnum):
 
     FREE: it never takes more time or memory. LAUNCHES: it takes less time where the GPU waits for
     its processor, and nowhere else. EXCHANGE: what ranks exchange takes other time. MEMORY: it
-    takes less memory, and no less time.
+    takes less memory, and no less time. SPEED: it takes back a change of the last kind.
     """
 
     FREE = "free"
     LAUNCHES = "launches"
     EXCHANGE = "exchange"
     MEMORY = "memory"
+    SPEED = "speed"
 
 
 class JobChange(Struct, frozen=True):

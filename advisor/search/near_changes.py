@@ -119,7 +119,13 @@ def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
             data_parallel_size=twice,
         )
         why = "less PP communication; layers are split over fewer stages"
-        yield f"PP {pp // 2} and DP {twice}", why, _on_chunks(job, fewer, 1)
+        fewer = _on_chunks(job, fewer, 1)
+        yield f"PP {pp // 2} and DP {twice}", why, fewer
+        ep = 2 * layout.expert_model_parallel_size
+        if job.model.num_moe_experts and job.model.num_moe_experts % ep == 0:
+            why = "fewer stages, whose layers have their experts on more GPUs"
+            spread = replace(fewer, expert_model_parallel_size=ep)
+            yield f"PP {pp // 2}, DP {twice} and EP {ep}", why, spread
 
 
 def _wider_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:

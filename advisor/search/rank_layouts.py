@@ -94,8 +94,8 @@ def rank_layouts(
     )
 
 
-_EFFORT: Final = 60_000.0
-"""Of a search, about ten seconds of one core (see BestFound): what is left open then, the answer
+_EFFORT: Final = 40_000.0
+"""Of a search, some seconds of one core (see BestFound): what is left open then, the answer
 says."""
 
 _USUAL_EFFORT: Final = 12_000.0

@@ -80,8 +80,16 @@ class _Jobs(supported_jobs.TorchJobs):
     """The host may hold optimizer and parameters."""
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """The optimizer on the host, and in stage 3 the parameters as well."""
+        """The optimizer on the host, and in stage 3 the parameters as well; or both on the GPU."""
         config, sharding = job.config, job.layout.data_parallel_sharding
+        if config.optimizer_cpu_offload:
+            near = replace(config, optimizer_cpu_offload=False, param_cpu_offload=False)
+            yield JobChange(
+                "job.optimizer_cpu_offload=false job.param_cpu_offload=false",
+                "optimizer states stay on the GPU, and its step runs there",
+                lambda: replace(job, config=near),
+                Effect.SPEED,
+            )
         if sharding is not DataParallelSharding.NONE and not config.optimizer_cpu_offload:
             yield JobChange(
                 "job.optimizer_cpu_offload=true",

@@ -141,3 +141,6 @@ def _optimizer(job: Job, *, bridge: bool) -> Iterator[JobChange]:
         why = "moves optimizer states and the optimizer step to the host"
         fields = {} if config.use_precision_aware_optimizer else aware
         yield _change(job, why, Effect.MEMORY, config={**fields, "optimizer_cpu_offload": True})
+    else:
+        why = "the optimizer's states stay on the GPU, and its step runs there"
+        yield _change(job, why, Effect.SPEED, config={"optimizer_cpu_offload": False})

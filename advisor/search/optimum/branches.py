@@ -12,7 +12,9 @@ best split itself, the allocator of its stages simulated where that is not clear
 from collections.abc import Collection, Iterable, Iterator
 from enum import IntEnum
 from functools import cached_property
+from itertools import islice
 from math import inf
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -114,10 +116,17 @@ class _Node(Struct, frozen=True, kw_only=True):
 
 class PointSearch:
     """The search itself. below: seconds of a point that is known to fit; nothing slower is looked
-    for."""
+    for. steps: after so many it ends."""
 
-    def __init__(self, branches: list[Branch], calibration: Calibration, below: float) -> None:
+    def __init__(
+        self,
+        branches: list[Branch],
+        calibration: Calibration,
+        below: float,
+        steps: int | None = None,
+    ) -> None:
         self._branches, self._calibration, self._below = branches, calibration, below
+        self._steps = steps
         self._evaluated, self._unsure = 0, inf
         self._waiting = BestFirst[_Node](lambda bound: bound < below)
         self._last: tuple[float, _Node] | None = None
@@ -138,7 +147,7 @@ class PointSearch:
             for group in branch.decisions.groups:
                 node = _Node(branch=branch, table=branch.table_of(group), group=group)
                 self._waiting.add(branch.bound(group, self._below), node)
-        for bound, node in self._waiting:
+        for bound, node in islice(self._waiting, self._steps):
             self._last = bound, node
             if node.split is None:
                 for seconds, child in self._children(node):
@@ -311,8 +320,8 @@ def each_micro_batch(job: Job, *, free: bool) -> Iterator[Job]:
 def fastest_beyond_the_menu(
     jobs: Iterable[Job], calibration: Calibration, below: float
 ) -> FoundPoint:
-    """The fastest that fits and takes less than `below` seconds; nothing where nothing does, or
-    where the menu is all. Jobs with as many layers in a chunk are looked at with the same settings.
+    """The fastest that fits and takes less than `below` seconds; nothing where nothing is soon
+    found, or where the menu is all. Jobs with as many layers in a chunk are looked at with the same settings.
     """
     branches: list[Branch] = []
     known: dict[int, Decisions | None] = {}
@@ -324,4 +333,8 @@ def fastest_beyond_the_menu(
         if decisions is not None:
             table = StageTable(job, calibration, StageSplits(job, moves=False))
             branches.append(Branch(table, table, decisions))
-    return PointSearch(branches, calibration, below).run()
+    return PointSearch(branches, calibration, below, _STEPS).run()
+
+
+_STEPS: Final = 500
+"""Of a search beyond the menu, some seconds."""
