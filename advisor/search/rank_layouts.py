@@ -44,30 +44,24 @@ def rank_layouts(
     search = Search(
         resolution, calibration, asked, within=NEAR, options=True, most=_EFFORT, watch=watch
     )
-    searched = _some_found(search, known, asked)
-    rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)] + own
-    first = min(first_simulated(rows), key=order)
-    stopped = searched.interrupted
-    if not asked and not stopped and type(calibration) is Calibration:
-        beyond = _beyond_the_menu(first, searched, resolution, calibration)
-        if beyond.evaluation is not None:
-            first = with_fewest_changes(beyond.evaluation, resolution)
-            rows.append(first)
-        stopped = beyond.stopped
-    if not asked and not stopped and first.fits and first.fit_probability < SURE:
-        surer = Search(
-            resolution, calibration, options=True, likely=SURE, most=_MOST_SURER, watch=watch
-        )
-        again = surer.run((first.job, *known))
-        sure = [row for row in again.evaluations if row.fit_probability >= SURE]
-        rows += sorted(sure, key=order)[:1]
-        stopped = again.interrupted
-    if not asked and not stopped:
-        rows += _solved([first, *own])
-    rows += _without_recompute(min(rows, key=order))
-    rows = list({(row.job, row.setting): row for row in rows}.values())
-    evaluations = first_simulated(rows)
-    candidates = rank(evaluations, notes_on(evaluations))
+    try:
+        searched = _some_found(search, known, asked)
+    except KeyboardInterrupt:
+        if usual is None or not own:
+            raise
+        return replace(usual, stopped=True)
+    rows, stopped = searched.first_rows(known) + own, searched.interrupted
+    try:
+        if not stopped:
+            _add_better(rows, searched, resolution, calibration, asked, known, watch)
+            if not asked:
+                rows += _solved([min(rows, key=order), *own])
+            rows += _without_recompute(min(rows, key=order))
+        rows = list({(row.job, row.setting): row for row in rows}.values())
+        rows = first_simulated(rows)
+    except KeyboardInterrupt:
+        stopped = True
+    candidates = rank(rows, notes_on(rows))
     first = candidates[0].evaluation
     note = searched.note(searched.evaluated)
     if first.step_time_seconds < searched.least_seconds:  # by settings beyond those of a search
@@ -85,7 +79,7 @@ def rank_layouts(
             candidates,
             parts_of(first.job.config.framework).settings.rejected(first.job),
             searched.evaluated,
-            () if first.fits else find_remedies(first, calibration, asked),
+            () if first.fits or stopped else find_remedies(first, calibration, asked),
         ),
         usual=_usual_job(resolution, first.job),
         search=note,
@@ -93,6 +87,36 @@ def rank_layouts(
         stopped=stopped,
     )
 
+
+def _add_better(
+    rows: list[Evaluation],
+    searched: Searched,
+    resolution: Resolution,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+    known: tuple[Job, ...],
+    watch: Watch | None,
+) -> None:
+    """The rows with fewest changes; then what is faster than the first of them by a setting beyond
+    the menu, and what is surer."""
+    rows[:] = [with_fewest_changes(row, resolution) for row in rows]
+    first = min(first_simulated(rows), key=order)
+    if not asked and type(calibration) is Calibration:
+        beyond = _beyond_the_menu(first, searched, resolution, calibration)
+        if beyond.evaluation is not None:
+            first = with_fewest_changes(beyond.evaluation, resolution)
+            rows.append(first)
+        if beyond.stopped:
+            raise KeyboardInterrupt
+    if not asked and first.fits and first.fit_probability < SURE:
+        surer = Search(
+            resolution, calibration, options=True, likely=SURE, most=_MOST_SURER, watch=watch
+        )
+        again = surer.run((first.job, *known))
+        sure = [row for row in again.evaluations if row.fit_probability >= SURE]
+        rows += sorted(sure, key=order)[:1]
+        if again.interrupted:
+            raise KeyboardInterrupt
 
 _EFFORT: Final = 40_000.0
 """Of a search, some seconds of one core (see BestFound): what is left open then, the answer

@@ -28,7 +28,9 @@ EIGHT_BITS = ("fp8_delayed", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
 @pytest.mark.parametrize("framework", ["megatron_lm", "torchtitan"])
 @pytest.mark.parametrize("gpus", UNCALIBRATED)
 def test_each_gives_an_answer_that_says_datasheet(gpus: str, framework: str) -> None:
-    advice = advisor.advise(model=UNCALIBRATED[gpus], gpus=gpus, framework=framework)
+    advice = advisor.advise(
+        model=UNCALIBRATED[gpus], gpus=gpus, framework=framework, quick=True
+    )
     assert advice.calibration.provenance == "datasheet"
     assert advice.calibration.summary.startswith("uncalibrated, step time ±")
     assert advice.fits
@@ -39,7 +41,7 @@ def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
     for precision in EIGHT_BITS:
         request = {"model": "qwen3_0.6b", "gpus": f"1x{gpu}", "precision": precision}
         if precision in RECIPES[gpu]:
-            assert advisor.advise(**request, recompute=["none"]).candidates
+            assert advisor.advise(**request, recompute=["none"], quick=True).candidates
             continue
         with pytest.raises(UserError, match=f"job.precision = {precision}: .*; use (bf16|fp8_cu)"):
             advisor.advise(**request)

@@ -62,6 +62,7 @@ def test_degrees_are_doubled_and_halved_against_data_parallelism() -> None:
         "TP 1 and DP 4": {"TP": 1, "DP": 4},
         "CP 1 and DP 4": {"CP": 1, "DP": 4},
         "PP 1 and DP 4": {"PP": 1, "VPP": 1, "DP": 4},
+        "PP 1, DP 4 and EP 4": {"PP": 1, "VPP": 1, "DP": 4, "EP": 4},
         "EP 4 instead of 2": {"EP": 4},
         "EP 8 instead of 2": {"EP": 8},
     }
@@ -75,6 +76,7 @@ def test_no_data_parallelism_is_given_up_where_there_is_none() -> None:
         "TP 1 and DP 2",
         "CP 1 and DP 2",
         "PP 2 and DP 2",
+        "PP 2, DP 2 and EP 4",
         "EP 4 instead of 2",
     }
     assert found["PP 2 and DP 2"] == {"PP": 2, "VPP": 1, "DP": 2}

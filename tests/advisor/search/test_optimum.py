@@ -20,7 +20,7 @@ SPLIT = "layout.pipeline_model_parallel_layout"
 
 
 def ask(search: SearchScope | None = SearchScope.OPTIMUM, **fields: Any) -> Answer:
-    return advise(Request(**{"model": "llama3_8b", "gpus": "8xH100", **fields}, search=search))
+    return advise(Request(**{"model": "llama3_8b", "gpus": "8xH100", **fields}, search=search, quick=search is None))
 
 
 PIPELINE: dict[str, Any] = {
