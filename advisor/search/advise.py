@@ -83,6 +83,8 @@ def _advise(
             usual = _advise(replace(request, search=None), resolution, calibration)
         except UserError:  # a search may choose what is refused
             usual = None
+        if usual is not None and usual.stopped:
+            return usual
         return rank_layouts(resolution, calibration, asked, watch, usual)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
