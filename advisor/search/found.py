@@ -2,9 +2,8 @@
 from a job to a better one by one change after the other: soon done, and nothing proven."""
 
 from bisect import insort
-from collections.abc import Sequence
 from heapq import heappop, heappush
-from itertools import chain, islice
+from itertools import islice
 from math import inf
 from typing import Final
 
@@ -371,26 +370,29 @@ class Climb:
         what two changes make of it: soon a step is known that most layouts cannot undercut."""
         found = self._found
         while (best := found.best) is not None and found.fits:
-            near = self._look_around([best.job])
-            if found.first >= best.step_time_seconds:
-                self._look_around(near)
+            known = {best.job}
+            for job in self._look_around(best.job, known):
+                if found.first < best.step_time_seconds or found.effort > found.most:
+                    break
+                self._look_around(job, known)
             if found.first >= best.step_time_seconds or found.effort > found.most:
                 return
 
-    def _look_around(self, jobs: Sequence[Job]) -> list[Job]:
-        """All neighbours of jobs; those that may be the first are looked at, the one with the least
-        bound first."""
-        found, near = self._found, dict[Job, Evaluator]()
-        for neighbour in chain.from_iterable(map(neighbours, jobs)):
-            job = neighbour.job
-            if found.effort < found.most and job not in near and self._is_open(job):
+    def _look_around(self, centre: Job, known: set[Job]) -> list[Job]:
+        """The neighbours of a job that are not `known`, the one with the least bound first; those
+        that may be the first are looked at."""
+        found, near = self._found, list[Evaluator]()
+        for job in (neighbour.job for neighbour in neighbours(centre)):
+            if found.effort < found.most and job not in known and self._is_open(job):
+                known.add(job)
                 found.effort += _EFFORT_OF_A_JOB
-                near[job] = Evaluator(job, self._calibration)
-        for evaluator in sorted(near.values(), key=lambda one: one.at_least_seconds):
+                near.append(Evaluator(job, self._calibration))
+        near.sort(key=lambda one: one.at_least_seconds)
+        for evaluator in near:
             if evaluator.at_least_seconds < found.first and found.effort < found.most:
                 found.look_at(evaluator)
         found.settle(_SETTLED)
-        return list(near)
+        return [evaluator.job for evaluator in near]
 
     def _refuses(self, job: Job) -> bool:
         return bool(self._settings.check_job(job))

@@ -161,7 +161,7 @@ class Search:
                     self._wait_for_dense(_Dense(root, group))
             if not found.fits:
                 climb.descend(known[0] if known else templates[0])
-            if len(self._waiting) > _MANY:
+            if len(self._waiting) > _MANY or self._most < inf:
                 climb.climb()
             whole = self._go()
             found.settle()
