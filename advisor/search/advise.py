@@ -77,14 +77,16 @@ def _advise(
         return _with_optimum(request, resolution, calibration)
     asked = _asked(request, resolution)
     if request.search is SearchScope.LAYOUT:
+        from advisor.search.fastest_found import with_fastest_found
         from advisor.search.rank_layouts import rank_layouts
 
         try:
             usual = _advise(replace(request, search=None), resolution, calibration)
         except UserError:  # a search may choose what is refused
-            usual = None
-        if usual is not None and usual.stopped:
+            return rank_layouts(resolution, calibration, asked, watch)
+        if usual.stopped:
             return usual
+        usual = with_fastest_found(usual, resolution, calibration, asked)
         return rank_layouts(resolution, calibration, asked, watch, usual)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:

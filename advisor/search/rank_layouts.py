@@ -36,10 +36,12 @@ def rank_layouts(
     usual: Answer | None = None,
 ) -> Answer:
     """The best setting of each layout, micro batch and choice of options, in one ranking, which the
-    first row of the `usual` answer is part of where it fits: a search never loses to it."""
+    first rows of the `usual` answer are part of where they fit: a search never loses to it."""
     first_rows = usual.candidates[:1] if usual else ()
+    if usual and usual.fastest_found:
+        first_rows = (usual.fastest_found.candidate, *first_rows)
     own = [row.evaluation for row in first_rows if row.evaluation.fits]
-    jobs = (row.evaluation.job for row in first_rows)
+    jobs = (row.evaluation.job for row in reversed(first_rows))
     known = tuple(dict.fromkeys((*jobs, *known_jobs(resolution))))
     search = Search(
         resolution, calibration, asked, within=NEAR, options=True, most=_EFFORT, watch=watch
@@ -118,7 +120,7 @@ def _add_better(
         if again.interrupted:
             raise KeyboardInterrupt
 
-_EFFORT: Final = 40_000.0
+_EFFORT: Final = 32_000.0
 """Of a search, some seconds of one core (see BestFound): what is left open then, the answer
 says."""
 
