@@ -210,8 +210,8 @@ class Search:
         self._too_large = TooLarge(self._roots, self._floors[0], budget)
 
     def _go(self) -> bool:
-        """Look at what may come among the rows, the least bound first; False where so much did not
-        fit that the rest was not looked at."""
+        """Look at what may come among the rows, the least bound first; False where it ends before
+        it is known that nothing beats the first."""
         found = self._found
         start = 0.0
         for steps, (bound, item) in enumerate(self._waiting):
@@ -219,7 +219,7 @@ class Search:
             hopeful, self._least = self._options and found.fits, bound
             found.effort += _EFFORT_OF_A_STEP
             if found.effort > self._most:
-                return False
+                return bound >= found.first
             if not hopeful and found.unfit > _MOST_UNFIT:
                 return False
             self._expand(bound, item)
