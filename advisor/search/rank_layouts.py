@@ -120,6 +120,7 @@ def _add_better(
         if again.interrupted:
             raise KeyboardInterrupt
 
+
 _EFFORT: Final = 32_000.0
 """Of a search, some seconds of one core (see BestFound): what is left open then, the answer
 says."""

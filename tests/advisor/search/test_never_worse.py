@@ -9,9 +9,10 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
+from advisor.search import rank_layouts
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
-from advisor.search.layouts import known_jobs
+from advisor.search.layouts import known_jobs, seeds
 from advisor.search.rank_layouts import SURE
 from tests.advisor.search.random_requests import random_requests
 
@@ -58,3 +59,20 @@ def never_worse(request: Request) -> bool:
 )
 def test_a_search_is_never_worse_than_the_usual_answer_or_a_recipe(request_: Request) -> None:
     assert never_worse(request_)
+
+
+def test_nor_than_what_is_found_near_the_usual_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However early it ends."""
+    monkeypatch.setattr(rank_layouts, "_EFFORT", 0.0)
+    request = Request(model="qwen3_next_80b_a3b", gpus="32xH100")
+    near = advise(request).fastest_found.candidate.evaluation
+    found = advise(replace(request, search=SearchScope.LAYOUT))
+    assert not found.search.whole
+    assert found.candidates[0].evaluation.step_time_seconds <= near.step_time_seconds
+
+
+def test_recipes_for_other_gpus_are_seeds_as_far_as_they_have_what_is_given() -> None:
+    request = Request(model="deepseek_v3", gpus="256xH800", expert_model_parallel_size=32)
+    jobs = seeds(resolve(request))
+    assert jobs
+    assert {job.layout.expert_model_parallel_size for job in jobs} == {32}
