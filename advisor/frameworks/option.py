@@ -223,8 +223,7 @@ class Option(Struct, frozen=True, kw_only=True):
     @property
     def nemo(self) -> str:
         """Path in a recipe of NeMo 2."""
-        usual = "model.config" if self.home == "model" else ""
-        return _path(self.emitted.nemo, usual, self.name)
+        return _path(self.emitted.nemo, "model.config" if self.home == "model" else "", self.name)
 
     @property
     def nemo_1(self) -> str:
@@ -236,9 +235,7 @@ class Option(Struct, frozen=True, kw_only=True):
 def _path(given: str | None, usual: str, name: str) -> str:
     """A path is given whole, or as the section that holds the name; the usual one by default."""
     section = usual if given is None else given
-    if not section or name == section.rpartition(".")[2]:
-        return section
-    return f"{section}.{name}"
+    return section if not section or name == section.rpartition(".")[2] else f"{section}.{name}"
 
 
 def dashed(name: str) -> str:

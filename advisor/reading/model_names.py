@@ -18,8 +18,7 @@ def named_model(texts: Iterable[str]) -> str:
     >>> named_model(["examples/pretrain_llama3_70b.py"])
     'llama3_70b'
     """
-    found = [name for text in texts for name in _in_text(text)]
-    return max(found, key=len, default="")
+    return max([name for text in texts for name in _in_text(text)], key=len, default="")
 
 
 def _in_text(text: str) -> list[str]:

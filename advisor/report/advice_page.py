@@ -116,8 +116,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     found = [(c, c.verification) for c in shown if c.verification is not None]
     if not found:
         return None
-    columns = [Column(title=title, left=title in _WORDS) for title in _VERIFIED]
-    rows = table(columns)
+    rows = table([Column(title=title, left=title in _WORDS) for title in _VERIFIED])
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
     by = parts_of(job.config.framework).harness.rehearsed_by(len(found))
@@ -185,9 +184,8 @@ def _notes(
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", note)
         for note, rows in rows_of.items()
     ]
-    estimated = any(candidate.evaluation.requests is None for candidate in shown)
     words = (
-        ("~", _ESTIMATED * estimated),
+        ("~", _ESTIMATED * any(candidate.evaluation.requests is None for candidate in shown)),
         ("all rows", f"with {shared}" * bool(shared)),
         ("overhead", overhead),
         ("hidden", folded),

@@ -24,8 +24,7 @@ def packed(
     line = ""
     for index, piece in enumerate(pieces):
         longer = f"{line}{glue}{piece}" if line else piece
-        room = width - (len(end) if index + 1 < len(pieces) else 0)
-        if line and len(longer) > room:
+        if line and len(longer) > width - (len(end) if index + 1 < len(pieces) else 0):
             lines.append(line + end)
             line = hanging + piece
         else:

@@ -203,8 +203,7 @@ class Ranking(Struct, frozen=True):
                 row.insert(1, cell)
         found = table(columns, gap=_GAP)
         for candidate, row in zip(self.shown, rows, strict=True):
-            below = self.below.get(candidate.rank)
-            found.add_row(*row, style=_style(candidate), below=below)
+            found.add_row(*row, style=_style(candidate), below=self.below.get(candidate.rank))
         return found
 
     def _rows(self, bar_cells: int) -> list[list[Block]]:

@@ -127,9 +127,8 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
     held = []
     for golden in goldens:
         theirs = golden.identity.full_gpus
-        same = gpus == theirs or "?" in gpus + theirs
         if golden.identity.holds_for(subject.workload) and (
-            same or golden.status is TrialStatus.OK
+            gpus == theirs or "?" in gpus + theirs or golden.status is TrialStatus.OK
         ):
             held.append(golden)
 

@@ -103,10 +103,9 @@ def furthest(new: metrics.Processes, golden: metrics.Processes) -> LossDeviation
 def _curve(processes: metrics.Processes) -> dict[int, float]:
     """Training step -> median loss over processes; NaN where one of them is."""
     series = (one[metrics.LOSS] for one in processes if metrics.LOSS in one)
-    found = grouped(pair for one in series for pair in one.values.items())
     return {
         step: median(values) if all(map(math.isfinite, values)) else math.nan
-        for step, values in found.items()
+        for step, values in grouped(pair for one in series for pair in one.values.items()).items()
     }
 
 

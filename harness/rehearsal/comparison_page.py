@@ -57,8 +57,7 @@ def pairs(
 ) -> Iterator[tuple[StagePeaks, StagePeaks]]:
     """Predicted and rehearsed peaks of the stages of a setting that have been rehearsed."""
     result = results.get(setting.trial.name)
-    prediction = setting.trial.prediction or Prediction()
-    predicted = {one.stage: one for one in prediction.stages}
+    predicted = {one.stage: one for one in (setting.trial.prediction or Prediction()).stages}
     for rehearsed in result.stages if result else ():
         if rehearsed.stage in predicted:
             yield predicted[rehearsed.stage], rehearsed

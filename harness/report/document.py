@@ -125,8 +125,7 @@ def escaped(text: str) -> str:
 
 def fenced(lines: Sequence[str]) -> str:
     """Lines as they are; the fence is longer than any run of backticks in them."""
-    runs = re.findall(r"`+", "\n".join(lines))
-    fence = "`" * max(3, *(len(run) + 1 for run in runs), 3)
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`+", "\n".join(lines))), 3)
     return "\n".join([f"{fence}text", *lines, fence])
 
 

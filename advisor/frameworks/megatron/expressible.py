@@ -73,9 +73,7 @@ def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
 def _with_fractions(sent: RecomputeSetting, layers: int) -> Setting | SettingGroup:
     """`sent` before its fractions: of those that take the same time the plain one comes first."""
     fractions = tuple(_fractions(sent, layers))
-    if not fractions:
-        return sent
-    return SettingGroup((sent, _halved(fractions)), fractions[0], sent)
+    return sent if not fractions else SettingGroup((sent, _halved(fractions)), fractions[0], sent)
 
 
 def _halved(settings: tuple[RecomputeSetting, ...]) -> Setting | SettingGroup:
@@ -115,8 +113,7 @@ def _fractions(sent: RecomputeSetting, layers: int) -> Iterator[RecomputeSetting
     that no rounding decides."""
     modules = len(sent.offload_modules)
     for number in range(1, layers):
-        fraction = round((number - 0.5 / modules) / layers, _DIGITS)
-        yield replace(sent, offload_fraction=fraction)
+        yield replace(sent, offload_fraction=round((number - 0.5 / modules) / layers, _DIGITS))
 
 
 _DIGITS: Final = 4

@@ -132,8 +132,7 @@ class Walk(Commands):
 
     def _case(self, node: "Node", state: State) -> list[State]:
         subject = node.child_by_field_name("value")
-        expander = Expander(self.source, state)
-        words = expander.expanded([subject]) if subject is not None else []
+        words = Expander(self.source, state).expanded([subject]) if subject is not None else []
         known = "".join(w.text for w in words) if all(w.certain for w in words) else None
         results: list[State] = []
         matched = False
@@ -165,8 +164,7 @@ class Walk(Commands):
             return way
         way.branch = (*way.branch, f"{self.source.text(subject)} is {' or '.join(texts)}")
         name = self.source.text(subject).strip('"').removeprefix("$").strip("{}").partition(":")[0]
-        literal = len(texts) == 1 and not set(texts[0]) & set("*?[$")
-        if name.isidentifier() and literal:
+        if name.isidentifier() and len(texts) == 1 and not set(texts[0]) & set("*?[$"):
             way.set(name, scalar(word(texts[0], self.source.place(patterns[0])).pieces))
         return way
 

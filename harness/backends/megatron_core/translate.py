@@ -41,7 +41,6 @@ def megatron_model(workload: Workload) -> ModelSpec:
         return _with_installed_kernels(model)
     unfused = model.attention_backend is options.AttentionBackend.UNFUSED
     te_loss = model.cross_entropy_fusion is options.CrossEntropyFusion.TE
-    flex = model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
     return replace(
         model,
         transformer_impl=options.TransformerImpl.LOCAL,
@@ -55,7 +54,7 @@ def megatron_model(workload: Workload) -> ModelSpec:
         if te_loss
         else model.cross_entropy_fusion,
         moe_token_dispatcher_type=options.TokenDispatcher.ALLTOALL
-        if flex
+        if model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
         else model.moe_token_dispatcher_type,
         moe_grouped_gemm=False,
         moe_permute_fusion=False,
