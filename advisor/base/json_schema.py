@@ -33,11 +33,10 @@ def json_schema(
 
 
 def _object(cls: type[Struct], definitions: dict[str, Any]) -> dict[str, Any]:
-    hints = field_types(cls)
     return {
         "type": "object",
         "description": " ".join(inspect.cleandoc(cls.__doc__ or "").split()),
-        "properties": {name: _schema(kind, definitions) for name, kind in hints.items()},
+        "properties": {name: _schema(kind, definitions) for name, kind in field_types(cls).items()},
         "required": [field.name for field in fields(cls) if field.required],
     }
 

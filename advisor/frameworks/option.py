@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.grouping import grouped
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -385,8 +386,4 @@ def names_by_field(
     options: Iterable[Option], name: Callable[[Option], str] = attrgetter("name")
 ) -> dict[str, list[str]]:
     """Names of options by the field of ours that they mean; those without a name are left out."""
-    found: dict[str, list[str]] = {}
-    for row in options:
-        if row.ours and (named := name(row)):
-            found.setdefault(row.ours, []).append(named)
-    return found
+    return grouped((row.ours, named) for row in options if row.ours and (named := name(row)))

@@ -382,9 +382,11 @@ def _checkpoint_passes(each: _Each, layers: Layers) -> tuple[list[_Named], list[
     enters: _Named = ((0, "input"), 0)
     leaves: list[_Named] = [((len(each), "input"), 0), ((len(each), "gradient"), 0)]
     held = leaves if layers.checkpoint is Checkpoint.REENTRANT else leaves[:1]
-    forward: list[_Named] = []
-    for index, operators in enumerate(each):
-        forward += _requests(index, liveness.events_without_grad(operators), operators)
+    forward = [
+        one
+        for index, operators in enumerate(each)
+        for one in _requests(index, liveness.events_without_grad(operators), operators)
+    ]
     if layers.input.offloaded:
         forward.append(enters)
     else:

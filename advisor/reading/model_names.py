@@ -28,11 +28,11 @@ def _in_text(text: str) -> list[str]:
         for family, size in _PROVIDER.findall(text)
     )
     plain += " " + re.sub(r"(?<=[a-z])_(?=\d)", "", plain)  # llama_2_7b is llama2_7b
-    found = []
-    for name, spelling in _names():
-        if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain):
-            found.append(name)
-    return found
+    return [
+        name
+        for name, spelling in _names()
+        if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain)
+    ]
 
 
 @cache

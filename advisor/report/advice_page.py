@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
+from advisor.base.grouping import grouped
 from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import parts_of
@@ -175,10 +176,8 @@ def _notes(
     """What is to be said of the fastest `found` and of the rows `noted`; what ~ means; what all
     rows change, over which row the overhead is, how many rows are folded or shown, and what is to
     be given with the degrees of a row."""
-    rows_of: dict[str, list[int]] = {}
-    for candidate in shown:
-        for note in candidate.notes if candidate.rank in noted else ():
-            rows_of.setdefault(note, []).append(candidate.rank)
+    speaking = (candidate for candidate in shown if candidate.rank in noted)
+    rows_of = grouped((note, candidate.rank) for candidate in speaking for note in candidate.notes)
     notes = [("found", note) for note in found]
     notes += [
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", note)

@@ -14,11 +14,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
+from advisor.base.grouping import grouped
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.time.gemm import matmul_seconds
 from advisor.time.machine import gemm_rates
-from harness.base.collections import grouped
 from harness.calibration.bench.cases import (
     ATTENTION,
     BANDWIDTH,

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.base.grouping import grouped
 from advisor.base.units import human_bytes, nearest_names
-from harness.base.collections import grouped
 from harness.judge import metrics
 from harness.judge.golden import Golden
 from harness.judge.identity import EnvironmentDifference

@@ -45,11 +45,13 @@ def _assumptions(plan: RunPlan) -> list[str]:
 
 def dry_page(plan: RunPlan) -> str:
     """What would be rehearsed, and what is predicted of it."""
-    lines = [f"{plan.experiment} (dry run); GiB allocated, as predicted", ""]
-    for setting in plan.settings:
-        for one in (setting.trial.prediction or Prediction()).stages:
-            lines.append(f"  {setting.spec}  stage {one.stage}  {gib(one.peak)}")
-    return on_screen(group(*lines, "", *_assumptions(plan)))
+    head = f"{plan.experiment} (dry run); GiB allocated, as predicted"
+    lines = (
+        f"  {setting.spec}  stage {one.stage}  {gib(one.peak)}"
+        for setting in plan.settings
+        for one in (setting.trial.prediction or Prediction()).stages
+    )
+    return on_screen(group(head, "", *lines, "", *_assumptions(plan)))
 
 
 def pairs(

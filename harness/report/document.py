@@ -192,13 +192,12 @@ def _table_block(found: Table) -> Block:
     """The first column has lines of its own on a narrow page, which then leaves the last ones
     out."""
     last = len(found.columns)
-    columns = (
+    rows = table(
         Column(
             title=title, left=n < found.left, wrap=True, above=n == 0, spare=last - n if n else 0
         )
         for n, title in enumerate(found.columns)
     )
-    rows = table(columns)
     for row in found.rows:
         rows.add_row(*map(_cell, row))
     return rows

@@ -298,12 +298,11 @@ def merge(ranks: Mapping[int, TrialResult]) -> TrialResult:
     loss of the last rank, which holds the last pipeline stage."""
     ordered = [ranks[rank] for rank in sorted(ranks)]
     worst = min(ordered, key=lambda result: _WORST_FIRST.index(result.status))
-    memory = tuple(peak for result in ordered for peak in result.memory)
     return replace(
         worst,
         wall_seconds=max(result.wall_seconds for result in ordered),
         times=_times([result.times for result in ordered if result.times is not None]),
-        memory=memory,
+        memory=tuple(peak for result in ordered for peak in result.memory),
         timeline=max(ordered, key=lambda result: most(result.memory, "allocated") or 0).timeline,
         flops=next((result.flops for result in ordered if result.flops is not None), None),
         loss=ordered[-1].loss,

@@ -23,7 +23,7 @@ from advisor.time.gemm import (
     weight_gradient_seconds,
 )
 from advisor.time.machine import gemm_rates
-from harness.base.collections import grouped
+from advisor.base.grouping import grouped
 from research.kernels.gemm_rows import GemmRow, measured_rows, published_rows
 from research.kernels.least_squares import Constant, Errors, Fit, splits
 

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.hardware.catalogue import load_gpu
-from harness.base.collections import grouped
+from advisor.base.grouping import grouped
 from research.rows.row import PUBLISHED
 
 TABLE: Final = PUBLISHED / "kernels" / "traffic.csv"

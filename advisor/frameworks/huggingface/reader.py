@@ -333,9 +333,9 @@ def _put_trainers_names(keys: Keys) -> None:
             keys.values[trainers] = keys.values[name]
     for (name, value), kernel in _KERNELS.items():
         if keys.has(name) and keys.get(name) == value:
-            _put(keys, "attn_implementation", str(kernel), name)
+            _put_meaning(keys, "attn_implementation", str(kernel), name)
     if keys.get("bf16") == "auto":
-        _put(keys, "bf16", True, "bf16")
+        _put_meaning(keys, "bf16", True, "bf16")
     of_factory = keys.has("finetuning_type") or keys.has("cutoff_len")
     if of_factory and not keys.has("finetuning_type"):
         keys.put("finetuning_type", "lora", keys.place, "finetuning_type by default")
@@ -345,5 +345,5 @@ def _put_trainers_names(keys: Keys) -> None:
         keys.put(CHECKPOINTING[1], stays, keys.where(off), f"no {off}" if stays else off)
 
 
-def _put(keys: Keys, trainers: str, value: Any, name: str) -> None:
+def _put_meaning(keys: Keys, trainers: str, value: Any, name: str) -> None:
     keys.values[trainers] = keys.means(name, value)

@@ -54,11 +54,13 @@ def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
     regions = _acting_regions(job.model, revision)
     layers = most_layers_of_chunk(job.model, job.layout) if _reads_fraction(revision) else 1
     for base in _selective(job.model):
-        parts: list[Setting | SettingGroup] = list(_legal((base,), job, revision))
-        for chosen in _offloads(job.model, regions):
-            for sent in _legal((replace(base, offload_modules=chosen),), job, revision):
-                parts.append(_with_fractions(sent, layers))
-        yield SettingGroup(tuple(parts), base, replace(base, offload_modules=regions))
+        sending = (
+            _with_fractions(sent, layers)
+            for chosen in _offloads(job.model, regions)
+            for sent in _legal((replace(base, offload_modules=chosen),), job, revision)
+        )
+        parts = (*_legal((base,), job, revision), *sending)
+        yield SettingGroup(parts, base, replace(base, offload_modules=regions))
     whole = tuple(
         replace(NONE, cpu_offloading_num_layers=number) for number in range(1, job.model.num_layers)
     )

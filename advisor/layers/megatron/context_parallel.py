@@ -269,11 +269,10 @@ def _exchange(sizes: _Sizes) -> _Run:
     there, back = (
         _send(CollectiveKind.ALL_TO_ALL, num_bytes) for num_bytes in (sizes.inputs, sizes.output)
     )
-    after = sizes.inputs + sizes.statistics + 4 * sizes.output
     return _Run(
         forward=(there, back),
         backward=(back, there),
-        forward_alive=max(sizes.sent_out, after),
+        forward_alive=max(sizes.sent_out, sizes.inputs + sizes.statistics + 4 * sizes.output),
         backward_alive=sizes.output + sizes.inputs + max(sizes.kernel, sizes.given_back),
         forward_traffic=4 * (sizes.inputs + sizes.output),
         backward_traffic=4 * (sizes.inputs + sizes.output),

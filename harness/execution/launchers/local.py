@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.base.collections import grouped
+from advisor.base.grouping import grouped
 from harness.execution.launchers.parent_death import TETHER
 from harness.trial.failures import Failure
 from harness.trial.files import Lock, holders
