@@ -57,6 +57,7 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
     """Plain JSON: see the functions below, and assets/data.js, which reads it."""
     pages = _Page(answer, grid, request, tuple(all_job_flags(grid.jobs[0][1][0])))
     jobs = [pages.job(job) for job, _ in grid.jobs]
+    rows = [row for number in range(len(jobs)) for row in pages.rows(number)]  # numbers settings
     return {
         "version": installed_version(),
         "command": request_line,
@@ -67,7 +68,7 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
         "frameworks": [label_of(name) for name in pages.frameworks],
         "jobs": columns(jobs),
         "settings": columns(pages.settings),
-        "rows": columns([row for number in range(len(jobs)) for row in pages.rows(number)]),
+        "rows": columns(rows),
         "pool": pages.pool.values,
         "toss": pages.toss(),
         "rejected": [
