@@ -15,8 +15,7 @@ _HIGHEST_PRICE: Final = 1e9
 def checked_price(value: float, name: str) -> float:
     """What an hour of one GPU costs, in whatever currency; UserError unless it is positive."""
     if not 0 < value <= _HIGHEST_PRICE:
-        relation = "must be above 0 and at most 10^9"
-        raise UserError(name, value, relation, "write e.g. 2.5")
+        raise UserError(name, value, "must be above 0 and at most 10^9", "write e.g. 2.5")
     return value
 
 

@@ -148,8 +148,7 @@ def read_csv(path: Path) -> tuple[tuple[str, ...], tuple[dict[str, str], ...]]:
             rows.append(row)
         return tuple(reader.fieldnames or ()), tuple(rows)
     except csv.Error as error:
-        reason = f"line {reader.line_num}: {error}"
-        raise _not_valid("CSV", path, reason) from None
+        raise _not_valid("CSV", path, f"line {reader.line_num}: {error}") from None
 
 
 _BETWEEN_KEYS: Final = r"[=\n{},\[\]]"

@@ -33,13 +33,11 @@ def json_schema(
 
 
 def _object(cls: type[Struct], definitions: dict[str, Any]) -> dict[str, Any]:
-    hints = field_types(cls)
-    required = [field.name for field in fields(cls) if field.required]
     return {
         "type": "object",
         "description": " ".join(inspect.cleandoc(cls.__doc__ or "").split()),
-        "properties": {name: _schema(kind, definitions) for name, kind in hints.items()},
-        "required": required,
+        "properties": {name: _schema(kind, definitions) for name, kind in field_types(cls).items()},
+        "required": [field.name for field in fields(cls) if field.required],
     }
 
 

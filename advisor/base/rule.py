@@ -207,6 +207,5 @@ def refuse(rules: Iterable[Rule[P]], *subject: P.args, **named: P.kwargs) -> Non
     """UserError of the first of `rules` that applies, with the value of its field."""
     for rule in rules:
         for match in rule.matches(*subject, **named):
-            values = dict(zip(rule.names, subject, strict=False))
-            value = rule.stands_in(rule.field, values)
+            value = rule.stands_in(rule.field, dict(zip(rule.names, subject, strict=False)))
             raise UserError(rule.field, value, match.reason, match.fix)

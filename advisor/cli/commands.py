@@ -200,8 +200,7 @@ def _is_not_the_preset(advice: "Answer", options: RankingOptions) -> bool:
     from advisor.api.keywords import SHORT as SHAPING
 
     request = options.request
-    reshaping = (*SHAPING.values(), *_BATCH, "search")
-    given = (getattr(request, name) is not None for name in reshaping)
+    given = (getattr(request, name) is not None for name in (*SHAPING.values(), *_BATCH, "search"))
     asked = request.overrides or any(given)
     published = any(text.startswith("preset ") for text in advice.assumptions)
     published &= not any(text.startswith(_NOT_ITS_OWN) for text in advice.assumptions)

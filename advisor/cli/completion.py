@@ -34,8 +34,7 @@ def complete(program: str, commands: Mapping[str, CommandHelp], words: Mapping[s
     a word that has no Words is a path."""
     argcomplete: Any = require("argcomplete", f"{program} completion", "harness")
     typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split()
-    names = (name for name in (" ".join(typed[1:3]), *typed[1:2]) if name in commands)
-    name = next(names, "")
+    name = next((name for name in (" ".join(typed[1:3]), *typed[1:2]) if name in commands), "")
     parser = ArgumentParser(prog=program, argument_default=SUPPRESS)
     os.environ["_ARGCOMPLETE"] = str(1 + len(name.split()))  # its words are the program's name
     for flag in commands[name].flags:

@@ -161,8 +161,7 @@ def _keys(arguments: Sequence[str]) -> Outcome:
     from advisor.report.rules_page import keys_page
 
     wanted = parse_rules(arguments, "keys")
-    options = parts_of(wanted.framework or "").spelling.option_names()
-    return _shown(keys_page(options, wanted.word))
+    return _shown(keys_page(parts_of(wanted.framework or "").spelling.option_names(), wanted.word))
 
 
 def _table(

@@ -57,8 +57,7 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
         literal = _PLACEHOLDER.split(self.text, maxsplit=1)[0]
         if literal:
             return literal[:_ANCHOR_LENGTH].rstrip()
-        rest = _PLACEHOLDER.sub("", self.text, count=1)
-        return rest[:_ANCHOR_LENGTH].strip()
+        return _PLACEHOLDER.sub("", self.text, count=1)[:_ANCHOR_LENGTH].strip()
 
     @property
     def specificity(self) -> int:
@@ -194,8 +193,7 @@ def load_catalog(directory: Path | None = None) -> Catalog:
     """All files of a directory; UserError, KeyError, TypeError or ValueError on a broken one."""
     failures: list[Failure] = []
     symptoms: list[Symptom] = []
-    folder = directory or packaged_configs() / "failures"
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    for path in sorted((directory or packaged_configs() / "failures").glob(f"*{SUFFIX}")):
         document: dict[str, Any] = load_yaml(path).values
         failures += [_failure(entry) for entry in document.get("failures", ())]
         symptoms += [Symptom(**_typed(entry)) for entry in document.get("symptoms", ())]

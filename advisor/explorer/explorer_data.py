@@ -57,7 +57,7 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
     """Plain JSON: see the functions below, and assets/data.js, which reads it."""
     pages = _Page(answer, grid, request, tuple(all_job_flags(grid.jobs[0][1][0])))
     jobs = [pages.job(job) for job, _ in grid.jobs]
-    rows = [row for number in range(len(jobs)) for row in pages.rows(number)]
+    rows = [row for number in range(len(jobs)) for row in pages.rows(number)]  # numbers settings
     return {
         "version": installed_version(),
         "command": request_line,
@@ -178,8 +178,7 @@ class _Page(Struct, frozen=True):
             return None
         numbers = {job: number for number, (job, _) in enumerate(self.grid.jobs)}
         rows = [self.answer.candidates[rank - 1].evaluation for rank in toss.ranks]
-        pairs = [[numbers[row.job], row.setting.spec] for row in rows]
-        return {"rows": pairs, "why": toss.why}
+        return {"rows": [[numbers[row.job], row.setting.spec] for row in rows], "why": toss.why}
 
     def setting(self, setting: Setting) -> int:
         """Its number."""

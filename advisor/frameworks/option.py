@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.grouping import grouped
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -223,8 +224,7 @@ class Option(Struct, frozen=True, kw_only=True):
     @property
     def nemo(self) -> str:
         """Path in a recipe of NeMo 2."""
-        usual = "model.config" if self.home == "model" else ""
-        return _path(self.emitted.nemo, usual, self.name)
+        return _path(self.emitted.nemo, "model.config" if self.home == "model" else "", self.name)
 
     @property
     def nemo_1(self) -> str:
@@ -236,9 +236,7 @@ class Option(Struct, frozen=True, kw_only=True):
 def _path(given: str | None, usual: str, name: str) -> str:
     """A path is given whole, or as the section that holds the name; the usual one by default."""
     section = usual if given is None else given
-    if not section or name == section.rpartition(".")[2]:
-        return section
-    return f"{section}.{name}"
+    return section if not section or name == section.rpartition(".")[2] else f"{section}.{name}"
 
 
 def dashed(name: str) -> str:
@@ -388,8 +386,4 @@ def names_by_field(
     options: Iterable[Option], name: Callable[[Option], str] = attrgetter("name")
 ) -> dict[str, list[str]]:
     """Names of options by the field of ours that they mean; those without a name are left out."""
-    found: dict[str, list[str]] = {}
-    for row in options:
-        if row.ours and (named := name(row)):
-            found.setdefault(row.ours, []).append(named)
-    return found
+    return grouped((row.ours, named) for row in options if row.ours and (named := name(row)))

@@ -143,10 +143,11 @@ class SettingGroup(Struct, frozen=True, dict=True):
     @cached_property
     def settings(self) -> tuple[Setting, ...]:
         """All of them."""
-        found: list[Setting] = []
-        for member in self.members:
-            found += member.settings if isinstance(member, SettingGroup) else (member,)
-        return tuple(found)
+        return tuple(
+            setting
+            for member in self.members
+            for setting in (member.settings if isinstance(member, SettingGroup) else (member,))
+        )
 
 
 class Decisions(Struct, frozen=True, kw_only=True):

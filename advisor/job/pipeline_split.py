@@ -130,8 +130,7 @@ def _pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
         layers = model.layer_kinds[offset : offset + count]
         offset += count
         if model.mtp_num_layers is not None:
-            ends = count and offset == model.num_layers
-            layers += _AFTER_LAST_LAYER if ends else ()
+            layers += _AFTER_LAST_LAYER if count and offset == model.num_layers else ()
             # one layer a depth, of the kind of the decoder's last layer
             depth = model.layer_kinds[-1]._replace(role=Role.MULTI_TOKEN_PREDICTION)
             layers += (depth,) * model.mtp_num_layers if index == mtp_chunk else ()
@@ -153,8 +152,7 @@ def _chunk_of_mtp(layout: ParallelLayout, chunks: int) -> int:
 
 def most_layers_of_chunk(model: ModelSpec, layout: ParallelLayout) -> int:
     """Layers of the largest chunk: beyond it, recompute_num_layers changes nothing."""
-    stages = pipeline_stages(model, layout)
-    return max(chunk.num_layers for chunks in stages for chunk in chunks)
+    return max(chunk.num_layers for chunks in pipeline_stages(model, layout) for chunk in chunks)
 
 
 def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
@@ -165,8 +163,7 @@ def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     if pattern is not None:
         # its | alone make virtual stages and layouts (0.19.0 training/arguments.py)
         relation = "cannot be combined with hybrid_layer_pattern"
-        instead = "write | in the pattern where a stage ends"
-        _refuse_given(layout, _NOT_OF_HYBRID, relation, instead)
+        _refuse_given(layout, _NOT_OF_HYBRID, relation, "write | in the pattern where a stage ends")
     if layout.pipeline_model_parallel_layout:
         return _from_text(model, layout)
     if _counted(layout):  # Megatron takes one way of splitting (transformer_config.py)
@@ -360,8 +357,7 @@ def _check_mtp(model: ModelSpec, layout: ParallelLayout, chunks: list[str]) -> N
     if first is None:
         return
     early = first < len(chunks) - layout.pipeline_model_parallel_size
-    apart = chunks[first].count("m") != wanted or "t" in flat[flat.index("m") :]
-    if early or apart:
+    if early or chunks[first].count("m") != wanted or "t" in flat[flat.index("m") :]:
         relation = (
             "must have all MTP layers (m) in one chunk of the last virtual stage, after the last t"
         )

@@ -146,9 +146,7 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def weight_gradient_bytes(self, elements: int) -> int:
         """A weight gradient's own tensor: none where the GEMM adds to main_grad itself."""
-        if self.model.gradient_accumulation_fusion:
-            return 0
-        return elements * self.dtype.itemsize
+        return 0 if self.model.gradient_accumulation_fusion else elements * self.dtype.itemsize
 
     def main_grad_traffic(self, elements: int) -> int:
         """Bytes that are moved when such a tensor is added to its main_grad: it is read, the other

@@ -12,8 +12,7 @@ __all__ = ["LAYER_INPUT", "embedding_operators", "head_operators", "transformer_
 
 def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one layer."""
-    operators = family_of(shape.model).layer(_whole(shape), kind)
-    return _sided(shape, operators)
+    return _sided(shape, family_of(shape.model).layer(_whole(shape), kind))
 
 
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:

@@ -45,9 +45,7 @@ class Applied(Struct, frozen=True):
     @property
     def least_factor(self) -> float:
         """What `step` multiplies no time with less than."""
-        if self.times is None:
-            return 1.0
-        return self.times.least_factor / exp(self.learned.common)
+        return 1.0 if self.times is None else self.times.least_factor / exp(self.learned.common)
 
     @property
     def common_factor(self) -> float:
@@ -59,11 +57,10 @@ class Applied(Struct, frozen=True):
         if self.kind is None:
             return reserved
         memory, width = self.kind.memory, self.kind.memory.width
-        context = sum(term.num_bytes for term in reserved.fixed)
         parts = (
             (memory.allocated(fixed, reserved.allocated), width.allocated, reserved.allocated),
             (memory.unused, width.unused, reserved.allocated),
-            (memory.outside, width.outside, context),
+            (memory.outside, width.outside, sum(term.num_bytes for term in reserved.fixed)),
         )
         # a term's width becomes that of its shift
         changes = ((shift.sigma**2 - width**2) * of**2 for shift, width, of in parts)

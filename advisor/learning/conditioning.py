@@ -23,8 +23,7 @@ class Posterior(Struct, frozen=True):
         """Mean and variance of the sum of the unknowns, weighed by `design`."""
         mean = sum(map(mul, design, self.mean))
         rows = zip(design, self.covariance, strict=True)
-        spread = sum(x * sum(map(mul, row, design)) for x, row in rows)
-        return mean, max(0.0, spread)
+        return mean, max(0.0, sum(x * sum(map(mul, row, design)) for x, row in rows))
 
     def sigma(self, number: int) -> float:
         """Standard deviation of one unknown."""

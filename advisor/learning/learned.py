@@ -53,9 +53,7 @@ class Interval(Struct, frozen=True):
         return self.least <= size <= self.most
 
     def __str__(self) -> str:
-        if self.least == self.most:
-            return f"{self.least:,}"
-        return f"{self.least:,} to {self.most:,}"
+        return f"{self.least:,}" if self.least == self.most else f"{self.least:,} to {self.most:,}"
 
 
 class MeasuredRange(Struct, frozen=True):

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import TimeBreakdown
+from advisor.base.grouping import grouped
 from advisor.job.job import Job
 from advisor.learning.conditioning import Information, Posterior, prior, scatter
 from advisor.plan.recompute_plan import Setting
@@ -148,11 +149,8 @@ class TimeResidual(Struct, frozen=True, kw_only=True, dict=True):
         return frozenset().union(*(row.words for row in self.rows))
 
     @cached_property
-    def _by_job(self) -> dict[Job, tuple[TimeRow, ...]]:
-        found: dict[Job, tuple[TimeRow, ...]] = {}
-        for row in self.rows:
-            found[row.job] = (*found.get(row.job, ()), row)
-        return found
+    def _by_job(self) -> dict[Job, list[TimeRow]]:
+        return grouped((row.job, row) for row in self.rows)
 
     @cached_property
     def posterior(self) -> Posterior:

@@ -122,8 +122,7 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
 def is_given(path: str, given: Mapping[str, Any]) -> bool:
     """Whether the command line says a field, by its flag or as KEY=VALUE."""
     taken = map(key_of, given.get("overrides", ()))
-    flag = path.partition(".")[2] or path
-    return path in taken or given.get(flag) not in (None, ())
+    return path in taken or given.get(path.partition(".")[2] or path) not in (None, ())
 
 
 def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Any:
@@ -218,8 +217,7 @@ def _merged(
     swapped = one.names_files is None and other.names_files is not None
     first, second = (other, one) if swapped else (one, other)
     over = first.names_files is not None and second.names_files is None
-    named = first.names_files or ()
-    if over and not reads(named, first.place.file, second.place.file):
+    if over and not reads(first.names_files or (), first.place.file, second.place.file):
         return None
     joined = reader.merged(first, second) if over and one.framework == other.framework else None
     if joined is not None:

@@ -148,8 +148,7 @@ class Gradients:
     def _accumulate(self, tensor: Tensor) -> None:
         """Add a new gradient to the one that the residual brought, into a third storage."""
         arena, new = self._arena, f"new gradient of {tensor.name}"
-        known = self._storage_of.get(tensor.name)
-        if known is not None:
+        if self._storage_of.get(tensor.name) is not None:
             arena.mark(f"gradient sum of {tensor.name}", tensor.num_bytes)
             self._release(tensor.name)
         arena.drop(new)

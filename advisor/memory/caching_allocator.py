@@ -245,8 +245,7 @@ class CachingAllocator:
             self._capacity -= elsewhere
 
     def _new_pool(self, stream: int, small: bool) -> _Pool:
-        splits = small or self._expandable
-        rest = _SMALLEST_BLOCK if splits else _SMALL_REQUEST + _SMALLEST_BLOCK
+        rest = _SMALLEST_BLOCK if small or self._expandable else _SMALL_REQUEST + _SMALLEST_BLOCK
         pool = self._pools[stream, small] = _Pool(small, rest)
         if self._expandable:
             pool.unmapped.append(Block(0, _ADDRESS_SPACE, pool, mapped=False))

@@ -57,8 +57,7 @@ def cheapest(
     if room.floor > capacity:
         return None
     search = _Search(options, kinds, room, capacity)
-    hulls = [_hull([*enumerate(of_kind)]) for of_kind in options]
-    near, _ = search.run(hulls, None, _BEAM)
+    near, _ = search.run([_hull([*enumerate(of_kind)]) for of_kind in options], None, _BEAM)
     limit = near.cost if near is not None else None
     left = search.promising(limit)
     most = max(1, _MOST_PAIRS // (len(kinds) * max(1, *map(len, left))))

@@ -87,12 +87,11 @@ def chunk_footprint(
     elif first and last:
         peaks.append(Peak(kept_mask + tied_gradient_sum(shape), "sum of the tied gradients"))
     cut = Peak(attention_mask.while_cut, "slice of the attention mask")
-    handed_on = rows[0][0].gradient_left if rows else 0
     return ChunkFootprint(
         kept=kept,
         forward=highest(Peak(mask), there.peak, cut),
         backward=highest(*peaks),
-        left=0 if working_set is not None else left - handed_on,
+        left=0 if working_set is not None else left - (rows[0][0].gradient_left if rows else 0),
         unsure=plan.kept_bytes_sigma,
     )
 
@@ -119,8 +118,7 @@ def _forward(rows: list[_Row], embedded: int) -> Iterator[Segment]:
     """The units in order. embedded: the embedding's output, which a variable holds next to the
     layers after the first."""
     for index, (unit, copies, copied) in enumerate(rows):
-        after_first = index > 1 or copies > 1
-        variable = embedded if after_first and unit.name != "loss" else 0
+        variable = embedded if (index > 1 or copies > 1) and unit.name != "loss" else 0
         yield unit.forward.around(copied + variable).times(copies)
 
 
@@ -141,8 +139,7 @@ def _backward(
         more = copied + unit.joined - graph
         if index < ends and not unit.joined:
             more += predicted
-        held = graph or (index == ends and not last)
-        yield (unit.held if held else unit.backward).around(more)
+        yield (unit.held if graph or (index == ends and not last) else unit.backward).around(more)
         if index == ends and not last and not in_pool:
             yield Segment(sent_bytes(shape, plan))
         if copies > 1:

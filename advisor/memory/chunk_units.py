@@ -185,8 +185,7 @@ def keeps_input(shape: RankShape, layers: Layers) -> bool:
 def _layers_of(shape: RankShape, row: Row) -> "_Each":
     """The operators of each layer of a unit, or of an end of the model."""
     if isinstance(row, str):
-        is_first = row == "embedding"
-        return [embedding_operators(shape) if is_first else dict(head_groups(shape))[row]]
+        return [embedding_operators(shape) if row == "embedding" else dict(head_groups(shape))[row]]
     return [transformer_layer(shape, kind) for kind in row.layers]
 
 
@@ -298,8 +297,7 @@ def _again(
         back = layer.held_backward if held else layer.backward
         yield Segment(-layer.kept, back.above(alone + ahead + output - layer.kept))
         if overhead is not None:
-            alive = hidden + found.exit - found.ahead + ahead
-            yield Segment(0, Peak(alive, "reduce-scatter"))
+            yield Segment(0, Peak(hidden + found.exit - found.ahead + ahead, "reduce-scatter"))
             yield Segment(found.left - found.stays)
     yield Segment(-first_input)
 
@@ -384,9 +382,11 @@ def _checkpoint_passes(each: _Each, layers: Layers) -> tuple[list[_Named], list[
     enters: _Named = ((0, "input"), 0)
     leaves: list[_Named] = [((len(each), "input"), 0), ((len(each), "gradient"), 0)]
     held = leaves if layers.checkpoint is Checkpoint.REENTRANT else leaves[:1]
-    forward: list[_Named] = []
-    for index, operators in enumerate(each):
-        forward += _requests(index, liveness.events_without_grad(operators), operators)
+    forward = [
+        one
+        for index, operators in enumerate(each)
+        for one in _requests(index, liveness.events_without_grad(operators), operators)
+    ]
     if layers.input.offloaded:
         forward.append(enters)
     else:

@@ -115,8 +115,7 @@ def uneven_stage(shape: RankShape, chunks: Sequence[RoutedBytes], most: float) -
     ranks = shape.expert_model_parallel_size
     if not layers or ranks == 1 or most <= 0:
         return UnevenStage((0,) * len(chunks), 0.0, 0.0)
-    experts = (shape.model.num_moe_experts or ranks) // ranks
-    together, at_once = _excesses(ranks, experts, layers)
+    together, at_once = _excesses(ranks, (shape.model.num_moe_experts or ranks) // ranks, layers)
     return UnevenStage(
         tuple(chunk.kept for chunk in chunks),
         min(most, together),

@@ -46,8 +46,7 @@ def more_in_turns(shape: RankShape, plans: tuple[RecomputePlan, ...], *, delayed
     layers = [_layer(shape, segment, delayed) for segment in segments]
     first = max((layer.first_half for layer in layers), default=0)
     running = max((layer.forward for layer in layers), default=0)
-    each = (max(first + layer.held, running - layer.backward) for layer in layers)
-    return max(each, default=0)
+    return max((max(first + layer.held, running - layer.backward) for layer in layers), default=0)
 
 
 def overlapped(

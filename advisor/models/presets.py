@@ -69,8 +69,7 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         for key in source:
             if not isinstance(key, str):
                 raise UserError("model", show(key), "is not a known key")
-        document = Document(path=Path("model"), values=dict(source))
-        return _read_preset(document, config_dir).spec
+        return _read_preset(Document(path=Path("model"), values=dict(source)), config_dir).spec
     if not isinstance(source, str | os.PathLike):
         raise UserError("model", show(source), "must be a name, a path, a ModelSpec or a mapping")
     name_or_path = os.fspath(source)

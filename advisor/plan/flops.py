@@ -30,8 +30,7 @@ def model_flops(
     counted with the attention that it has, where Megatron goes on with linear_attention_freq.
     """
     tokens = global_batch_size * seq_length
-    depths = model.mtp_num_layers or 0
-    kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * depths)
+    kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * (model.mtp_num_layers or 0))
     mixers = Counter(kind.mixer for kind in kinds)
     weights = _weights(model, kinds) + _end_weights(model, padded_vocab_size)
     channels = model.num_attention_heads * (model.qk_channels + model.v_channels)
@@ -43,8 +42,7 @@ def model_flops(
 def layer_weights(model: ModelSpec) -> tuple[int, int]:
     """Multiply-adds a token of all layers of the decoder, and of what stands after them: output
     layer and multi-token prediction. Attention over other tokens is not among them."""
-    depths = model.mtp_num_layers or 0
-    predicting = _weights(model, model.layer_kinds[-1:] * depths)
+    predicting = _weights(model, model.layer_kinds[-1:] * (model.mtp_num_layers or 0))
     end = predicting + _end_weights(model, model.vocab_size)
     return _weights(model, model.layer_kinds), end
 

@@ -345,8 +345,7 @@ def computed_again(members: tuple[Operator, ...], run: ReplayRun) -> tuple[Opera
     a compiler's choice, whose replay is what is left alone."""
     if run.kept is not None:
         members = tuple(operator for operator in members if operator.name not in run.keeps)
-    early = run.checkpoint is Checkpoint.EARLY_STOP
-    return computed_until_stop(members) if early else members
+    return computed_until_stop(members) if run.checkpoint is Checkpoint.EARLY_STOP else members
 
 
 def computed_until_stop(members: tuple[Operator, ...]) -> tuple[Operator, ...]:

@@ -18,8 +18,7 @@ def named_model(texts: Iterable[str]) -> str:
     >>> named_model(["examples/pretrain_llama3_70b.py"])
     'llama3_70b'
     """
-    found = [name for text in texts for name in _in_text(text)]
-    return max(found, key=len, default="")
+    return max([name for text in texts for name in _in_text(text)], key=len, default="")
 
 
 def _in_text(text: str) -> list[str]:
@@ -29,11 +28,11 @@ def _in_text(text: str) -> list[str]:
         for family, size in _PROVIDER.findall(text)
     )
     plain += " " + re.sub(r"(?<=[a-z])_(?=\d)", "", plain)  # llama_2_7b is llama2_7b
-    found = []
-    for name, spelling in _names():
-        if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain):
-            found.append(name)
-    return found
+    return [
+        name
+        for name, spelling in _names()
+        if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain)
+    ]
 
 
 @cache

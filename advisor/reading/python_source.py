@@ -95,11 +95,10 @@ def read_python(content: Word) -> PythonSource:
     except (RecursionError, MemoryError):  # Python's parser calls itself
         raise _too_deep(file) from None
     _check_depth(module, file)
-    reader = _Reader(content)
     return PythonSource(
         file=file,
         imports=frozenset(_imports(module)),
-        ways=tuple(reader.ways(module)),
+        ways=tuple(_Reader(content).ways(module)),
         place=content.place,
     )
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
+from advisor.base.grouping import grouped
 from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import parts_of
@@ -116,8 +117,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     found = [(c, c.verification) for c in shown if c.verification is not None]
     if not found:
         return None
-    columns = [Column(title=title, left=title in _WORDS) for title in _VERIFIED]
-    rows = table(columns)
+    rows = table([Column(title=title, left=title in _WORDS) for title in _VERIFIED])
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
     by = parts_of(job.config.framework).harness.rehearsed_by(len(found))
@@ -176,18 +176,15 @@ def _notes(
     """What is to be said of the fastest `found` and of the rows `noted`; what ~ means; what all
     rows change, over which row the overhead is, how many rows are folded or shown, and what is to
     be given with the degrees of a row."""
-    rows_of: dict[str, list[int]] = {}
-    for candidate in shown:
-        for note in candidate.notes if candidate.rank in noted else ():
-            rows_of.setdefault(note, []).append(candidate.rank)
+    speaking = (candidate for candidate in shown if candidate.rank in noted)
+    rows_of = grouped((note, candidate.rank) for candidate in speaking for note in candidate.notes)
     notes = [("found", note) for note in found]
     notes += [
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", note)
         for note, rows in rows_of.items()
     ]
-    estimated = any(candidate.evaluation.requests is None for candidate in shown)
     words = (
-        ("~", _ESTIMATED * estimated),
+        ("~", _ESTIMATED * any(candidate.evaluation.requests is None for candidate in shown)),
         ("all rows", f"with {shared}" * bool(shared)),
         ("overhead", overhead),
         ("hidden", folded),

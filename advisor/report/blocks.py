@@ -176,8 +176,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
     def narrowest(self, cells: Sequence[Block], room: int) -> int:
         """As narrow as its words allow; cells that do not wrap as wide as they are."""
-        drawn = map(drawable, cells)
-        parts = (one.narrowest() if self.wrap else one.widest(room) for one in drawn)
+        parts = (one.narrowest() if self.wrap else one.widest(room) for one in map(drawable, cells))
         return self._within(max((Text(self.title).narrowest(), *parts)))
 
     def _within(self, width: int) -> int:

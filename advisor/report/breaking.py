@@ -24,8 +24,7 @@ def packed(
     line = ""
     for index, piece in enumerate(pieces):
         longer = f"{line}{glue}{piece}" if line else piece
-        room = width - (len(end) if index + 1 < len(pieces) else 0)
-        if line and len(longer) > room:
+        if line and len(longer) > width - (len(end) if index + 1 < len(pieces) else 0):
             lines.append(line + end)
             line = hanging + piece
         else:
@@ -72,19 +71,22 @@ def command_lines(command: str, width: int, *, hanging: str = "") -> list[str]:
 def dotted_lines(parts: Sequence[str], width: int) -> list[str]:
     """``a · b ·`` and ``c`` below it: parts stay whole, except one that no line holds, which
     breaks at its blanks, and a word of it after ``|``."""
-    lines: list[str] = []
-    for line in packed(parts, width, glue=_DOT, end=_END):
-        lines += [line] if len(line) <= width else _broken(line, width)
-    return lines
+    return [
+        part
+        for line in packed(parts, width, glue=_DOT, end=_END)
+        for part in ([line] if len(line) <= width else _broken(line, width))
+    ]
 
 
 def _broken(line: str, width: int) -> list[str]:
     """A part that no line holds; what separates it from the next stands after its last word."""
     part = line.removesuffix(_END)
     *words, last = part.split(" ")
-    pieces: list[str] = []
-    for word in (*(f"{word} " for word in words), last + line[len(part) :]):
-        pieces += [word] if len(word) <= width else word.replace("|", "|\0").split("\0")
+    pieces = [
+        piece
+        for word in (*(f"{word} " for word in words), last + line[len(part) :])
+        for piece in ([word] if len(word) <= width else word.replace("|", "|\0").split("\0"))
+    ]
     return [found.rstrip() for found in packed(pieces, width)]
 
 

@@ -25,12 +25,11 @@ RECOMPUTE: Final = "recompute"
 
 def read_file(job: Job, read: ReadConfiguration) -> ReadFile:
     """The options of a file in their order; `job` has the values that were assumed."""
-    said = sorted(read.recompute_at, key=attrgetter("place"))
     return ReadFile(
         file=read.place.file,
         line=read.place.line,
         recompute=read.recompute,
-        recompute_options=tuple(map(_option, said)),
+        recompute_options=tuple(map(_option, sorted(read.recompute_at, key=attrgetter("place")))),
         not_taken=tuple(map(_option, read.untaken)),
         not_known=tuple(_unknown(job, one) for one in read.unknown),
     )
@@ -54,14 +53,13 @@ def _option(given: ReadValue) -> ReadOption:
 
 def _unknown(job: Job, one: UnknownValue) -> UnknownOption:
     part, _, name = one.path.partition(".")
-    assumed = spelled(getattr(getattr(job, GROUPS[part]), name)) if part in GROUPS else None
     return UnknownOption(
         option=one.written,
         value=one.text,
         file=one.place.file,
         line=one.place.line,
         key="--recompute" if one.path == RECOMPUTE else one.path,
-        assumed=assumed,
+        assumed=spelled(getattr(getattr(job, GROUPS[part]), name)) if part in GROUPS else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from advisor.base.grouping import grouped
 from advisor.base.rule import Finding, Level
 from advisor.lint.target import LintReport
 from advisor.reading.read_configuration import Checked
@@ -27,9 +28,7 @@ def lint_page(report: LintReport) -> Block:
 
 def _heads(report: LintReport) -> Iterator[str]:
     """What was understood; with line and conditions where there is more than one thing."""
-    groups: dict[tuple[str, str], list[Checked]] = {}
-    for checked in report.checked:
-        groups.setdefault((checked.understood, checked.label), []).append(checked)
+    groups = grouped(((one.understood, one.label), one) for one in report.checked)
     for (understood, label), members in groups.items():
         where = _where(members) if len(groups) > 1 else ""
         yield f"{report.target}{where}: {understood}, {label}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, field
 
 from advisor.answer.answer import RankedEvaluation
+from advisor.base.grouping import grouped
 from advisor.base.key_value import join_key_values
 from advisor.base.units import percent, signed_percent
 from advisor.report.blocks import Block, Column, Indented, Line, Span, Table, Text, group, table
@@ -96,10 +97,11 @@ def remarks(
     found: dict[int, Block] = {}
     common = shared_changes(shown, columns)
     visible = {candidate.rank for candidate in shown}
-    twins: dict[int, list[RankedEvaluation]] = {}
-    for candidate in candidates:
-        if candidate.folded and candidate.same_as in visible and candidate.rank not in visible:
-            twins.setdefault(candidate.same_as or 0, []).append(candidate)
+    twins = grouped(
+        (candidate.same_as, candidate)
+        for candidate in candidates
+        if candidate.folded and candidate.same_as in visible and candidate.rank not in visible
+    )
     for candidate in shown:
         others = columns.others(candidate.evaluation.job) if columns else {}
         own = {path: value for path, value in others.items() if path not in common}
@@ -203,8 +205,7 @@ class Ranking(Struct, frozen=True):
                 row.insert(1, cell)
         found = table(columns, gap=_GAP)
         for candidate, row in zip(self.shown, rows, strict=True):
-            below = self.below.get(candidate.rank)
-            found.add_row(*row, style=_style(candidate), below=below)
+            found.add_row(*row, style=_style(candidate), below=self.below.get(candidate.rank))
         return found
 
     def _rows(self, bar_cells: int) -> list[list[Block]]:

@@ -111,8 +111,7 @@ def _command(label: str, words: str, comment: str, width: int) -> list[str]:
     never cut."""
     lines = _shell(words, comment, width - _MARGIN)
     if max(map(len, lines)) > width - _MARGIN:
-        narrow = _shell(words, comment, width - _INDENT)
-        return [label, *(" " * _INDENT + line for line in narrow)]
+        return [label, *(" " * _INDENT + line for line in _shell(words, comment, width - _INDENT))]
     margins = [label, *[""] * (len(lines) - 1)]
     return [f"{head:<{_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
 

@@ -170,8 +170,7 @@ def _nothing_fits(advice: Answer) -> str:
     hopeless = f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
     over = missing_bytes(nearest[0].evaluation) > 0
     fits = "fits" if over else f"is at least {LIKELY * 100:.0f} % likely to fit"
-    stopped = "The search was stopped, and nothing found so far"
-    nothing = stopped if advice.stopped else "Nothing"
+    nothing = "The search was stopped, and nothing found so far" if advice.stopped else "Nothing"
     return f"{nothing} {fits} in {gib(budget)} GiB. Nearest: {near}.{hopeless * (fixed > budget)}"
 
 

@@ -60,10 +60,9 @@ def _of_source(facts: Facts) -> Iterator[str]:
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:
-    searched = facts.layout is None or bool(facts.choice.left_open)
     for name, words, is_open in (
         ("seq_length", "sequence length", False),
-        ("micro_batch_size", "micro batch", searched),
+        ("micro_batch_size", "micro batch", facts.layout is None or bool(facts.choice.left_open)),
         ("global_batch_size", "global batch", False),
     ):
         if name not in facts.given.job_fields and not is_open:

@@ -208,8 +208,7 @@ def _job_config(
         chosen |= choice.lent.job
         origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
     value = replace(base.value, **chosen | dict(given.job_fields))
-    given_ones = dict.fromkeys(given.job_fields, GIVEN)
-    return Sourced(value, {**base.origins, **origins, **given_ones})
+    return Sourced(value, {**base.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)})
 
 
 def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
@@ -278,8 +277,7 @@ def _with_attention_of(gpu: Gpu, model: ModelSpec, *, asked: bool) -> ModelSpec:
 
 
 def _default(config: JobConfig) -> Origin:
-    release = f"{config.framework} {config.framework_version}".strip()
-    return Origin(OriginKind.DEFAULT, release)
+    return Origin(OriginKind.DEFAULT, f"{config.framework} {config.framework_version}".strip())
 
 
 def _layout(

@@ -65,8 +65,7 @@ def reshaped(
     given: dict[str, Any], base: ParallelLayout | None, num_gpus: int
 ) -> ParallelLayout | None:
     """A recipe's layout `base` under what is given; None where neither says anything about it."""
-    anew = [name for name in SHAPING if name in given]
-    if base is None and not anew:
+    if base is None and not any(name in given for name in SHAPING):
         return None
     values = asdict(base) if base else {}
     if base is not None:
@@ -120,8 +119,7 @@ def made_legal(
     if model.num_layers % pp and vpp in virtual_degrees(model, pp):
         layout = split_evenly(model, layout, as_text=as_text)
     stage = layout.world_size // pp
-    ranks = layout.expert_ranks
-    if layout.expert_model_parallel_size > 1 and stage % ranks and _ETP not in given:
+    if layout.expert_model_parallel_size > 1 and stage % layout.expert_ranks and _ETP not in given:
         layout = replace(layout, expert_tensor_parallel_size=1)
     return layout
 

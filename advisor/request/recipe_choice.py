@@ -118,14 +118,13 @@ def nearest_stating(wanted: Wanted) -> Recipe | None:
     """The framework's recipe of the model that states one of OPTIONS: those for the same GPUs
     first, then those for the nearest number."""
     is_wanted = _gpu_test(wanted)
-    stating = (
-        recipe
-        for recipe in load_recipes(wanted.model, wanted.config_dir)
-        if registry.framework_of_recipe(recipe.framework) == wanted.framework
-        and any(name in recipe.values for name in OPTIONS)
-    )
     return min(
-        stating,
+        (
+            recipe
+            for recipe in load_recipes(wanted.model, wanted.config_dir)
+            if registry.framework_of_recipe(recipe.framework) == wanted.framework
+            and any(name in recipe.values for name in OPTIONS)
+        ),
         key=lambda recipe: (not any(map(is_wanted, recipe.gpu_types)), *_nearness(recipe, wanted)),
         default=None,
     )

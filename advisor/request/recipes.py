@@ -239,14 +239,13 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
     degrees.setdefault("expert_tensor_parallel_size", 1 if recipe.has_experts else None)
     layout = ParallelLayout(**degrees, data_parallel_size=replicas)
     config = JobConfig(**recipe.fields_of(JobConfig))
-    options = recipe.fields_of(ModelSpec)
     return Experiment(
         name=recipe.name,
         model=recipe.model,
         gpus=f"{num_gpus}x{gpu_type}",
         layout=layout,
         config=replace(config, global_batch_size=config.global_batch_size * replicas // published),
-        model_options=tuple(options.items()),
+        model_options=tuple(recipe.fields_of(ModelSpec).items()),
         source=recipe.source,
         notes=recipe.notes,
         shipped=recipe.shipped_recompute,
@@ -257,8 +256,7 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
 
 def with_split(preset: Experiment, config_dir: Path | None = None) -> Experiment:
     """`preset` with its layers split, where they do not divide and its table does not say how."""
-    model = preset.configure(load_model(preset.model, config_dir))
-    layout = split_evenly(model, preset.layout)
+    layout = split_evenly(preset.configure(load_model(preset.model, config_dir)), preset.layout)
     return replace(preset, layout=layout, splits_as_published=layout == preset.layout)
 
 

@@ -115,7 +115,6 @@ def drawn_layer(
     )
     again = Counter(operator.name for operator in replayed)
     needed = _fates(evaluator, operators, segment)
-    plain = _without_recompute(shape, kind, *evaluator.rates)
     return DrawnLayer(
         kind=kind.name if kind.role is Role.LAYER else f"{kind.name} of multi-token prediction",
         layers=layers,
@@ -126,7 +125,7 @@ def drawn_layer(
                 replay_seconds=again[one.name] * one.forward_seconds,
                 tensors=tuple(needed.get(one.name, ())),
             )
-            for one in plain
+            for one in _without_recompute(shape, kind, *evaluator.rates)
         ),
         arguments=sum(run.extra_kept_bytes for run in segment.runs),
         source=family_of(shape.model).source,
@@ -245,8 +244,7 @@ def kept_layers(
     found, drawn = [], _Drawn(evaluator)
     for chunk_number, chunk in enumerate(evaluator.stages[stage]):
         # layers go through the first chunk of every stage, then through the second
-        whole = [held[k].num_layers for k in range(chunk_number) for held in evaluator.stages]
-        number = sum(whole)
+        number = sum(held[k].num_layers for k in range(chunk_number) for held in evaluator.stages)
         number += sum(held[chunk_number].num_layers for held in evaluator.stages[:stage])
         layers: list[KeptLayer] = []
         for segment in evaluator.plan(evaluation.setting, chunk.layers).segments:

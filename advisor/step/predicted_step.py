@@ -157,11 +157,10 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
 
 def _seconds(times: PassTimes, factors: TimeBreakdown) -> PassSeconds:
     """Of one direction."""
-    sent = (times.exposed + times.exchange) * factors.exposed_communication
     return PassSeconds(
         replay=_rounded(times.recompute * factors.recompute),
         compute=times.forward * factors.forward + times.backward * factors.backward,
-        communication=_rounded(sent),
+        communication=_rounded((times.exposed + times.exchange) * factors.exposed_communication),
         offload=_rounded(times.offload * factors.offload),
         waiting=_rounded(times.host * factors.host),
     )

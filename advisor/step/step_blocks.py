@@ -163,8 +163,7 @@ class _Walk:
         yield from self._peak(one.start, highest, chunk.most_backward.point, of_pass)
         blocks = self._flying.pop((one.chunk, one.microbatch))
         for number, block in enumerate(reversed(blocks), 1):
-            seconds = one.start + (one.end - one.start) * number / len(blocks)
-            yield self._free(seconds, block)
+            yield self._free(one.start + (one.end - one.start) * number / len(blocks), block)
         place = BlockPlace("left until the chunk runs again", "chunk", one.chunk)
         for event in self._allocate(one.end, chunk.left, BlockKind.TEMPORARY, (place, of_pass)):
             self._left[one.chunk] = event.block
@@ -204,8 +203,7 @@ class _Walk:
         """Nothing where there are no bytes."""
         if num_bytes:
             self._live += num_bytes
-            block = MemoryBlock(num_bytes, kind, (*places, self._root))
-            yield BlockEvent(seconds, block, False)
+            yield BlockEvent(seconds, MemoryBlock(num_bytes, kind, (*places, self._root)), False)
 
     def _free(self, seconds: float, block: MemoryBlock) -> BlockEvent:
         self._live -= block.num_bytes

@@ -82,8 +82,7 @@ def _folded(step: TrainingStep) -> list[list[TimedPass]]:
                 break
             waiting[stage].pop()
             begun[stage][backward][chunk] += 1
-            free = found[stage][-1].end if found[stage] else 0.0
-            start = max(arrived, free)
+            start = max(arrived, found[stage][-1].end if found[stage] else 0.0)
             own = step.stages[stage].chunks[chunk]
             end = start + (own.backward if backward else own.forward).total
             ends[backward, place, number] = end

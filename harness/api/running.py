@@ -55,8 +55,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether it is finished, no trial failed, and at least one was measured."""
-        statuses = (result.status for result in self.results.values())
-        return self.finished and exit_code(statuses) == 0
+        return self.finished and exit_code(result.status for result in self.results.values()) == 0
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row per trial that has a result, measured and predicted: the columns of the

@@ -27,5 +27,4 @@ class WorkloadRule(Rule[[Workload]], frozen=True, kw_only=True):
 def value_of(workload: Workload, field: str) -> object:
     """Of ``model.…``, ``layout.…``, ``job.…``, or of the recompute setting."""
     group, _, name = field.removeprefix("--").rpartition(".")
-    part = {"model": workload.model, "layout": workload.layout}.get(group, workload)
-    return getattr(part, name)
+    return getattr({"model": workload.model, "layout": workload.layout}.get(group, workload), name)

@@ -1,21 +1,12 @@
-"""Many values: what belongs together, what is known, nested ones by their paths."""
+"""Many values: what is known, nested ones by their paths."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 Scalar = str | int | float | bool | None
 """A value of JSON that holds no others."""
 
-Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
-
-
-def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """key -> its items; unlike those of itertools.groupby they need not stand side by side."""
-    found: dict[Key, list[Item]] = {}
-    for key, item in pairs:
-        found.setdefault(key, []).append(item)
-    return found
 
 
 def known(values: Iterable[Item | None]) -> list[Item]:

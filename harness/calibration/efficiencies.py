@@ -14,11 +14,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
+from advisor.base.grouping import grouped
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.time.gemm import matmul_seconds
 from advisor.time.machine import gemm_rates
-from harness.base.collections import grouped
 from harness.calibration.bench.cases import (
     ATTENTION,
     BANDWIDTH,
@@ -121,8 +121,7 @@ class Rates(Struct, frozen=True, kw_only=True):
         resource = RESOURCES.get(case.kind)
         if resource is None or resource not in self.of:
             return None
-        done = work(case, ranks) * self.ramp.of(case)
-        return done / self.of[resource].value + self.fixed(case)
+        return work(case, ranks) * self.ramp.of(case) / self.of[resource].value + self.fixed(case)
 
     def fixed(self, case: Case) -> float:
         """Seconds of a case that do not depend on its size."""
@@ -135,8 +134,7 @@ def work(case: Case, ranks: int = 1) -> float:
     """FLOPs or bytes; of a collective the bytes that pass one rank's link in a ring."""
     if case.kind not in COLLECTIVES:
         return case.work
-    passes = 2 if case.kind is CaseKind.ALL_REDUCE else 1
-    return passes * case.work * (ranks - 1) / ranks
+    return (2 if case.kind is CaseKind.ALL_REDUCE else 1) * case.work * (ranks - 1) / ranks
 
 
 def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
@@ -292,8 +290,7 @@ def by_shape(
     fixed ones of a kernel, next to which large ones are large."""
     found = {}
     for name, (kind, precision) in _GEMM_FIELDS.items():
-        of_kind = [sample for sample in samples if sample.case.kind is kind]
-        timed = large(of_kind, costs=costs)
+        timed = large([sample for sample in samples if sample.case.kind is kind], costs=costs)
         if timed:
             found[name] = _efficiency(calibration, gpu, timed, name, precision)
     return found

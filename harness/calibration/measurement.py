@@ -78,8 +78,7 @@ def calibrate(
     finished, stopped = False, None
     try:
         with StopSignals() as signals:
-            left = budget_seconds - share
-            finished = _kernels(device, left, ends, journal, signals, say, tick)
+            finished = _kernels(device, budget_seconds - share, ends, journal, signals, say, tick)
     except Stop as stop:
         stopped = stop
     samples = tuple(journal.samples.values())
@@ -98,11 +97,10 @@ def _facts(device: Device) -> DeviceFacts:
     from harness.measure.fingerprint import cpu_model, usable_cpus
 
     if device is Device.CPU:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return DeviceFacts(
             name=cpu_model(),
             is_cpu=True,
-            memory_bytes=memory,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             processors=usable_cpus(),
             compute_capability=1.0,
         )

@@ -154,8 +154,7 @@ def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
 
 def _judge_signal(number: int, host_oom: bool | None) -> Failure:
     """SIGKILL that is not ours is the kernel's, short of memory, unless its counts deny it."""
-    known = number in set(signal.Signals)
-    name = signal.Signals(number).name if known else f"signal {number}"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number != signal.SIGKILL:
         return Failure(TrialStatus.FAILED, f"ended by {name}")
     if host_oom is None:

@@ -127,8 +127,7 @@ class Worker:
         device = trial.workload.device
         self._environment = given.fingerprint(device)
         self._watch.phase(Phase.BUILD)
-        seed = trial.measurement.seed
-        own = given.build(trial.workload.backend)(trial.workload, seed)
+        own = given.build(trial.workload.backend)(trial.workload, trial.measurement.seed)
         step = cast(TrainingStep, WatchedStep(own, self._watch))
         try:
             self._watch.phase(Phase.WARMUP)
@@ -225,8 +224,7 @@ def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
 
         return supervise(trial.command, trial.measurement, folder)
     rank, world_size = (int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1)))
-    result = Worker(folder, trial, rank, world_size).run(make_tools)
-    return 0 if result.status in DONE else 1
+    return 0 if Worker(folder, trial, rank, world_size).run(make_tools).status in DONE else 1
 
 
 if __name__ == "__main__":

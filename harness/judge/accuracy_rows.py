@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import LIKELY
 from advisor.base.fields import read_record
-from harness.base.collections import grouped, known
+from advisor.base.grouping import grouped
+from harness.base.collections import known
 from harness.judge.predicted import Pair, kendall
 from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.trial import Device, Prediction, Trial

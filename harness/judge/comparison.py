@@ -124,14 +124,12 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
     rather than of a part of it, measured rather than published. That a setting does not fit is
     known of its own GPUs only; a process that ran out of memory may not have said which."""
     gpus = subject.places[0].gpus
-    held = []
-    for golden in goldens:
+
+    def holds(golden: Golden) -> bool:
         theirs = golden.identity.full_gpus
-        same = gpus == theirs or "?" in gpus + theirs
-        if golden.identity.holds_for(subject.workload) and (
-            same or golden.status is TrialStatus.OK
-        ):
-            held.append(golden)
+        return golden.identity.holds_for(subject.workload) and (
+            gpus == theirs or "?" in gpus + theirs or golden.status is TrialStatus.OK
+        )
 
     def preference(golden: Golden) -> tuple[bool, bool, bool, str]:
         return (
@@ -141,7 +139,7 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
             golden.meta.date,
         )
 
-    return max(held, key=preference, default=None)
+    return max(filter(holds, goldens), key=preference, default=None)
 
 
 def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:

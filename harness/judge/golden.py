@@ -158,11 +158,10 @@ def golden_values(golden: Golden) -> dict[str, Any]:
 def _series_values(values: Mapping[int, float]) -> dict[str, Any]:
     """A series in Megatron-LM's shape."""
     steps = sorted(values) or [1]
-    gaps = [after - before for before, after in pairwise(steps)]
     return {
         "start_step": steps[0],
         "end_step": steps[-1],
-        "step_interval": math.gcd(*gaps) or 1,
+        "step_interval": math.gcd(*[after - before for before, after in pairwise(steps)]) or 1,
         "values": {str(k): v if math.isfinite(v) else str(v) for k, v in values.items()},
     }
 

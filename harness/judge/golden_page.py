@@ -39,8 +39,7 @@ def golden_page(golden: Golden) -> str:
     lines += [f"source: {meta.source}"] if meta.source else []
     lines += [f"workload {identity.workload_key or '(only partly known)'}", *_numbers(golden)]
     lines += [labelled_rows((key, str(value)) for key, value in sorted(meta.environment.items()))]
-    head = f"{identity.label}  on {identity.gpus}"
-    return on_screen(group(head, Indented(group(*lines), 2)))
+    return on_screen(group(f"{identity.label}  on {identity.gpus}", Indented(group(*lines), 2)))
 
 
 def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar]] | None) -> str:

@@ -140,9 +140,7 @@ LOSS_LIMIT: Final = 0.02
 def find_metric(name: str) -> Metric | None:
     """The metric called `name`; one of a pipeline stage is called ``NAME.stage2``."""
     base = METRICS.get(name.partition(".stage")[0])
-    if base is None:
-        return None
-    return replace(base, name=name)
+    return None if base is None else replace(base, name=name)
 
 
 def is_judged(name: str, device: Device) -> bool:
@@ -187,8 +185,7 @@ def _timings(result: TrialResult) -> dict[str, Series]:
     found |= {name: _series(steps, reported) for name, reported in rates.items() if reported}
     watts = result.load.power_watts if result.load else None
     if watts is not None and TOKENS in found:
-        per_token = found[TOKENS].values.items()
-        energy = {step: significant(watts / rate, 7) for step, rate in per_token}
+        energy = {step: significant(watts / rate, 7) for step, rate in found[TOKENS].values.items()}
         found[ENERGY] = Series(values=energy)
     return found
 

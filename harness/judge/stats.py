@@ -55,16 +55,14 @@ class SampledSetting(Struct, frozen=True, kw_only=True):
 
     def centres(self) -> "Array":
         """Logarithms of the medians, [count]."""
-        np = numpy()
-        logs: Array = np.log([median(steps) for steps in self.samples])
+        logs: Array = numpy().log([median(steps) for steps in self.samples])
         return logs
 
     def draw(self, random: Any, noise: float) -> "Array":
         """Logarithms of medians, [DRAWS, count]: processes resampled, or one process's blocks."""
         np = numpy()
         if self.count > 1:
-            picked = random.integers(self.count, size=(DRAWS, self.count))
-            resampled: Array = self.centres()[picked]
+            resampled: Array = self.centres()[random.integers(self.count, size=(DRAWS, self.count))]
             return resampled
         medians = np.median(_blocks(self.samples[0], random), axis=1, keepdims=True)
         drawn: Array = np.log(medians) + random.normal(0.0, noise, size=(DRAWS, 1))
@@ -210,8 +208,7 @@ def relative_shift(
     exact_golden: the golden is a number to be held, not a measurement with noise of its own. The
     draws are seeded: the same samples always give the same intervals.
     """
-    np = numpy()
-    random = np.random.default_rng(_SEED)
+    random = numpy().random.default_rng(_SEED)
     mine, old = SampledSetting(samples=new), SampledSetting(samples=golden)
     sides = [mine] if exact_golden else [mine, old]
     freedom = sum(side.count - 1 for side in sides)

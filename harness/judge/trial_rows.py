@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.base.grouping import grouped
 from advisor.base.units import human_bytes, nearest_names
-from harness.base.collections import grouped
 from harness.judge import metrics
 from harness.judge.golden import Golden
 from harness.judge.identity import EnvironmentDifference
@@ -103,10 +103,9 @@ def furthest(new: metrics.Processes, golden: metrics.Processes) -> LossDeviation
 def _curve(processes: metrics.Processes) -> dict[int, float]:
     """Training step -> median loss over processes; NaN where one of them is."""
     series = (one[metrics.LOSS] for one in processes if metrics.LOSS in one)
-    found = grouped(pair for one in series for pair in one.values.items())
     return {
         step: median(values) if all(map(math.isfinite, values)) else math.nan
-        for step, values in found.items()
+        for step, values in grouped(pair for one in series for pair in one.values.items()).items()
     }
 
 

@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.base.collections import Scalar, flatten, grouped
+from advisor.base.grouping import grouped
+from harness.base.collections import Scalar, flatten
 from harness.judge.golden import (
     Golden,
     Meta,
@@ -135,10 +136,11 @@ def diff_text(changes: Iterable[GoldenChange]) -> str:
 
 def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
     """Goldens by file; folders give all JSON files in them. UserError where one cannot be read."""
-    files: list[Path] = []
-    for path in paths:
-        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return {file: read_golden(file) for file in files}
+    return {
+        file: read_golden(file)
+        for path in paths
+        for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])
+    }
 
 
 def _reason(reason: str) -> str:

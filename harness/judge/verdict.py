@@ -73,8 +73,7 @@ class Worsening(Struct, frozen=True, kw_only=True):
 
     def beyond(self, limit: float) -> bool:
         """Whether it is a change for the worse of about `limit` or more."""
-        certain = self.strict.low > 0
-        return certain and self.interval.high >= limit and self.estimate >= NEAR * limit
+        return self.strict.low > 0 and self.interval.high >= limit and self.estimate >= NEAR * limit
 
     @property
     def mirrored(self) -> "Worsening":

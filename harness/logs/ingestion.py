@@ -115,8 +115,7 @@ def write(found: Sequence[Ingested], run: store.RunFolder) -> None:
         result = found[0].result
         names = [gpu["name"] for gpu in result.environment.get("gpus", []) if "name" in gpu]
         device = str(names[0] if names else result.trial["workload"]["device"])
-        plan = RunPlan(experiment=EXPERIMENT, device_name=device, settings=tuple(firsts))
-        run.create(plan)
+        run.create(RunPlan(experiment=EXPERIMENT, device_name=device, settings=tuple(firsts)))
     for one in found:
         if one.setting is not None:
             trial = run.trial(one.setting.trial.name)
@@ -162,8 +161,7 @@ def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
     one = replace(
         config, backend=Backend.COMMAND, command="", recompute=RecomputeChoice(settings=(spec,))
     )
-    plan = make_plan(one, _machine(identity))
-    return replace(plan.settings[0], rank=None, skip="")
+    return replace(make_plan(one, _machine(identity)).settings[0], rank=None, skip="")
 
 
 def _like(result: TrialResult) -> PlannedSetting | None:

@@ -133,8 +133,7 @@ class Collector(Struct):
 
     def _again(self, rank: int | None) -> None:
         """A rank begins anew. Where it alone writes steps, all that others said is as old."""
-        stream = self._stream(rank)
-        stream.restart()
+        self._stream(rank).restart()
         if any(other.steps for other in self.streams.values()):
             self.peaks.pop(rank, None)
             return
@@ -298,8 +297,7 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
             )
     if framework is not None and (actual := parse_logs(paths).framework) is not None:
         bare = replace(bare, mistaken=f"no line is from {framework}; the lines are from {actual}")
-    traced = any(scan.causes.traceback for scan in scans)
-    return bare if traced else replace(bare, cause=None)
+    return bare if any(scan.causes.traceback for scan in scans) else replace(bare, cause=None)
 
 
 class _Scan:

@@ -378,8 +378,7 @@ def _ends(whole: dict[Any, Any]) -> dict[int, AtEnd]:
 
 def _blocks(whole: dict[Any, Any]) -> Iterator[tuple[int, int, dict[Any, Any]]]:
     """Device, address and block; blocks without an address follow each other."""
-    segments = _typed(whole.get("segments"), list, "it has no segments")
-    for segment in segments[:MOST_BLOCKS]:
+    for segment in _typed(whole.get("segments"), list, "it has no segments")[:MOST_BLOCKS]:
         own = _typed(segment, dict, "a segment is not a dict")
         device = whole_number(own.get("device", 0), LATEST)
         address = whole_number(own.get("address"), LATEST)

@@ -148,9 +148,7 @@ def positive(text: str) -> float | None:
 def scaled_bytes(text: str, unit: int) -> int | None:
     """Bytes of a quantity in `unit`, rounded to a whole one."""
     value = number(text)
-    if value is None or not 0 <= value * unit <= LARGEST:
-        return None
-    return round(value * unit)
+    return None if value is None or not 0 <= value * unit <= LARGEST else round(value * unit)
 
 
 def pairs(text: str, separator: str, joint: str) -> dict[str, str] | None:

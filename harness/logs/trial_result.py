@@ -172,10 +172,9 @@ def _measured(
 ) -> TrialResult:
     """A result that has its times, with its memory, losses, and what speaks against it. No losses
     where a step lacks one (a skipped iteration): they would be shifted."""
-    fatal = any(concern.fatal for concern in found)
     return replace(
         timed,
-        status=TrialStatus.UNSTABLE if fatal else TrialStatus.OK,
+        status=TrialStatus.UNSTABLE if any(concern.fatal for concern in found) else TrialStatus.OK,
         memory=_memory(parsed, question.workload),
         loss=_complete([step.loss for step in steps]),
         concerns=tuple(sorted(found, key=lambda concern: not concern.fatal)),
@@ -184,10 +183,9 @@ def _measured(
 
 def failed(bare: TrialResult, parsed: ParsedLog, failure: Failure) -> TrialResult:
     """`bare` with why there are no numbers."""
-    where = f" ({_last(parsed)})" if parsed.steps else ""
     evidence = Evidence(
         phase=Phase.TRAINING if parsed.steps else Phase.START,
-        message=failure.message + where,
+        message=failure.message + (f" ({_last(parsed)})" if parsed.steps else ""),
         over_bytes=failure.over_bytes,
     )
     return replace(bare, status=failure.status, evidence=evidence)
@@ -262,8 +260,7 @@ def _of_whole_run(
     found = (mean, *_concerns(parsed, question, TimedSteps()))
     assert whole.seconds is not None
     tokens = whole.tokens_per_second_per_gpu
-    layout = question.workload.get("layout")
-    if whole.tokens_per_second is not None and layout:
+    if whole.tokens_per_second is not None and question.workload.get("layout"):
         tokens = whole.tokens_per_second / world_size(question.workload)
     timed = replace(
         bare,

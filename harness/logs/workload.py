@@ -41,8 +41,7 @@ def stated_workload(arguments: Mapping[str, str]) -> dict[str, Any]:
         size = _size(arguments.get(name, ""))
         if size is not None:
             _enter(found, path, size)
-    ranks = _size(arguments.get(_WORLD, ""))
-    replicas, rest = divmod(ranks or 0, world_size(found))
+    replicas, rest = divmod(_size(arguments.get(_WORLD, "")) or 0, world_size(found))
     if replicas and not rest:
         _enter(found, "layout.data_parallel_size", replicas)
     recompute = stated_recompute(arguments)

@@ -105,9 +105,7 @@ def cpu_model() -> str:
 
 def usable_cpus() -> int:
     """Processors that this process may run on."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def git_commit(folder: Path | None = None) -> str | None:
@@ -137,8 +135,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def main() -> None:
     """Print the fingerprint of this machine, with its GPU where there is one, as JSON."""
-    device = Device.CUDA if torch.cuda.is_available() else Device.CPU
-    json.dump(fingerprint(device), sys.stdout)
+    json.dump(fingerprint(Device.CUDA if torch.cuda.is_available() else Device.CPU), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -41,8 +41,7 @@ class CudaAllocator:
         stats = self._stats()
         kinds = ("allocated", "active", "reserved")
         peaks = {kind: stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds}
-        retries = stats.get(_RETRIES, 0) - self._before.get(_RETRIES, 0)
-        return peaks | {"allocator_retries": retries}
+        return peaks | {"allocator_retries": stats.get(_RETRIES, 0) - self._before.get(_RETRIES, 0)}
 
     def allocated(self) -> int:
         """Bytes of blocks in use now."""

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from msgspec import Struct
 
-from harness.base.collections import grouped
+from advisor.base.grouping import grouped
 from harness.measure.memory import StorageMeter
 from harness.measure.timing import Stopwatch
 from harness.trial.result import Phase, PhaseTime

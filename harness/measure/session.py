@@ -186,8 +186,7 @@ def _cpu_memory(step: TrainingStep) -> tuple[MemoryPeak, tuple[TimelinePoint, ..
         timeline.sample()
         step.run(timeline)
     timeline.sample()
-    memory = MemoryPeak(rank=_rank(), stage=step.stage, allocated=meter.peak_bytes)
-    return memory, timeline.points()
+    return MemoryPeak(rank=_rank(), stage=step.stage, allocated=meter.peak_bytes), timeline.points()
 
 
 def _rank() -> int:

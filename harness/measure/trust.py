@@ -182,8 +182,7 @@ def _of_device(seen: SeenSteps, limits: SeriesLimits) -> Iterator[Concern]:
     if seen.other_processes:
         yield _concern("other_processes", f"{seen.other_processes} on the same GPU", "0")
     if seen.uncorrected_ecc_errors:
-        errors = f"{seen.uncorrected_ecc_errors} uncorrected since boot"
-        yield _concern("ecc_errors", errors, "0")
+        yield _concern("ecc_errors", f"{seen.uncorrected_ecc_errors} uncorrected since boot", "0")
 
 
 def _percent(ratio: float) -> str:

@@ -99,8 +99,7 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     planned = []
     for one in ranked:
         bare = bare_trial(config, machine, job, one.evaluation.setting.spec)
-        prediction = predict(bare.workload, one.evaluation.simulated)
-        trial = replace(bare, prediction=prediction)
+        trial = replace(bare, prediction=predict(bare.workload, one.evaluation.simulated))
         planned.append(PlannedSetting(trial=trial, rank=one.rank))
     for setting, reason in skipped.items():
         bare = bare_trial(config, machine, job, setting.spec)

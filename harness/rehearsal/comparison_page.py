@@ -45,11 +45,13 @@ def _assumptions(plan: RunPlan) -> list[str]:
 
 def dry_page(plan: RunPlan) -> str:
     """What would be rehearsed, and what is predicted of it."""
-    lines = [f"{plan.experiment} (dry run); GiB allocated, as predicted", ""]
-    for setting in plan.settings:
-        for one in (setting.trial.prediction or Prediction()).stages:
-            lines.append(f"  {setting.spec}  stage {one.stage}  {gib(one.peak)}")
-    return on_screen(group(*lines, "", *_assumptions(plan)))
+    head = f"{plan.experiment} (dry run); GiB allocated, as predicted"
+    lines = (
+        f"  {setting.spec}  stage {one.stage}  {gib(one.peak)}"
+        for setting in plan.settings
+        for one in (setting.trial.prediction or Prediction()).stages
+    )
+    return on_screen(group(head, "", *lines, "", *_assumptions(plan)))
 
 
 def pairs(
@@ -57,8 +59,7 @@ def pairs(
 ) -> Iterator[tuple[StagePeaks, StagePeaks]]:
     """Predicted and rehearsed peaks of the stages of a setting that have been rehearsed."""
     result = results.get(setting.trial.name)
-    prediction = setting.trial.prediction or Prediction()
-    predicted = {one.stage: one for one in prediction.stages}
+    predicted = {one.stage: one for one in (setting.trial.prediction or Prediction()).stages}
     for rehearsed in result.stages if result else ():
         if rehearsed.stage in predicted:
             yield predicted[rehearsed.stage], rehearsed

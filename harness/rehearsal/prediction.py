@@ -80,8 +80,7 @@ def difference(predicted: StagePeaks, rehearsed: StagePeaks) -> float:
 
 def explained(predicted: StagePeaks, rehearsed: StagePeaks) -> str:
     """The component that a difference of the peak comes from; empty where it is not worth it."""
-    error = difference(predicted, rehearsed)
-    if abs(error) <= WORTH_EXPLAINING:
+    if abs(difference(predicted, rehearsed)) <= WORTH_EXPLAINING:
         return ""
 
     def gap(name: str) -> int:
@@ -109,8 +108,7 @@ class Copies(Network, frozen=True, kw_only=True, cache_hash=True):
     def copy_seconds(self, kind: CollectiveKind, num_bytes: float, ranks: int) -> float:
         """Of a tensor of `num_bytes` that all ranks share."""
         parts = {CollectiveKind.REDUCE_SCATTER: 1 / ranks} | dict.fromkeys(_WHOLE, 1.0)
-        copied = _READ_AND_WRITTEN * parts.get(kind, 0.0) * num_bytes
-        return copied / self.memory_bytes_per_second
+        return _READ_AND_WRITTEN * parts.get(kind, 0.0) * num_bytes / self.memory_bytes_per_second
 
 
 def rank_seconds(evaluator: Evaluator, recompute: str, stage: int) -> float:

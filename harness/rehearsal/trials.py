@@ -89,15 +89,14 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> AskedRe
     for key, example in (("model", "llama3_70b"), ("gpus", "32xH100")):
         if not given.get(key):
             raise UserError(key, "(none)", "is missing", f"write e.g. {key}={example}")
-    request = Request(
-        model=given["model"],
-        gpus=given["gpus"],
-        overrides=tuple(overrides),
-        config_dir=config_dir,
-        **parse_layout(given.get("layout", "")),
-    )
     return AskedRehearsal(
-        request=request,
+        request=Request(
+            model=given["model"],
+            gpus=given["gpus"],
+            overrides=tuple(overrides),
+            config_dir=config_dir,
+            **parse_layout(given.get("layout", "")),
+        ),
         recompute=_settings(given.get("recompute", "none"), config_dir),
         stage=_stage(given.get("stage", "all")),
         **parse_all(AskedRehearsal, {key: given[key] for key in _PLAIN if key in given}, ""),
@@ -180,14 +179,13 @@ def rehearsal_plan(asked: AskedRehearsal) -> RunPlan:
     evaluator = Evaluator(run, load_calibration(job.gpu, config_dir))
     here = evaluator_here(run, gpu_names[0], config_dir) if gpu_names else None
     check_legal(job, asked.recompute)
-    settings = tuple(
-        _planned(asked, job, evaluator, here, replace(workload, recompute=spec))
-        for spec in asked.recompute
-    )
     return RunPlan(
         experiment=f"rehearse-{job.model.name}-{job.num_gpus}x{job.gpu.name}",
         device_name=str(device),
-        settings=settings,
+        settings=tuple(
+            _planned(asked, job, evaluator, here, replace(workload, recompute=spec))
+            for spec in asked.recompute
+        ),
         assumptions=(
             *resolution.assumptions,
             *((under,) if under else ()),

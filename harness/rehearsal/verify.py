@@ -47,8 +47,7 @@ def main() -> int:
     answers = []
     for number, candidate in enumerate(candidates, start=1):
         what = f"{candidate['recompute']}, stage {candidate['stage']}"
-        words = f"advise: rehearsing {number}/{len(candidates)}  {what}"
-        print(words, file=sys.stderr, flush=True)
+        print(f"advise: rehearsing {number}/{len(candidates)}  {what}", file=sys.stderr, flush=True)
         with _libraries_held_back():
             answers.append(answer(candidate, config_dir))
     json.dump({"candidates": answers}, sys.stdout)

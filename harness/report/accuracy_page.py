@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec.structs import astuple
 
+from advisor.base.grouping import grouped
 from advisor.base.units import MIB, gib
 from harness.judge import accuracy_rows
 from harness.judge.predicted import Pair, cells, or_dash
@@ -109,15 +110,10 @@ _LEFT_OUT: Final = (
 
 def _groups(rows: Sequence[accuracy_rows.SettingRow]) -> list[accuracy_rows.Accuracy]:
     """All, each half, each group."""
-    found = [accuracy_rows.accuracy_of("all", rows)]
-    for half in accuracy_rows.Half:
-        found.append(
-            accuracy_rows.accuracy_of(half, [row for row in rows if row.cell.half is half])
-        )
-    for group in dict.fromkeys(row.cell.group for row in rows):
-        found.append(
-            accuracy_rows.accuracy_of(group, [row for row in rows if row.cell.group == group])
-        )
+    halves = {half: [row for row in rows if row.cell.half is half] for half in accuracy_rows.Half}
+    groups = grouped((row.cell.group, row) for row in rows)
+    named = (("all", rows), *halves.items(), *groups.items())
+    found = (accuracy_rows.accuracy_of(name, own) for name, own in named)
     return [one for one in found if one.rows]
 
 

@@ -125,8 +125,7 @@ def escaped(text: str) -> str:
 
 def fenced(lines: Sequence[str]) -> str:
     """Lines as they are; the fence is longer than any run of backticks in them."""
-    runs = re.findall(r"`+", "\n".join(lines))
-    fence = "`" * max(3, *(len(run) + 1 for run in runs), 3)
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`+", "\n".join(lines))), 3)
     return "\n".join([f"{fence}text", *lines, fence])
 
 
@@ -193,13 +192,12 @@ def _table_block(found: Table) -> Block:
     """The first column has lines of its own on a narrow page, which then leaves the last ones
     out."""
     last = len(found.columns)
-    columns = (
+    rows = table(
         Column(
             title=title, left=n < found.left, wrap=True, above=n == 0, spare=last - n if n else 0
         )
         for n, title in enumerate(found.columns)
     )
-    rows = table(columns)
     for row in found.rows:
         rows.add_row(*map(_cell, row))
     return rows

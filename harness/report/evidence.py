@@ -20,10 +20,9 @@ from harness.trial.run_plan import PlannedSetting
 
 def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """The four peaks of every setting: over all ranks, and those of each stage."""
-    rows = [row for setting in facts.plan.settings for row in _peaks(facts, setting)]
     table = Table(
         columns=("setting", "ranks", "allocated", "active", "reserved", "used (NVML)"),
-        rows=tuple(rows),
+        rows=tuple(row for setting in facts.plan.settings for row in _peaks(facts, setting)),
         left=2,
     )
     how = (

@@ -89,8 +89,7 @@ def bmf(facts: Facts) -> str:
             values = samples(processes, name)
             if name == LOSS or not values:
                 continue
-            steps = [value for process in values for value in process]
-            low, high = stats.quartiles(steps)
+            low, high = stats.quartiles([value for process in values for value in process])
             metric = find_metric(name)
             of_cpu = facts.on_cpu and metric is not None and metric.timing
             measures[f"cpu_{name}" if of_cpu else name] = {

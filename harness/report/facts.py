@@ -63,8 +63,7 @@ def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
     if not seconds:
         return memory
     workload, step = result.trial["workload"], median(seconds)
-    gpus = world_size(workload)
-    per_gpu = 1 / (step * gpus)
+    per_gpu = 1 / (step * world_size(workload))
     tokens = workload["seq_length"] * workload["global_batch_size"]
     peak = gpu.peak_flops(Precision(workload["precision"])) if gpu else None
     found = result.flops

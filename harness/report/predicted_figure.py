@@ -58,8 +58,7 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
         panel = Panel(title=title, unit=unit, scale=scale, groups=groups, band=limit, whose=whose)
         made += [panel] if points else []
     if steps := _points(outcome.step_time for outcome in found):
-        band = max(errors, default=None)
-        made.append(_times({_ALL: steps}, band))
+        made.append(_times({_ALL: steps}, max(errors, default=None)))
     return tuple(made)
 
 

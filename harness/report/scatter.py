@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from advisor.base.grouping import grouped
 from advisor.base.pareto import pareto_front
 from advisor.base.units import unit_of
 from advisor.report.figures import kit
 from advisor.report.figures.point_labels import label_points
-from harness.base.collections import grouped
 from harness.report.facts import Facts
 from harness.trial.result import TrialStatus
 

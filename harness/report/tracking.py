@@ -185,8 +185,7 @@ class WandbTracker:
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off", **off),
         )
-        count = max((len(values) for values in trial.series.values()), default=0)
-        for step in range(count):
+        for step in range(max((len(values) for values in trial.series.values()), default=0)):
             values = {n: series[step] for n, series in trial.series.items() if step < len(series)}
             run.log(values, step=step + 1)
         run.summary.update(dict(trial.metrics))

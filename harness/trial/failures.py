@@ -112,8 +112,7 @@ def over_bytes(text: str) -> int | None:
     if asked is None or free is None:
         return None
     try:
-        room = min([_bytes(free[1]), *_left_of_allowance(text)])
-        return max(0, _bytes(asked[1]) - room)
+        return max(0, _bytes(asked[1]) - min([_bytes(free[1]), *_left_of_allowance(text)]))
     except ValueError:
         return None
 

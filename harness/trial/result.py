@@ -298,14 +298,12 @@ def merge(ranks: Mapping[int, TrialResult]) -> TrialResult:
     loss of the last rank, which holds the last pipeline stage."""
     ordered = [ranks[rank] for rank in sorted(ranks)]
     worst = min(ordered, key=lambda result: _WORST_FIRST.index(result.status))
-    memory = tuple(peak for result in ordered for peak in result.memory)
-    fullest = max(ordered, key=lambda result: most(result.memory, "allocated") or 0)
     return replace(
         worst,
         wall_seconds=max(result.wall_seconds for result in ordered),
         times=_times([result.times for result in ordered if result.times is not None]),
-        memory=memory,
-        timeline=fullest.timeline,
+        memory=tuple(peak for result in ordered for peak in result.memory),
+        timeline=max(ordered, key=lambda result: most(result.memory, "allocated") or 0).timeline,
         flops=next((result.flops for result in ordered if result.flops is not None), None),
         loss=ordered[-1].loss,
         concerns=tuple(dict.fromkeys(c for result in ordered for c in result.concerns)),

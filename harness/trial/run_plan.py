@@ -82,8 +82,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     def trials(self) -> Iterator[tuple[PlannedSetting, Trial]]:
         """All trials in the order in which they run: repeats are interleaved across settings, so
         that a machine that drifts does not favour one of them."""
-        rounds = max((len(setting.trials()) for setting in self.settings), default=0)
-        for repeat in range(rounds):
+        for repeat in range(max((len(setting.trials()) for setting in self.settings), default=0)):
             for setting in self.settings:
                 if repeat < len(setting.trials()):
                     yield setting, setting.trials()[repeat]

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.optimize import least_squares
 
+from advisor.base.grouping import grouped
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.time.gemm import (
@@ -23,7 +24,6 @@ from advisor.time.gemm import (
     weight_gradient_seconds,
 )
 from advisor.time.machine import gemm_rates
-from harness.base.collections import grouped
 from research.kernels.gemm_rows import GemmRow, measured_rows, published_rows
 from research.kernels.least_squares import Constant, Errors, Fit, splits
 

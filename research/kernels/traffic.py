@@ -16,8 +16,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from advisor.base.grouping import grouped
 from advisor.hardware.catalogue import load_gpu
-from harness.base.collections import grouped
 from research.rows.row import PUBLISHED
 
 TABLE: Final = PUBLISHED / "kernels" / "traffic.csv"

@@ -46,8 +46,7 @@ def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> F
     static = _static(elements, sharding, ranks)
     working_set = _working_set(shape, elements, sharding, ranks)
     if job.config.optimizer_cpu_offload:
-        stays = elements_that_stay(elements, job)
-        static = _without_optimizer(static, stays, sharding)
+        static = _without_optimizer(static, elements_that_stay(elements, job), sharding)
         buffers += _accumulation_buffer(shape, sharding)
         working_set = replace(working_set, step=0)
     if job.config.param_cpu_offload:
@@ -107,11 +106,10 @@ def _accumulation_buffer(
     ends = shape.model.padded_vocab_size(1) * shape.model.hidden_size
     kinds = {*shape.model.layer_kinds}
     weights = (w for kind in kinds for o in transformer_layer(shape, kind) for w in o.weights)
-    largest = max(ends, *(weight.num_elements for weight in weights))
     return (
         NamedBytes(
             "gradient in transfer",
-            largest * DType.BF16.itemsize,
+            max(ends, *(weight.num_elements for weight in weights)) * DType.BF16.itemsize,
             "DeepSpeed temp_grad_buffer_for_gpu_offload",
         ),
     )

@@ -65,8 +65,7 @@ class _Jobs(supported_jobs.TorchJobs):
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
         """Gradients reduced with every microbatch."""
         config = job.config
-        apart = job.num_gpus > 1 and job.num_microbatches > 1
-        if apart and not config.sync_each_batch:
+        if job.num_gpus > 1 and job.num_microbatches > 1 and not config.sync_each_batch:
             yield part_types.JobChange(
                 "job.sync_each_batch=true (Accelerate)",
                 "keeps shards of gradients between microbatches, not whole gradients",

@@ -26,10 +26,10 @@ from advisor.frameworks.huggingface.options import (
     SP_SIZE,
     STEPS,
 )
-from advisor.frameworks.huggingface.other_trainers import OTHERS_OWN, put_trainers_names
 from advisor.frameworks.huggingface.python_arguments import in_python
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
+from advisor.job.job import AttnImplementation
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
 from advisor.reading import document_tree, key_rules, model_names, python_source, words
@@ -59,6 +59,25 @@ _STRATEGIES: Final = {
 _SHARDINGS: Final = {
     "shard_grad_op": DataParallelSharding.GRADIENTS,
     "full_shard": DataParallelSharding.FULL,
+}
+
+# Sources of the names: axolotl 0.12 src/axolotl/utils/schemas; LLaMA-Factory 0.9.3
+# src/llamafactory/hparams.
+_AXOLOTL: Final = {
+    "base_model": "model_name_or_path",
+    "sequence_len": "max_length",
+    "micro_batch_size": MICRO_BATCH,
+    "optimizer": OPTIM,
+}
+_LLAMA_FACTORY: Final = {"cutoff_len": "max_length", "enable_liger_kernel": "use_liger_kernel"}
+_OTHERS_OWN: Final = ("base_model", "sequence_len", "cutoff_len", "finetuning_type")
+"""Keys that a document of either has."""
+_KERNELS: Final = {
+    ("flash_attention", True): AttnImplementation.FLASH_ATTENTION_2,
+    ("eager_attention", True): AttnImplementation.EAGER,
+    ("flash_attn", "fa2"): AttnImplementation.FLASH_ATTENTION_2,
+    ("flash_attn", "fa3"): AttnImplementation.FLASH_ATTENTION_3,
+    ("flash_attn", "disabled"): AttnImplementation.EAGER,
 }
 
 
@@ -152,8 +171,7 @@ class HuggingFaceReader(KeyedReader):
         shards = any(keys.has(name) or any(keys.under(name)) for name in ("fsdp", FSDP))
         path = "layout.data_parallel_sharding"
         files = (_deepspeed_file(keys), keys.values.get(_LAUNCHERS_FILE))
-        unread = files if "file" not in keys.about else files[:1]
-        for file in filter(None, unread):
+        for file in filter(None, files if "file" not in keys.about else files[:1]):
             text = str(file.value)
             yield UnknownValue(written=file.written, text=text, place=file.place, path=path)
         if _is_a_trainers(keys) and not shards and "launcher" not in keys.about and not any(files):
@@ -233,14 +251,14 @@ def _is_a_trainers(keys: Keys) -> bool:
 def _in_tree(tree: document_tree.Tree) -> Iterator[Keys]:
     """Arguments of a Trainer, or Accelerate's file."""
     accelerate = any(name in tree.values for name in _ACCELERATE)
-    arguments = any(name in tree.values for name in (MICRO_BATCH, *CHECKPOINTING, *OTHERS_OWN))
-    if accelerate or any(_is_argument(tree, name) for name in (*_OWN, *OTHERS_OWN)):
+    arguments = any(name in tree.values for name in (MICRO_BATCH, *CHECKPOINTING, *_OTHERS_OWN))
+    if accelerate or any(_is_argument(tree, name) for name in (*_OWN, *_OTHERS_OWN)):
         kind = "file" if accelerate and not arguments else "arguments"
         keys = Keys(place=tree.place, about={"kind": kind})
         if accelerate:
             keys.about["file"] = "Accelerate's"
         put_tree(keys, tree)
-        put_trainers_names(keys)
+        _put_trainers_names(keys)
         yield keys
 
 
@@ -304,3 +322,28 @@ def _put_json(keys: Keys, name: str, word: words.Word, option: CommandOption) ->
         keys.put(f"{name}_file", word.text, option.place, option.name)
     else:
         keys.put(name, word.text, option.place, option.name)
+
+
+def _put_trainers_names(keys: Keys) -> None:
+    """Store the same values under a Trainer's names, with defaults that are none of a Trainer's."""
+    if not any(keys.has(name) for name in _OTHERS_OWN):
+        return
+    for name, trainers in (*_AXOLOTL.items(), *_LLAMA_FACTORY.items()):
+        if keys.has(name) and not keys.has(trainers):
+            keys.values[trainers] = keys.values[name]
+    for (name, value), kernel in _KERNELS.items():
+        if keys.has(name) and keys.get(name) == value:
+            _put_meaning(keys, "attn_implementation", str(kernel), name)
+    if keys.get("bf16") == "auto":
+        _put_meaning(keys, "bf16", True, "bf16")
+    of_factory = keys.has("finetuning_type") or keys.has("cutoff_len")
+    if of_factory and not keys.has("finetuning_type"):
+        keys.put("finetuning_type", "lora", keys.place, "finetuning_type by default")
+    if of_factory and not any(keys.has(name) for name in CHECKPOINTING):
+        off = "disable_gradient_checkpointing"
+        stays = keys.truth(off) is not True
+        keys.put(CHECKPOINTING[1], stays, keys.where(off), f"no {off}" if stays else off)
+
+
+def _put_meaning(keys: Keys, trainers: str, value: Any, name: str) -> None:
+    keys.values[trainers] = keys.means(name, value)

@@ -129,8 +129,7 @@ def bridge_overrides(setting: RecomputeSetting, job: Job, revision: Revision) ->
 
 def _overrides(sections: Sections, values: Values, job: Job, revision: Revision) -> Iterator[str]:
     for row, value in recipe_values(sections, values, job, revision):
-        path = row.bridge.removesuffix(row.name) + row.name_in(revision)
-        yield override(path, row, value)
+        yield override(row.bridge.removesuffix(row.name) + row.name_in(revision), row, value)
 
 
 def _repeats(job: Job) -> Iterator[str]:

@@ -98,8 +98,7 @@ def _dispatcher_bytes(shape: RankShape, kind: LayerKind) -> int:
     counts = moe_tokens(shape)
     if shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER:
         return counts.gathered * counts.local_experts * DType.BOOL.itemsize
-    itemsize = router_dtype(shape).itemsize + DType.BOOL.itemsize
-    return counts.local * counts.num_experts * itemsize
+    return counts.local * counts.num_experts * (router_dtype(shape).itemsize + DType.BOOL.itemsize)
 
 
 @lru_cache(maxsize=8192)
@@ -138,8 +137,7 @@ def stream_pools(shape: RankShape, chunks: Chunks, *, overlaps_exchange: bool = 
 
 def _exchanged_bytes(operator: Operator) -> int:
     """Bytes of what an exchange of tokens writes forward, or of its input's gradient."""
-    exchanges = operator.module in (Module.DISPATCH, Module.COMBINE)
-    if not (exchanges and operator.forward_collectives):
+    if not (operator.module in (Module.DISPATCH, Module.COMBINE) and operator.forward_collectives):
         return 0
     return max(total_bytes(operator.outputs), total_bytes(operator.inputs))
 
@@ -156,8 +154,7 @@ def gemm_workspaces(shape: RankShape, chunks: Chunks, gpu: Gpu) -> Terms:
     if shape.is_local or unfused or any(chunk.head for chunk in chunks):
         terms.append(cublas_workspaces(gpu, deterministic=shape.deterministic))
     if not shape.is_local:
-        modern = gpu.compute_capability >= 9.0
-        each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
+        each = _TE_WORKSPACE_HOPPER_BYTES if gpu.compute_capability >= 9.0 else _TE_WORKSPACE_BYTES
         terms.append(NamedBytes("TE GEMM workspace", each, "transformer_engine gemm.py"))
         if runs_grouped(shape.model) and _holds_experts(chunks):
             grouped = _TE_GROUPED_STREAMS * each
@@ -175,17 +172,15 @@ def last_inputs(shape: RankShape, chunks: Chunks) -> int:
     activations. TransformerBlock.set_input_tensor keeps it until the next one (megatron-core
     0.16.1); a chunk with the embedding receives none.
     """
-    received = sum(not chunk.embedding for chunk in chunks)
-    return 2 * received * shape.hidden(LAYER_INPUT).num_bytes
+    return 2 * sum(not chunk.embedding for chunk in chunks) * shape.hidden(LAYER_INPUT).num_bytes
 
 
 def quantized_elements(shape: RankShape, chunks: Chunks) -> int:
     """Elements of the linear layers' weights that compute in 8 or 4 bits, on one rank of a stage
     that holds `chunks`; the output layer stays at 16 bits."""
-    kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
     return sum(
         count * weight.num_elements
-        for kind, count in kinds.items()
+        for kind, count in Counter(kind for chunk in chunks for kind in chunk.layers).items()
         for operator in transformer_layer(shape, kind)
         if operator.gemm is not None and operator.gemm.quantized
         for weight in operator.weights

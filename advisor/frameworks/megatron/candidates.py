@@ -113,8 +113,7 @@ def label_sets(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     single = ((label,) for label in labels)
     published = (names for names in _PUBLISHED if set(names) <= set(labels))
     cheap = [label for label in CHEAPEST_FIRST if label in labels]
-    counts = range(2, len(cheap) + 1)
-    added = (tuple(sorted(cheap[:count], key=ORDER.index)) for count in counts)
+    added = (tuple(sorted(cheap[:count], key=ORDER.index)) for count in range(2, len(cheap) + 1))
     return tuple(dict.fromkeys((*single, *published, *added)))
 
 

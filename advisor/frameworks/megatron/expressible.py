@@ -54,11 +54,13 @@ def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
     regions = _acting_regions(job.model, revision)
     layers = most_layers_of_chunk(job.model, job.layout) if _reads_fraction(revision) else 1
     for base in _selective(job.model):
-        parts: list[Setting | SettingGroup] = list(_legal((base,), job, revision))
-        for chosen in _offloads(job.model, regions):
-            for sent in _legal((replace(base, offload_modules=chosen),), job, revision):
-                parts.append(_with_fractions(sent, layers))
-        yield SettingGroup(tuple(parts), base, replace(base, offload_modules=regions))
+        sending = (
+            _with_fractions(sent, layers)
+            for chosen in _offloads(job.model, regions)
+            for sent in _legal((replace(base, offload_modules=chosen),), job, revision)
+        )
+        parts = (*_legal((base,), job, revision), *sending)
+        yield SettingGroup(parts, base, replace(base, offload_modules=regions))
     whole = tuple(
         replace(NONE, cpu_offloading_num_layers=number) for number in range(1, job.model.num_layers)
     )
@@ -73,9 +75,7 @@ def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
 def _with_fractions(sent: RecomputeSetting, layers: int) -> Setting | SettingGroup:
     """`sent` before its fractions: of those that take the same time the plain one comes first."""
     fractions = tuple(_fractions(sent, layers))
-    if not fractions:
-        return sent
-    return SettingGroup((sent, _halved(fractions)), fractions[0], sent)
+    return sent if not fractions else SettingGroup((sent, _halved(fractions)), fractions[0], sent)
 
 
 def _halved(settings: tuple[RecomputeSetting, ...]) -> Setting | SettingGroup:
@@ -115,8 +115,7 @@ def _fractions(sent: RecomputeSetting, layers: int) -> Iterator[RecomputeSetting
     that no rounding decides."""
     modules = len(sent.offload_modules)
     for number in range(1, layers):
-        fraction = round((number - 0.5 / modules) / layers, _DIGITS)
-        yield replace(sent, offload_fraction=fraction)
+        yield replace(sent, offload_fraction=round((number - 0.5 / modules) / layers, _DIGITS))
 
 
 _DIGITS: Final = 4

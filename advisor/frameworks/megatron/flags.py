@@ -147,8 +147,7 @@ def assumed_flags(job: Job, revision: Revision) -> str:
     plain = config.precision is Precision.BF16 and config.main_grads_dtype is DType.FP32
     types = () if plain and not config.use_precision_aware_optimizer else _ASSUMED[:1]
     sections = (*types, *_ASSUMED[1:])
-    values = job_values(job, revision)
-    return shlex.join(flags_of(sections, values, job, revision, layout=False))
+    return shlex.join(flags_of(sections, job_values(job, revision), job, revision, layout=False))
 
 
 _DETERMINISTIC: Final = (

@@ -30,8 +30,7 @@ def as_captured(
     impl, modules = config.cuda_graph_impl, config.cuda_graph_modules
     if impl is CudaGraphImpl.LOCAL and "full_iteration" in modules:
         impl, modules = CudaGraphImpl.FULL_ITERATION, ()
-    refused = not _can_be_captured(model, config, revision)
-    if refused and "job.cuda_graph_impl" not in given:
+    if not _can_be_captured(model, config, revision) and "job.cuda_graph_impl" not in given:
         impl = CudaGraphImpl.NONE
     apart = impl in (CudaGraphImpl.LOCAL, CudaGraphImpl.TRANSFORMER_ENGINE)
     if not apart and "job.cuda_graph_modules" not in given:

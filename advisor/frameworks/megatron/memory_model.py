@@ -106,8 +106,7 @@ class MegatronMemory(MegatronPart, MemoryModel):
         """See plan.chunk_plan; full recompute that a release does not read is none."""
         own, revision = as_megatron(setting), self.revision(job.config)
         if own.granularity is Granularity.FULL:
-            reads = reads_full_recompute(shape.model.hybrid_layer_pattern, revision)
-            own = own if reads else NONE
+            own = own if reads_full_recompute(shape.model.hybrid_layer_pattern, revision) else NONE
         copies = copies_outputs_of(revision)
         return chunk_plan(own, shape.model, layers, job.layout.sequence_parallel, copies)
 

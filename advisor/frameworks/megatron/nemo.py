@@ -45,8 +45,7 @@ def nemo_overrides(setting: RecomputeSetting, job: Job, revision: revisions.Revi
     values = raw.setting_values(setting)
     if is_first(revision) and values["recompute_granularity"] == Granularity.SELECTIVE:
         values["recompute_method"] = str(Method.UNIFORM)
-    parts = _overrides((Recompute,), values, job, revision)
-    return shlex.join(text for _, text in parts)
+    return shlex.join(text for _, text in _overrides((Recompute,), values, job, revision))
 
 
 def is_first(revision: revisions.Revision) -> bool:

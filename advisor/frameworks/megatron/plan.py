@@ -150,8 +150,7 @@ def copies_outputs_of(revision: Revision) -> bool:
 def _whole(setting: RecomputeSetting, kind: LayerKind) -> Segment:
     """What follows the decoder under full recompute (multi_token_prediction.py): a layer that
     predicts a further token is one checkpoint, around all but its embedding."""
-    predicts = kind.role is Role.MULTI_TOKEN_PREDICTION
-    if not predicts or setting.method is Method.BLOCK:
+    if kind.role is not Role.MULTI_TOKEN_PREDICTION or setting.method is Method.BLOCK:
         return Segment((kind,))
     return Segment((kind,), runs=(ReplayRun(EVERYTHING - {Module.EMBEDDING}),))
 
@@ -216,7 +215,6 @@ def reads_full_recompute(hybrid_layer_pattern: str | None, revision: Revision) -
 
 def has_effect(setting: RecomputeSetting, model: ModelSpec) -> bool:
     """Whether `setting` replays anything in this model."""
-    kinds = dict.fromkeys(model.layer_kinds)
     return setting.granularity is Granularity.FULL or any(
-        selective_runs(setting, model, kind) for kind in kinds
+        selective_runs(setting, model, kind) for kind in dict.fromkeys(model.layer_kinds)
     )

@@ -176,8 +176,7 @@ class MegatronJobs(JobSupport):
     def check_options(self, config: JobConfig) -> None:
         """NeMo has no Muon; the optimizer on the host is the precision-aware one."""
         super().check_options(config)
-        revision = resolve_revision(self.framework, config.framework_version)
-        refuse(_OPTION_RULES, config, revision)
+        refuse(_OPTION_RULES, config, resolve_revision(self.framework, config.framework_version))
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]

@@ -110,10 +110,9 @@ def _kept(operators: tuple[Operator, ...], chosen: Partition) -> tuple[Tensor, .
     """The storages that a partition keeps: the layer's input, and what it made. Weights and tables
     are the model's."""
     named = {tensor.name: tensor for operator in operators for tensor in operator.saved}
-    storages = dict.fromkeys(node.storage for node in chosen.kept)
     return tuple(
         _tensor(storage, named)
-        for storage in storages
+        for storage in dict.fromkeys(node.storage for node in chosen.kept)
         if storage.kind is not Kind.INPUT or storage.name == LAYER_INPUT
     )
 
@@ -123,5 +122,4 @@ def _tensor(node: Node, named: dict[str, Tensor]) -> Tensor:
     if node.tensor is not None:
         return node.tensor
     full = f"{node.owner}.{node.name}"
-    known = named.get(full) or named.get(node.name)
-    return known or Tensor(full, (node.num_bytes,), DType.UINT8)
+    return named.get(full) or named.get(node.name) or Tensor(full, (node.num_bytes,), DType.UINT8)

@@ -62,8 +62,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     def elements(self, elements: int, experts: int = 0) -> int:
         """Elements of a group that one rank holds."""
         own = experts if self.expert_ranks else 0
-        shards = -(-(elements - own) // self.ranks)
-        return shards + (-(-own // self.expert_ranks) if own else 0)
+        return -(-(elements - own) // self.ranks) + (-(-own // self.expert_ranks) if own else 0)
 
 
 def fsdp_static(
@@ -149,8 +148,7 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
     root = embedding + head if together or sharding.flat else 0
     found = _with_left(found, layers, *((0, 0) if root else (embedding, head)), sharding)
     if root:
-        stays = _staying(sharding, root)
-        found = replace(found, embedding=replace(found.embedding, stays=stays))
+        found = replace(found, embedding=replace(found.embedding, stays=_staying(sharding, root)))
     return replace(
         found, step=_appearing(sharding, elements, layers.experts) - _staying(sharding, elements)
     )
@@ -211,8 +209,7 @@ def _reduction(sharding: Sharding, elements: int, last: int = 0) -> int:
     next to the gradient of its `last` parameter, which a variable holds (foreach_reduce).
     """
     reduced, shards = sharding.reduced(elements), sharding.shard(elements)
-    same = sharding.reduce_dtype is sharding.weights_dtype
-    cast = 0 if same else -(-reduced // sharding.ranks)
+    cast = 0 if sharding.reduce_dtype is sharding.weights_dtype else -(-reduced // sharding.ranks)
     most = max(sharding.gathered(elements), sharding.gathered(last) + cast + shards)
     return most + reduced - _staying(sharding, elements)
 
@@ -308,12 +305,11 @@ def _flat_parameters(
         backward=waiting + 2 * own,
         exit=waiting + own + _flat_reduction(sharding, layer),
     )
-    first = replace(last, backward=waiting + own, exit=last.exit - own)
     return WorkingSet(
         embedding=ShardingOverhead(
             forward=root, backward=waiting, exit=_flat_reduction(sharding, ends)
         ),
-        first_layer=first,
+        first_layer=replace(last, backward=waiting + own, exit=last.exit - own),
         layer=last,
         last_layer=last,
         head=ShardingOverhead(forward=root, backward=root + own),

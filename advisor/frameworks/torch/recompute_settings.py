@@ -63,13 +63,12 @@ class TorchSettings(RecomputeSettings):
     def rules_overview(self, version: str) -> RulesOverview:
         """What the release takes, and its rules with their sources."""
         release = self.jobs.version(version)
-        rules = (self.layout_rules, self.setting_rules)
         return RulesOverview(
             label=f"{self.facts.label} {release}",
             facts=tuple(self.jobs.takes()),
             rules=tuple(
                 ("", name, self._line(name, rule))
-                for table in rules
+                for table in (self.layout_rules, self.setting_rules)
                 for name, rule in in_release(table, release).items()
             ),
         )
@@ -126,10 +125,9 @@ class TorchSettings(RecomputeSettings):
         return (note,) if note else ()
 
     def _unknown_to_compiler(self, job: Job) -> Iterator[str]:
-        if self.memory.compiles_blocks(job):
-            known = (is_known(block_shape(job), kind) for kind in {*job.model.layer_kinds})
-            if not all(known):
-                yield _AS_WITHOUT
+        known = (is_known(block_shape(job), kind) for kind in {*job.model.layer_kinds})
+        if self.memory.compiles_blocks(job) and not all(known):
+            yield _AS_WITHOUT
 
 
 def _every_setting(job: Job) -> Iterator[TorchSetting]:

@@ -81,10 +81,9 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
     @property
     def spec(self) -> str:
         """The short spelling, e.g. ``selective:2``, ``op:torchtitan`` or ``budget:0.5``."""
-        detail = (self.num_layers, self.segments, self.policy, self.budget)
         shown = [
             f"{value:g}" if isinstance(value, float) else str(value)
-            for value in detail
+            for value in (self.num_layers, self.segments, self.policy, self.budget)
             if value is not None
         ]
         if self.blocks:

@@ -139,8 +139,7 @@ class Asked(Struct, frozen=True):
     @property
     def impl(self) -> TransformerImpl:
         """Whose layers it runs: the stack's own unless the user chose other ones."""
-        chosen = "transformer_impl" in self.given
-        return self.model.transformer_impl if chosen else self.facts.impl
+        return self.model.transformer_impl if "transformer_impl" in self.given else self.facts.impl
 
     @property
     def is_transformers(self) -> bool:

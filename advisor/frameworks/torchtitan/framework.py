@@ -78,8 +78,7 @@ class _Jobs(supported_jobs.TorchJobs):
         model, config = super().configure(model, config, given)
         if "job.expandable_segments" not in given:
             config = replace(config, expandable_segments=True)
-        automatic = model.attention_backend is AttentionBackend.AUTO
-        if automatic and config.framework_version != "0.1":
+        if model.attention_backend is AttentionBackend.AUTO and config.framework_version != "0.1":
             model = replace(model, attention_backend=AttentionBackend.FUSED)
         return model, replace(config, weights_dtype=DType.FP32)
 

@@ -88,8 +88,7 @@ class TorchTitanReader(KeyedReader):
         setting = self.recompute(keys)
         if not any(keys.under(AC)):
             return "no activation checkpointing mode"
-        known = setting is not None
-        return f"activation checkpointing {setting}" if known else "an unknown mode"
+        return f"activation checkpointing {setting}" if setting is not None else "an unknown mode"
 
 
 def _sees_all(keys: Keys) -> bool:
@@ -120,8 +119,7 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
             continue
         negated = name.startswith("no_") and not option.values
         key = f"{section}.{name.removeprefix('no_') if negated else name}"
-        value = option.text if option.values else not negated
-        keys.put(key, value, option.place, option.name)
+        keys.put(key, option.text if option.values else not negated, option.place, option.name)
     if keys.has("job.config_file") or "CONFIG_FILE" in command.environment:
         keys.about["file"] = "yes"
     elif any("run_train" in text for text in command.texts):

@@ -48,14 +48,13 @@ def _ulysses(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> tup
     """
     inner = by_heads(shape)
     model = shape.model
-    widths = (
-        ("query", query, inner.local_heads * model.qk_channels),
-        ("key", key, inner.local_groups * model.qk_channels),
-        ("value", value, inner.local_groups * model.v_channels),
-    )
     made = tuple(
         Tensor(f"{name}_by_heads", (*tensor.shape[:1], shape.seq_length, width), tensor.dtype)
-        for name, tensor, width in widths
+        for name, tensor, width in (
+            ("query", query, inner.local_heads * model.qk_channels),
+            ("key", key, inner.local_groups * model.qk_channels),
+            ("value", value, inner.local_groups * model.v_channels),
+        )
     )
     sent = sum(tensor.num_bytes for tensor in made)
     largest = max(tensor.num_bytes for tensor in made)

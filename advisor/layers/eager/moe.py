@@ -64,13 +64,12 @@ def choice(shape: RankShape, scores: Tensor, chosen: Tensor, workspace: int) -> 
 
 def normalized(shape: RankShape, chosen: Tensor, weights: Tensor) -> Operator:
     """Chosen scores over their sum: keeps both."""
-    total = Tensor("score_sum", (shape.tokens, 1), DType.FP32)
     return Operator(
         "router.normalize",
         Module.ROUTER,
         (chosen,),
         (weights,),
-        saved=(chosen, total),
+        saved=(chosen, Tensor("score_sum", (shape.tokens, 1), DType.FP32)),
         backward_workspace=3 * chosen.num_bytes,
     )
 

@@ -182,14 +182,13 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
     both = shape.local_heads * model.qk_channels + width
     output = activation(shape, "core_attention_out", width)
     rows = (shape.micro_batch_size, shape.local_heads, shape.local_seq)
-    lse = Tensor("softmax_lse", rows, DType.FP32)
     return Operator(
         "core_attention",
         Module.CORE_ATTENTION,
         (query, key, value),
         (output,),
         unit=ComputeUnit.ATTENTION,
-        saved=(query, key, value, output, lse),
+        saved=(query, key, value, output, Tensor("softmax_lse", rows, DType.FP32)),
         attention_flops=shape.tokens * shape.seq_length * both,
         attention=AttentionShape(
             rows=prod(rows),

@@ -119,13 +119,12 @@ def _bias_dropout_add(
     """
     dropout = shape.model.hidden_dropout > 0
     steps = 0 if shape.model.bias_dropout_fusion else shape.model.add_bias_linear + dropout
-    mask = Tensor(f"{module}.mask", branch.shape, DType.BOOL)
     return Operator(
         str(module),
         module,
         (branch, residual),
         (output,),
-        saved=(mask,) if dropout else (),
+        saved=(Tensor(f"{module}.mask", branch.shape, DType.BOOL),) if dropout else (),
         gradient_passed_to=frozenset({residual.name} if dropout else {branch.name, residual.name}),
         forward_workspace=steps * branch.num_bytes,
         extra_forward_bytes=2 * steps * branch.num_bytes,

@@ -148,8 +148,7 @@ def ring_steps(shape: RankShape) -> float:
     them; else both see the first chunk's keys)."""
     if _kind(shape) not in (CpCommType.P2P, CpCommType.A2A_P2P):
         return 1.0
-    others = shape.context_parallel_size // shape.cp_all_to_all_size - 1
-    return 1.0 + 0.75 * others
+    return 1.0 + 0.75 * (shape.context_parallel_size // shape.cp_all_to_all_size - 1)
 
 
 def _sizes(shape: RankShape, alone: Operator) -> _Sizes:
@@ -214,9 +213,8 @@ def _ring(sizes: _Sizes) -> _Run:
     The last rank's steps are whole outputs, the most of all ranks. Back, keys, values and their
     gradients have a buffer to send from and one to receive in, and a step gradients of its own.
     """
-    traffic = _ring_traffic(sizes)
     return replace(
-        traffic,
+        _ring_traffic(sizes),
         forward_alive=max(_ring_steps(sizes), _ring_end(sizes)),
         backward_alive=4 * sizes.pair + sizes.query + sizes.inputs + sizes.kernel,
         forward_traffic=2 * sizes.keys_values + 3 * (sizes.ring - 1) * sizes.output,
@@ -271,13 +269,11 @@ def _exchange(sizes: _Sizes) -> _Run:
     there, back = (
         _send(CollectiveKind.ALL_TO_ALL, num_bytes) for num_bytes in (sizes.inputs, sizes.output)
     )
-    after = sizes.inputs + sizes.statistics + 4 * sizes.output
-    computed = sizes.output + sizes.inputs
     return _Run(
         forward=(there, back),
         backward=(back, there),
-        forward_alive=max(sizes.sent_out, after),
-        backward_alive=computed + max(sizes.kernel, sizes.given_back),
+        forward_alive=max(sizes.sent_out, sizes.inputs + sizes.statistics + 4 * sizes.output),
+        backward_alive=sizes.output + sizes.inputs + max(sizes.kernel, sizes.given_back),
         forward_traffic=4 * (sizes.inputs + sizes.output),
         backward_traffic=4 * (sizes.inputs + sizes.output),
     )

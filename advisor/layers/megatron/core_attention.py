@@ -92,8 +92,7 @@ def _flash_attention(
     model, output = shape.model, _output(shape, "core_attn_out")
     rows = shape.micro_batch_size, shape.local_heads, shape.local_seq
     lse = Tensor("softmax_lse", rows, DType.FP32)
-    both = model.qk_channels + model.v_channels
-    flops = _matmul_flops(shape, both, attended_keys(shape, mixer))
+    flops = _matmul_flops(shape, model.qk_channels + model.v_channels, attended_keys(shape, mixer))
     sources = (query, key, value)
     operator = Operator(
         "core_attention",
@@ -243,8 +242,7 @@ def _softmax(
     probs = Tensor("attention_probs", scores_shape, shape.dtype)
     fused = _has_fused_softmax(shape)
     kept, copy, alive = probs, 0, 4
-    in_fp32 = shape.model.attention_softmax_in_fp32 or is_transformer_engines(shape)
-    if in_fp32 and not fused:
+    if (shape.model.attention_softmax_in_fp32 or is_transformer_engines(shape)) and not fused:
         kept, alive = Tensor("softmax_fp32", scores_shape, DType.FP32), 3
         copy = kept.num_bytes
     counted = kept.num_bytes + probs.num_bytes + scores.num_bytes

@@ -41,15 +41,6 @@ def gated_delta_net_operators(shape: RankShape, source: Tensor) -> tuple[Operato
     rule = _gated_delta_rule(shape, (query, key, value), gates)
     norm, gated = _gated_norm(shape, rule.outputs[0], gate)
     back, normed = exchange_sequence_for_heads(shape, Module.GDN_NORM_OUT, gated.outputs[0])
-    out_proj = linear.row_parallel_linear(
-        shape,
-        "out_proj",
-        Module.GDN_OUT_PROJ,
-        normed,
-        shape.hidden("attention_out"),
-        bias=False,
-        forward_holds=(mixed, convolved),
-    )
     return (
         projection,
         *there,
@@ -61,7 +52,15 @@ def gated_delta_net_operators(shape: RankShape, source: Tensor) -> tuple[Operato
         norm,
         gated,
         *back,
-        out_proj,
+        linear.row_parallel_linear(
+            shape,
+            "out_proj",
+            Module.GDN_OUT_PROJ,
+            normed,
+            shape.hidden("attention_out"),
+            bias=False,
+            forward_holds=(mixed, convolved),
+        ),
     )
 
 
@@ -124,14 +123,13 @@ def _gates(shape: RankShape, alpha: Tensor, beta: Tensor) -> Operator:
     heads = shape.model.linear_num_value_heads
     decay = _heads(shape, "g", heads, dtype=DType.FP32)
     strength = _heads(shape, "beta", heads)
-    weights = tuple(Weight(name, (heads // shape.tp,), True) for name in ("A_log", "dt_bias"))
     return Operator(
         "g_and_beta",
         Module.GDN_RULE,
         (alpha, beta),
         (decay, strength),
         saved=(alpha, strength),
-        weights=weights,
+        weights=tuple(Weight(name, (heads // shape.tp,), True) for name in ("A_log", "dt_bias")),
     )
 
 

@@ -69,8 +69,7 @@ def duplicated_linear(
 ) -> Operator:
     """The whole weight on every TP rank, each with its own tokens under SP (TELinear, parallel
     mode "duplicated"). Saves its input."""
-    tokens = prod(source.shape[:2])
-    return _linear(shape, name, module, source, output, tokens, (), cut=False)
+    return _linear(shape, name, module, source, output, prod(source.shape[:2]), (), cut=False)
 
 
 def _linear(

@@ -75,8 +75,7 @@ def _scan(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
     conv = shape.tokens * (inner + 2 * states) * shape.dtype.itemsize
     chunks = shape.micro_batch_size * -(-shape.local_seq // _CHUNK)
     state = chunks * inner * model.mamba_state_dim
-    groups = states // model.mamba_state_dim
-    scores = chunks * groups * _CHUNK**2 * DType.FP32.itemsize
+    scores = chunks * (states // model.mamba_state_dim) * _CHUNK**2 * DType.FP32.itemsize
     steps = 2 * shape.tokens * heads * DType.FP32.itemsize
     both = DType.FP32.itemsize + shape.dtype.itemsize
     forward = conv + scores + steps + state * both
@@ -106,12 +105,11 @@ def _scan(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
 def _group_norm(shape: RankShape, source: Tensor) -> Operator:
     """RMSNorm over every group's channels: keeps its input, and rstd [groups, tokens] in fp32."""
     groups = shape.model.mamba_num_groups // shape.tp
-    rstd = Tensor("mixer_norm.rstd", (groups, shape.tokens), DType.FP32)
     return Operator(
         "mixer_norm",
         Module.MAMBA_NORM,
         (source,),
         (Tensor("mixer_norm_out", source.shape, shape.dtype),),
-        saved=(source, rstd),
+        saved=(source, Tensor("mixer_norm.rstd", (groups, shape.tokens), DType.FP32)),
         weights=(Weight("mixer.norm.weight", (source.shape[-1],), True),),
     )

@@ -15,13 +15,12 @@ def cuts_sequence(shape: RankShape) -> bool:
 def gather_width(module: Module, part: Tensor, whole: Tensor) -> Operator:
     """All-gather of the last dimension: into the first, and a copy puts it together; each rank
     takes its part of the gradient (_GatherFromModelParallelRegion)."""
-    gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, whole.num_bytes)
     return Operator(
         f"gather_{whole.name}",
         module,
         (part,),
         (whole,),
-        forward_collectives=(gather,),
+        forward_collectives=(Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, whole.num_bytes),),
         forward_workspace=whole.num_bytes,
     )
 
@@ -32,13 +31,12 @@ def scatter_sequence(
     """Each rank takes its tokens of `whole` as `part`; the gradient is gathered
     (_ScatterToSequenceParallelRegion). `others` are further views of `whole`."""
     gathered = part.num_bytes * shape.tp
-    gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, gathered)
     return Operator(
         f"scatter_{part.name}",
         module,
         (whole,),
         (part, *others),
-        backward_collectives=(gather,),
+        backward_collectives=(Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, gathered),),
         backward_workspace=gathered if others else 0,
     )
 

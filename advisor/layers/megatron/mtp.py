@@ -35,8 +35,7 @@ def mtp_projection(shape: RankShape, layer_input: str) -> tuple[tuple[Operator, 
     if not cuts_sequence(shape):
         return (*before, *projection), whole
     part = whole.view(layer_input, hidden.shape)
-    scatter = scatter_sequence(shape, _PROJECTION, whole, part)
-    return (*before, *projection, scatter), part
+    return (*before, *projection, scatter_sequence(shape, _PROJECTION, whole, part)), part
 
 
 def _embedding(shape: RankShape, output: Tensor) -> Operator:

@@ -43,8 +43,7 @@ def saved_input(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
     form = _FORMATS[shape.precision]
     elements = source.num_bytes // source.dtype.itemsize
     packed = source.shape if form.bits == 8 else (elements * form.bits // 8,)
-    name = f"{source.name}_{shape.precision}"
-    data = Tensor(name, packed, DType.FLOAT8, copy_of=source.name)
+    data = Tensor(f"{source.name}_{shape.precision}", packed, DType.FLOAT8, copy_of=source.name)
     if not form.block:
         return (data,)
     scales = elements // form.block * form.scale_bytes
@@ -62,9 +61,7 @@ def attention_output(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
     """
     eight_bits = shape.precision in _KEEPS_ORIGINAL and shape.transformer_engine >= (2, 6)
     four_bits = shape.precision is Precision.NVFP4 and shape.transformer_engine >= (2, 7)
-    if eight_bits or four_bits:
-        return (source,)
-    return saved_input(shape, source)
+    return (source,) if eight_bits or four_bits else saved_input(shape, source)
 
 
 _KEEPS_ORIGINAL = (Precision.FP8_CURRENT, Precision.FP8_BLOCKWISE, Precision.MXFP8)

@@ -34,8 +34,7 @@ def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
     weights, router = _router(shape, source)
     order, sent, dispatched = _dispatch(shape, source, weights)
     experts, back = _experts(shape, sent)
-    copies = shape.tokens * shape.model.moe_router_topk
-    unsorted = rows(shape, "unsorted", copies, sent.shape[-1])
+    unsorted = rows(shape, "unsorted", shape.tokens * shape.model.moe_router_topk, sent.shape[-1])
     put_back = _put(back, unsorted, order)
     combined = _sum(unsorted, shape) if before else _weighted(shape, unsorted, weights)
     held = (source, order, sent, back, unsorted)
@@ -46,8 +45,7 @@ def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
         return (*operators[:-1], replace(last, forward_holds=held))
     routed, output = last.outputs[0], shared[-1].outputs[0]
     total = Tensor("moe_out", routed.shape, routed.dtype)
-    add = residual("add_shared_experts", Module.COMBINE, output, routed, total, held)
-    return (*operators, add)
+    return (*operators, residual("add_shared_experts", Module.COMBINE, output, routed, total, held))
 
 
 def _shared_experts(shape: RankShape, source: Tensor) -> Operators:
@@ -85,8 +83,7 @@ def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     scores = moe.all_scores(gating.outputs[0])
     (all_,) = scores.outputs
     chosen = moe.per_choice(shape, "chosen_scores")
-    masked = shape.model.moe_router_group_topk is not None
-    copies = (2 if masked else 1) * all_.num_bytes
+    copies = (2 if shape.model.moe_router_group_topk is not None else 1) * all_.num_bytes
     operators = [gating, scores, moe.choice(shape, all_, chosen, copies)]
     weights = moe.per_choice(shape, "router_weights")
     if normalizes(shape.model):
@@ -122,13 +119,12 @@ def _dispatch(
 def _scaled(sent: Tensor, weights: Tensor, order: Tensor, scaled: Tensor) -> Operator:
     """Tokens in fp32 times their sorted scores, back in 16 bit: keeps both factors."""
     wide = Tensor("routed_tokens.fp32", sent.shape, DType.FP32)
-    scores = Tensor("sorted_scores", (sent.shape[0],), DType.FP32)
     return Operator(
         "apply_scores",
         Module.DISPATCH,
         (sent, weights),
         (scaled,),
-        saved=(wide, scores, order),
+        saved=(wide, Tensor("sorted_scores", (sent.shape[0],), DType.FP32), order),
         forward_workspace=wide.num_bytes,
         backward_workspace=2 * wide.num_bytes,
     )
@@ -211,8 +207,7 @@ def _weighted(shape: RankShape, unsorted: Tensor, weights: Tensor) -> Operators:
 
 def _sum(unsorted: Tensor, shape: RankShape) -> Operators:
     """The sum over the experts of a token, whose gradient is a view for each."""
-    output = _output(shape)
-    return (Operator("sum_of_experts", Module.COMBINE, (unsorted,), (output,)),)
+    return (Operator("sum_of_experts", Module.COMBINE, (unsorted,), (_output(shape),)),)
 
 
 def _output(shape: RankShape) -> Tensor:

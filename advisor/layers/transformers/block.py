@@ -46,8 +46,7 @@ def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Opera
         (routed,), output = experts[-1].outputs, hidden(shape, "layer_output")
         add = residual("mlp_residual", Module.MLP_BDA, routed, after_attention, output, held)
         return (*before, *attended, *between, *experts, add)
-    mlp = _mlp(shape, mlp_input, after_attention, held)
-    return (*before, *attended, *between, *mlp)
+    return (*before, *attended, *between, *_mlp(shape, mlp_input, after_attention, held))
 
 
 def _norm(

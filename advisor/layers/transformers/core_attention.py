@@ -52,8 +52,7 @@ def _expanded(shape: RankShape, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
     else:
         width = shape.local_heads * shape.model.kv_channels
         sources = activation(shape, "key_all", width), activation(shape, "value_all", width)
-    repeat = Operator("repeat_kv", _CORE, (key, value), sources)
-    return (*sources, repeat)
+    return (*sources, Operator("repeat_kv", _CORE, (key, value), sources))
 
 
 def _masked_attention(

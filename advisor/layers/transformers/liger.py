@@ -17,13 +17,12 @@ def liger_norm(
     shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor
 ) -> Operator:
     """Keeps its input and 1/rms of each row; the input's gradient is written over the output's."""
-    inverse = Tensor(f"{name}.rstd", (*source.shape[:-1], 1), DType.FP32)
     operator = Operator(
         name,
         module,
         (source,),
         (output,),
-        saved=(source, inverse),
+        saved=(source, Tensor(f"{name}.rstd", (*source.shape[:-1], 1), DType.FP32)),
         weights=norm_weights(shape, name, source.shape[-1]),
         backward_workspace=-output.num_bytes,
     )
@@ -60,14 +59,13 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
     logits = chunk * vocabulary * shape.dtype.itemsize
     added = weight.num_elements * (shape.dtype.itemsize + DType.FP32.itemsize)
     gradient = Tensor("fused_loss.input_gradient", source.shape, source.dtype)
-    of_weight = Tensor("fused_loss.weight_gradient", weight.shape, source.dtype)
     return Operator(
         "fused_linear_cross_entropy",
         Module.OUTPUT_LAYER,
         (source,),
         (Tensor("loss", (1,), DType.FP32),),
         unit=ComputeUnit.GEMM,
-        saved=(gradient, of_weight),
+        saved=(gradient, Tensor("fused_loss.weight_gradient", weight.shape, source.dtype)),
         weights=(weight,),
         gemm=Gemm(shape.tokens, vocabulary, width),
         gradient_in_saved=True,

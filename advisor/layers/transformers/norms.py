@@ -56,5 +56,4 @@ def _backward_workspace(copy: Tensor, normalized: Tensor, inverse: Tensor, outpu
     """Five fp32 tensors live next to the copy when the 16-bit tensors are gone, four where all are
     fp32; the walk counts the normalized one and two of the output's size."""
     others = normalized.num_bytes + 2 * output.num_bytes + inverse.num_bytes
-    narrow = output.dtype is not DType.FP32
-    return (5 if narrow else 4) * copy.num_bytes - others
+    return (5 if output.dtype is not DType.FP32 else 4) * copy.num_bytes - others

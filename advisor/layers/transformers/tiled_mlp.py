@@ -51,10 +51,9 @@ def tiled_mlp(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
 
 def _of_a_part(operator: Operator, earlier: int) -> Operator:
     """`operator` next to `earlier` bytes of outputs; of what it reads the input alone is kept."""
-    saved = operator.saved if operator.name == "gate_proj" else ()
     return replace(
         operator,
-        saved=saved,
+        saved=operator.saved if operator.name == "gate_proj" else (),
         gradient_in_saved=False,
         forward_workspace=operator.forward_workspace + earlier,
     )

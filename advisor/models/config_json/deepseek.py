@@ -37,8 +37,7 @@ DEEPSEEK_TYPES = (*LATENT_TYPES, "glm4_moe")
 def read_deepseek(config: HuggingFaceConfig) -> ModelSpec:
     """The shape of one of DEEPSEEK_TYPES, with experts, and multi-token prediction where it has."""
     latent = config.values["model_type"] in LATENT_TYPES
-    own = _LATENT if latent else _GLM
-    config.check_keys(_READ | own | _AS_PUBLISHED)
+    config.check_keys(_READ | (_LATENT if latent else _GLM) | _AS_PUBLISHED)
     bias = config.get("attention_bias", bool, False)
     if latent and bias:
         raise config.refuse("attention_bias", "latent attention has no biases in Megatron")

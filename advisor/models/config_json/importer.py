@@ -153,8 +153,7 @@ def _of_text(config: HuggingFaceConfig) -> HuggingFaceConfig:
     inner = config.values.get("text_config")
     if config.values.get("model_type") not in _WITH_VISION or not isinstance(inner, dict):
         return config
-    kind = f"{config.values['model_type']}_text"
-    return replace(config, values={**inner, "model_type": kind})
+    return replace(config, values={**inner, "model_type": f"{config.values['model_type']}_text"})
 
 
 def _read_decoder(config: HuggingFaceConfig) -> ModelSpec:
@@ -234,15 +233,13 @@ def _activation(config: HuggingFaceConfig, key: str, default: str, gated: bool) 
 
 def _num_query_groups(config: HuggingFaceConfig, family: _Decoder, heads: int) -> int:
     """Key and value heads; null, unlike an absent key, always means as many as query heads."""
-    absent = "num_key_value_heads" not in config.values
-    default = family.num_key_value_heads if absent else None
+    default = family.num_key_value_heads if "num_key_value_heads" not in config.values else None
     return config.positive("num_key_value_heads", default or heads)
 
 
 def _head_dim(config: HuggingFaceConfig, family: _Decoder, heads: int) -> int:
     default = family.head_dim if "head_dim" not in config.values else None
-    given = config.get("head_dim", int, default)
-    if given is None:
+    if config.get("head_dim", int, default) is None:
         return _divided(config, "num_attention_heads", config.positive("hidden_size"), heads)
     return config.positive("head_dim", default)
 

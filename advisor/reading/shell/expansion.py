@@ -162,8 +162,7 @@ class Expander:
             yield from self.source.pieces(start, stop)
 
     def _word(self, node: "Node") -> Iterator[Piece | None]:
-        text = self.source.text(node)
-        if not node.children and "\\" in text:
+        if not node.children and "\\" in self.source.text(node):
             yield from self._unescaped(node.start_byte, node.end_byte, None)
         elif node.children:
             yield from self._children(node, quoted=False)
@@ -172,8 +171,7 @@ class Expander:
 
     def _unescaped(self, start: int, stop: int, escapable: str | None) -> Iterator[Piece]:
         """Literal text without its backslashes; one before a newline joins the lines."""
-        text = self.source.between(start, stop)
-        data = text.encode()
+        data = self.source.between(start, stop).encode()
         at = scan = 0
         while (found := data.find(b"\\", scan)) >= 0 and found + 1 < len(data):
             following = chr(data[found + 1])
@@ -285,8 +283,7 @@ class Expander:
 
     def _arithmetic(self, node: "Node") -> Iterator[Piece | None]:
         text = self.source.text(node)
-        inner = text[3:-2] if text.startswith("$((") else text[2:-1]
-        number = calculate(inner, self.state)
+        number = calculate(text[3:-2] if text.startswith("$((") else text[2:-1], self.state)
         if number is None:
             yield self._unknown(node)
         else:

@@ -187,9 +187,7 @@ class Commands:
         self.record.uses(self.source.text(node))
         words = expander.expanded([child for child in node.children if child.type not in others])
         self.record.spend(words, len(own) // 10)
-        if not words:
-            return [state]
-        return self._run(words, own, state, node)
+        return [state] if not words else self._run(words, own, state, node)
 
     def _run(
         self, words: list[Word], environment: dict[str, Word], state: State, node: "Node"

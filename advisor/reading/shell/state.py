@@ -88,8 +88,7 @@ def joined(states: Iterable[State], before: State) -> State:
     ways = list(states)
     result = before.copy()
     for name in {name for way in ways for name in way.variables}:
-        found = {_text(way.variables.get(name)) for way in ways}
-        if len(found) == 1:
+        if len({_text(way.variables.get(name)) for way in ways}) == 1:
             result.variables[name] = ways[0].variables[name]
         else:
             known = before.variables.get(name)
@@ -119,8 +118,7 @@ def appended(before: Variable | None, added: Variable) -> Variable:
         return added
     if before.array or added.array:
         return Variable(values=(*before.values, *added.values), array=True)
-    pieces = [piece for value in (*before.values, *added.values) for piece in value.pieces]
-    return scalar(pieces)
+    return scalar([piece for value in (*before.values, *added.values) for piece in value.pieces])
 
 
 def fingerprint(variable: Variable) -> tuple[tuple[str, bool], ...]:

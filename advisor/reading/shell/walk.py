@@ -76,9 +76,7 @@ class Walk(Commands):
         return self.statements(node.named_children, states)
 
     def _each(self, states: list[State], step: Callable[[State], list[State]]) -> list[State]:
-        results: list[State] = []
-        for state in states:
-            results += step(state)
+        results = [result for state in states for result in step(state)]
         return self._bounded(results, states[0])
 
     def _bounded(self, states: list[State], before: State) -> list[State]:
@@ -132,8 +130,7 @@ class Walk(Commands):
 
     def _case(self, node: "Node", state: State) -> list[State]:
         subject = node.child_by_field_name("value")
-        expander = Expander(self.source, state)
-        words = expander.expanded([subject]) if subject is not None else []
+        words = Expander(self.source, state).expanded([subject]) if subject is not None else []
         known = "".join(w.text for w in words) if all(w.certain for w in words) else None
         results: list[State] = []
         matched = False
@@ -165,8 +162,7 @@ class Walk(Commands):
             return way
         way.branch = (*way.branch, f"{self.source.text(subject)} is {' or '.join(texts)}")
         name = self.source.text(subject).strip('"').removeprefix("$").strip("{}").partition(":")[0]
-        literal = len(texts) == 1 and not set(texts[0]) & set("*?[$")
-        if name.isidentifier() and literal:
+        if name.isidentifier() and len(texts) == 1 and not set(texts[0]) & set("*?[$"):
             way.set(name, scalar(word(texts[0], self.source.place(patterns[0])).pieces))
         return way
 

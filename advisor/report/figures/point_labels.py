@@ -57,8 +57,7 @@ def label_points(
         lines = [line for number in numbers for line in (names or {}).get(number, ())]
         full = _Label("\n".join(lines), point, numbers == [bold])
         if not lines or not _placed(room, full, named=True):
-            text = ", ".join(map(str, sorted(numbers)))
-            unnamed.append(_Label(text, point, bold in numbers))
+            unnamed.append(_Label(", ".join(map(str, sorted(numbers))), point, bold in numbers))
     for label in unnamed:
         _placed(room, label, named=False)
 

@@ -61,8 +61,7 @@ def pareto_figure(advice: Answer) -> "Figure":
     from matplotlib.figure import Figure
 
     picture = _picture(advice)
-    lines = sum(len(label) + 0.5 for label in picture.labels)
-    height = max(4.6, _ABOVE + _BELOW + _LINE * lines)
+    height = max(4.6, _ABOVE + _BELOW + _LINE * sum(len(label) + 0.5 for label in picture.labels))
     figure = Figure(figsize=(_WIDTH, height))
     margin = _GAP + _CHARACTER * max(len(line) for label in picture.labels for line in label)
     wide = 1 - (_LEFT + margin) / _WIDTH
@@ -146,10 +145,8 @@ def _label_margin(axes: "Axes", picture: _Picture, height: float, wide: float) -
     places = [
         (row.evaluation.step_time_seconds - low) / (high - low) * height for row in picture.labelled
     ]
-    middles = spread(places, sizes, height)
-    rows = zip(picture.labelled, picture.labels, places, middles, strict=True)
+    rows = zip(picture.labelled, picture.labels, places, spread(places, sizes, height), strict=True)
     for row, label, place, middle in rows:
-        weight = "bold" if row is picture.best else "normal"
         axes.annotate(
             "\n".join(label),
             xy=(1, place / height),
@@ -157,7 +154,7 @@ def _label_margin(axes: "Axes", picture: _Picture, height: float, wide: float) -
             xytext=(1 + _GAP / wide, middle / height),
             textcoords="axes fraction",
             fontsize=_FONT,
-            fontweight=weight,
+            fontweight="bold" if row is picture.best else "normal",
             verticalalignment="center",
             annotation_clip=False,
             arrowprops={

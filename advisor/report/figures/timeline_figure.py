@@ -172,8 +172,7 @@ def timeline_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
 
 
 def _drawing(row: RankedEvaluation) -> _Drawing:
-    evaluation = row.evaluation
-    step = training_step(evaluation)
+    step = training_step(row.evaluation)
     memory = {stage.stage: live_memory(step, stage.stage) for stage in step.stages}
     worst = max(memory, key=lambda stage: memory[stage].peak)
     stages = _stages(len(step.stages), worst)
@@ -227,8 +226,7 @@ def _draw_bars(
     axes: "Axes", parts: Sequence[tuple[float, float]], top: float, look: kit.Look
 ) -> None:
     if parts:
-        spans = [(start, end - start) for start, end in parts]
-        axes.broken_barh(spans, (top, _BAR), **look.fill)
+        axes.broken_barh([(start, end - start) for start, end in parts], (top, _BAR), **look.fill)
 
 
 def _name_passes(

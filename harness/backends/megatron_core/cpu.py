@@ -118,8 +118,7 @@ def patches(kernel: KernelScope = nullcontext) -> Iterator[Any]:
 def megatron_on_cpu() -> Iterator[None]:
     """Inside, Megatron computes on the CPU with real tensors; nothing is compiled."""
     with ExitStack() as stack:
-        sizes = patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _sizes)
-        stack.enter_context(sizes)
+        stack.enter_context(patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _sizes))
         for one in (*patches(), *_rng_patches()):
             stack.enter_context(one)
         stack.enter_context(CudaToCpu())

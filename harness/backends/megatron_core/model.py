@@ -117,8 +117,7 @@ def transformer_config(case: MegatronCase, **changes: Any) -> Any:
 
 def _layer_spec(case: MegatronCase, core_attention: type[torch.nn.Module]) -> Any:
     """Transformer Engine's layers, or Megatron's own with `core_attention` for a flash kernel."""
-    names = ("qk_layernorm", "multi_latent_attention")
-    kinds = {name: getattr(case, name) for name in names}
+    kinds = {name: getattr(case, name) for name in ("qk_layernorm", "multi_latent_attention")}
     if case.transformer_impl == "transformer_engine":
         from megatron.core.models.gpt import gpt_layer_specs
 

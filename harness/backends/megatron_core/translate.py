@@ -40,8 +40,6 @@ def megatron_model(workload: Workload) -> ModelSpec:
     if runs_transformer_engine(workload):
         return _with_installed_kernels(model)
     unfused = model.attention_backend is options.AttentionBackend.UNFUSED
-    te_loss = model.cross_entropy_fusion is options.CrossEntropyFusion.TE
-    flex = model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
     return replace(
         model,
         transformer_impl=options.TransformerImpl.LOCAL,
@@ -52,10 +50,10 @@ def megatron_model(workload: Workload) -> ModelSpec:
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=options.CrossEntropyFusion.NONE
-        if te_loss
+        if model.cross_entropy_fusion is options.CrossEntropyFusion.TE
         else model.cross_entropy_fusion,
         moe_token_dispatcher_type=options.TokenDispatcher.ALLTOALL
-        if flex
+        if model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
         else model.moe_token_dispatcher_type,
         moe_grouped_gemm=False,
         moe_permute_fusion=False,

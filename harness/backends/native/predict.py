@@ -108,8 +108,7 @@ def predict_layer(workload: Workload) -> tuple[int, int]:
         )
     plan = native_plan(workload, setting)
     saved = sum(_segment_bytes(shape, setting, segment) for segment in plan.segments)
-    replayed = replayed_flops(shape, plan)
-    return saved // plan.num_layers, replayed // plan.num_layers
+    return saved // plan.num_layers, replayed_flops(shape, plan) // plan.num_layers
 
 
 _ACTIVATION_PASSES: Final = {
@@ -149,10 +148,9 @@ def unfused_bytes(workload: Workload) -> int:
     and the sums of gradients. UserError for what this backend does not run."""
     check(workload)
     shape = native_shape(workload)
-    plan = native_plan(workload, parse_native_setting(workload.recompute))
     traffic = sum(
         count * _unfused_layer_bytes(transformer_layer(shape, kind), segment)
-        for segment in plan.segments
+        for segment in native_plan(workload, parse_native_setting(workload.recompute)).segments
         for kind, count in segment.kinds()
     )
     return traffic * workload.num_microbatches

@@ -70,8 +70,7 @@ def _refusals(setting: RecomputeSetting) -> Iterator[tuple[str, str]]:
     offloaded, replayed = set(setting.offload_modules), set(setting.effective_modules)
     for name in setting.offload_modules:
         if name not in REGIONS:
-            nearest = nearest_names(name, REGIONS)
-            yield f"the native backend does not offload {name}", nearest
+            yield f"the native backend does not offload {name}", nearest_names(name, REGIONS)
     if offloaded and setting.granularity is Granularity.FULL:
         yield ("replayed layers keep nothing to offload", "use offload with none or selective")
     if "layernorm" in replayed:

@@ -108,30 +108,28 @@ def build_step(
         print("native: the layers are plain torch modules", file=sys.stderr)
     groups = make_groups(workload.layout, workload.device)
     torch.manual_seed(seed + SEED_STRIDE * groups.data_rank)
-    model = _make_model(workload, groups, dtype, seed)
-    return NativeStep(workload, model, groups, dtype, seed)
+    return NativeStep(workload, _make_model(workload, groups, dtype, seed), groups, dtype, seed)
 
 
 def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: int) -> GptModel:
     setting = parse_native_setting(workload.recompute)
     layout, sharded = workload.layout, unsupported.is_fully_sharded(workload)
-    settings = LayerSettings(
-        model=predict.native_model(workload),
-        seq_length=workload.seq_length,
-        num_microbatches=workload.num_microbatches,
-        dtype=torch.float32 if sharded else dtype,
-        device=groups.device,
-        tensor=TensorParallel(
-            group=groups.tensor,
-            size=layout.tensor_model_parallel_size,
-            rank=groups.tensor_rank,
-            sequence_parallel=layout.sequence_parallel,
-        ),
-        policy=setting.policy,
-        offloaded=setting.offloaded,
-    )
     model = GptModel(
-        settings,
+        LayerSettings(
+            model=predict.native_model(workload),
+            seq_length=workload.seq_length,
+            num_microbatches=workload.num_microbatches,
+            dtype=torch.float32 if sharded else dtype,
+            device=groups.device,
+            tensor=TensorParallel(
+                group=groups.tensor,
+                size=layout.tensor_model_parallel_size,
+                rank=groups.tensor_rank,
+                sequence_parallel=layout.sequence_parallel,
+            ),
+            policy=setting.policy,
+            offloaded=setting.offloaded,
+        ),
         predict.native_plan(workload, setting),
         stage=groups.stage,
         num_stages=layout.pipeline_model_parallel_size,

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from harness.base.collections import grouped
+from advisor.base.grouping import grouped
 from harness.calibration.bench.cases import Case, CaseKind
 
 ROUND: Final = (

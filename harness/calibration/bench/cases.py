@@ -82,8 +82,7 @@ def _matmul(m: int, n: int, k: int, *, experts: int = 1, operand: int = _BF16) -
 
 def _attend(batch: int, seq: int, heads: int, groups: int, width: int) -> _Work:
     """Over the causal half. width: of queries and keys plus that of values."""
-    flops = 1.0 * batch * seq * seq * heads * width
-    return flops, _BF16 * batch * seq * (heads + groups) * width
+    return 1.0 * batch * seq * seq * heads * width, _BF16 * batch * seq * (heads + groups) * width
 
 
 def _attend_latent(batch: int, seq: int, heads: int, query: int, value: int) -> _Work:

@@ -99,8 +99,7 @@ def _gemm(inputs: Inputs, case: Case) -> Call:
 
     def operands() -> tuple[Tensor, Tensor]:
         left = inputs.tensor(k, m).t() if case.variant == "nt" else inputs.tensor(m, k)
-        right = inputs.tensor(n, k).t() if case.variant == "tn" else inputs.tensor(k, n)
-        return left, right
+        return left, inputs.tensor(n, k).t() if case.variant == "tn" else inputs.tensor(k, n)
 
     return inputs.in_turn(case, operands, torch.mm)
 

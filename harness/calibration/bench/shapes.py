@@ -91,8 +91,7 @@ def with_attention(cases: tuple[Case, ...], variants: tuple[str, ...]) -> tuple[
     first, *others = variants
     core = (case for case in core_cases() if case.kind in ATTENTION)
     compared = {case for case in core if case.sizes[1] in COMPARED_TOKENS}
-    plain = tuple(case for case in cases if case.kind not in ATTENTION)
-    return plain + tuple(
+    return tuple(case for case in cases if case.kind not in ATTENTION) + tuple(
         replace(case, variant=variant)
         for case in cases
         if case.kind in ATTENTION
@@ -168,8 +167,7 @@ def _attention(shape: RankShape) -> Iterator[Case]:
 
 def _attention_of_any_length() -> Iterator[Case]:
     """Forward and backward, both left out where the forward is too long."""
-    models = map(load_model, ATTENTION_MODELS)
-    for shape in _shapes(models, CORE_TENSOR_PARALLEL, ATTENTION_TOKENS):
+    for shape in _shapes(map(load_model, ATTENTION_MODELS), CORE_TENSOR_PARALLEL, ATTENTION_TOKENS):
         both = tuple(_attention(shape))
         if both[0].flops <= _MOST_ATTENTION_FLOPS:
             yield from both

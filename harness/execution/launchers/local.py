@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.base.collections import grouped
+from advisor.base.grouping import grouped
 from harness.execution.launchers.parent_death import TETHER
 from harness.trial.failures import Failure
 from harness.trial.files import Lock, holders
@@ -146,8 +146,7 @@ def end_left_over(folder: TrialFolder, grace_seconds: float = 2.0) -> None:
                 raise UserError("trial", folder.path.name, relation, "end them first")
             pids = set(holders(folder.lock))
             number = signal.SIGKILL if waited > grace_seconds else signal.SIGTERM
-            members = pids.union(*(descendants(pid) for pid in pids))
-            kill_groups(group_leaders(members), number)
+            kill_groups(group_leaders(pids.union(*(descendants(pid) for pid in pids))), number)
             time.sleep(0.05)
     finally:
         lock.close()

@@ -115,9 +115,7 @@ def _bridge_peak(match: re.Match[str]) -> tuple[Record, ...]:
 def _bridge_step(match: re.Match[str]) -> tuple[Record, ...]:
     """ "GPU utilization" is model TFLOP/s, not per cent."""
     time, rate = positive(match[1]), positive(match[2])
-    if time is None or rate is None:
-        return ()
-    return (Throughput(seconds=time, tflops_per_gpu=rate),)
+    return () if time is None or rate is None else (Throughput(seconds=time, tflops_per_gpu=rate),)
 
 
 def _job(match: re.Match[str]) -> tuple[Record, ...]:

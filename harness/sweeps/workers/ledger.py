@@ -59,8 +59,7 @@ def history(entries: Iterable[Entry], ignored: frozenset[int]) -> History:
         elif entry.told is not None:
             spans.append((entry.told.began, entry.told.ended))
             if entry.number not in ignored:
-                repeats = finished.setdefault(entry.task.point, {})
-                repeats[entry.task.repeat] = entry.told.outcome
+                finished.setdefault(entry.task.point, {})[entry.task.repeat] = entry.told.outcome
     return History(
         finished=finished, running=frozenset(running), spent_seconds=covered_seconds(spans)
     )

@@ -154,8 +154,7 @@ def _url(asked: str) -> "URL":
 
     with suppress(ArgumentError):
         url = make_url(asked)
-        named = url.database not in (None, "", ":memory:")
-        if url.get_backend_name() == "sqlite" and named:
+        if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
             return url
         if url.get_backend_name() == "postgresql":
             given = url.drivername == "postgresql"

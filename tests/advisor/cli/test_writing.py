@@ -15,7 +15,7 @@ from advisor.base.errors import UserError
 from advisor.base.output_file import check_output_file
 from advisor.cli.arguments import OutputFormat, parse
 from advisor.cli.main import main
-from advisor.report.exports.row_exports import write_exports
+from advisor.cli.writing import write_exports
 from advisor.request.request import Request
 from advisor.search.advise import advise
 

@@ -1,6 +1,7 @@
 """What belongs together, what is known."""
 
-from harness.base.collections import grouped, known
+from advisor.base.grouping import grouped
+from harness.base.collections import known
 
 
 def test_groups_keep_the_order_of_their_first_items() -> None:

@@ -81,8 +81,7 @@ def _is_megatrons(command: ShellCommand, read: ReadSettings) -> bool:
     launchers = ("accelerate", "deepspeed")
     if any(text in launchers or _OF_A_TRAINER.match(text) for text in command.texts):
         return any(_OF_MEGATRON_ALONE.match(text) for text in own)
-    bare = command.words[0].text.startswith("-")
-    return bool(own) or named or bare
+    return bool(own) or named or command.words[0].text.startswith("-")
 
 
 def _put(read: ReadSettings, option: CommandOption) -> None:
@@ -134,8 +133,7 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
 
 def _bare(value: str) -> str:
     """A text without the quotes in which Hydra takes its own signs."""
-    quoted = len(value) > 1 and value[0] == value[-1] == '"'
-    return value[1:-1] if quoted else value
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
 
 
 def _check_spellings(command: ShellCommand, read: ReadSettings) -> None:

@@ -172,8 +172,7 @@ def _graphs(read: ReadSettings, said: Said, settings: RawSettings) -> dict[str, 
     named = [said[name] for name in _GRAPHS if name in said]
     if not named:
         return {}
-    revision = resolve_revision(read.given.framework, read.given.version)
-    graphs = graphs_of(settings, revision)
+    graphs = graphs_of(settings, resolve_revision(read.given.framework, read.given.version))
     found = {"job.cuda_graph_impl": named[0].meaning(graphs.impl)}
     if graphs.modules:
         found["job.cuda_graph_modules"] = named[-1].meaning(graphs.modules)

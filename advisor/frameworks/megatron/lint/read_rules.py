@@ -84,8 +84,7 @@ def _several_connections(read: ReadSettings, settings: RawSettings, _: Revision)
     text, place = read.environment.get(_CONNECTIONS, ("1", read.place))
     parallel = settings.tensor_model_parallel_size > 1 or settings.context_parallel_size > 1
     applies = parallel and not settings.overlap_moe_expert_parallel_comm
-    several = text.isdigit() and text != "1"
-    return Match(found=text, place=place) if applies and several else None
+    return Match(found=text, place=place) if applies and text.isdigit() and text != "1" else None
 
 
 _SP: Final = "sequence_parallel"

@@ -171,8 +171,7 @@ def accumulates_in_fp32(job: Described, revision: Revision) -> object:
 
 def reduces_in_bf16(job: Described, revision: Revision) -> object:
     """--bf16 alone reduces gradients in fp32."""
-    bf16 = job.config.main_grads_dtype is DType.BF16
-    return bf16 and job.config.precision is not Precision.FP16
+    return job.config.main_grads_dtype is DType.BF16 and job.config.precision is not Precision.FP16
 
 
 def reduces_in_fp32(job: Described, revision: Revision) -> object:
@@ -315,8 +314,7 @@ def graph_modules_of_recipe(job: Described, revision: Revision) -> object:
 
 def checks_for_nan(job: Described, revision: Revision) -> object:
     """A graph of the whole iteration excludes the check."""
-    whole = job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION
-    return False if whole else UNSET
+    return False if job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION else UNSET
 
 
 def fuses_loss(job: Described, revision: Revision) -> object:

@@ -31,8 +31,7 @@ def _kinds(raw: RawSettings) -> tuple[str, ...]:
 
 
 def _release(raw: RawSettings, revision: Revision) -> tuple[int, int]:
-    text = raw.transformer_engine_version or revision.transformer_engine
-    major, minor = text.split(".")[:2]
+    major, minor = (raw.transformer_engine_version or revision.transformer_engine).split(".")[:2]
     return int(major), int(minor)
 
 

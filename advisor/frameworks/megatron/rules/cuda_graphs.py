@@ -17,8 +17,7 @@ _OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")
 
 
 def _flags(raw: RawSettings, _: Revision) -> Match | None:
-    old_spelling = raw.enable_cuda_graph or raw.external_cuda_graph
-    if old_spelling and raw.cuda_graph_impl != "none":
+    if (raw.enable_cuda_graph or raw.external_cuda_graph) and raw.cuda_graph_impl != "none":
         return Match(
             "enable_cuda_graph or external_cuda_graph cannot be combined with cuda_graph_impl = "
             f"{raw.cuda_graph_impl}",
@@ -72,11 +71,10 @@ def _full_iteration(raw: RawSettings, revision: Revision) -> Match | None:
         )
     if graphs.impl != "transformer_engine" or "full_iteration" not in graphs.modules:
         return None
-    newer = revision.at_least(0, 18)
     return Match(
         "cuda_graph_impl = transformer_engine cannot be combined with scope full_iteration",
         "[cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
-        if newer
+        if revision.at_least(0, 18)
         else "[cuda_graph_impl=local] and [cuda_graph_modules=full_iteration]",
     )
 
@@ -217,8 +215,7 @@ def counts_on_host(raw: RawSettings, revision: Revision) -> str:
     dispatcher, backend = raw.moe_token_dispatcher_type, raw.moe_flex_dispatcher_backend
     if dispatcher != "flex":
         return dispatcher
-    deepep = backend in ("", "deepep") or not revision.at_least(0, 16)
-    return "flex (deepep)" if deepep else ""
+    return "flex (deepep)" if backend in ("", "deepep") or not revision.at_least(0, 16) else ""
 
 
 def _whole_iteration(raw: RawSettings, revision: Revision) -> Match | None:

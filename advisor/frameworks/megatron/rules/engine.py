@@ -78,16 +78,12 @@ def find(raw: RawSettings, revision: Revision) -> tuple[Finding, ...]:
 
 def first_refusal(raw: RawSettings, revision: Revision) -> Finding | None:
     """What constructing TransformerConfig raises on `raw`; None where it accepts it."""
-    return next(_fired(_refusals_of_the_config(revision), raw, revision), None)
-
-
-@lru_cache(maxsize=64)
-def _refusals_of_the_config(revision: Revision) -> Mapping[str, Rule]:
-    return {
+    own = {
         name: rule
         for name, rule in rules_in_force(revision).items()
         if rule.authority is Authority.CONFIG and rule.verdict is Verdict.REFUSED
     }
+    return next(_fired(own, raw, revision), None)
 
 
 def _fired(rules: Mapping[str, Rule], raw: RawSettings, revision: Revision) -> Iterator[Finding]:
@@ -149,8 +145,7 @@ def _of_job(facts: JobFacts, revision: Revision) -> tuple[Finding, ...]:
 def _rejections(
     setting: RecomputeSetting, facts: JobFacts, revision: Revision
 ) -> tuple[Rejection, ...]:
-    found = _find(setting, facts, revision)
-    illegal = (finding for finding in found if finding.verdict.illegal)
+    illegal = (finding for finding in _find(setting, facts, revision) if finding.verdict.illegal)
     return tuple(_rejection(setting, finding, revision) for finding in illegal)
 
 

@@ -32,8 +32,7 @@ def with_dependents(fix: str, raw: RawSettings) -> str:
     """`fix`, which with an option drops what is set and needs it, or is its old spelling."""
     for name, other in _DEPENDENTS.items():
         if getattr(raw, other):
-            changes = rf"\[{name}(?:=[^\]]*)?\]"
-            fix = re.sub(changes, rf"\g<0> and {marked(other)}", fix)
+            fix = re.sub(rf"\[{name}(?:=[^\]]*)?\]", rf"\g<0> and {marked(other)}", fix)
     return fix
 
 

@@ -70,6 +70,5 @@ def hardware_rejections(setting: RecomputeSetting, job: Job) -> tuple[Rejection,
 
 def hardware_remarks(job: Job) -> Iterator[str]:
     """Whose Transformer Engine runs on AMD."""
-    engine = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
-    if engine and _is_amd(job):
+    if job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE and _is_amd(job):
         yield "AMD's port of Transformer Engine (ROCm/TransformerEngine) behaves like NVIDIA's"

@@ -63,8 +63,7 @@ def decided_on(shape: RankShape, kind: LayerKind, rates: Rates) -> tuple[str, ..
     """Matrix products and attention that a replay comes to, by name in the order of the block; of
     many those whose forward takes longest. Experts' products, which no list of torch's names, are
     computed again."""
-    operators = computed_until_stop(transformer_layer(shape, kind))
-    known = [*decisions(operators)]
+    known = [*decisions(computed_until_stop(transformer_layer(shape, kind)))]
     seconds = forward_operator_seconds(shape, rates.machine, rates.network, kind)
     longest = sorted(known, key=lambda name: -seconds[name])[:_MOST_DECISIONS]
     return tuple(name for name in known if name in longest)

@@ -110,8 +110,7 @@ def _split(block: Block, operator: Operator) -> None:
     mixed = block.node(source)
     parts = graph.add("split", Kind.VIEW, mixed.num_bytes, mixed, several=True, base=mixed)
     for output in operator.outputs:
-        part = graph.add(output.name, Kind.PICK, output.num_bytes, parts, base=mixed)
-        block.define(output, part)
+        block.define(output, graph.add(output.name, Kind.PICK, output.num_bytes, parts, base=mixed))
 
 
 def _multiply(block: Block, operator: Operator) -> None:
@@ -136,8 +135,7 @@ def _formula(shape: RankShape) -> str:
         return "silu"
     if model.activation is Activation.QUICK_GEGLU:
         raise UnknownGraphError(model.activation)
-    tanh = model.transformer_impl is TransformerImpl.TRANSFORMERS
-    return "gelu_tanh" if tanh else "gelu"
+    return "gelu_tanh" if model.transformer_impl is TransformerImpl.TRANSFORMERS else "gelu"
 
 
 def _silu(graph: Graph, x: Node, wide: int) -> Node:

@@ -62,8 +62,7 @@ def _rotate_halves(block: Block, operator: Operator, cos: Node, sin: Node) -> No
         size = heads.num_bytes
         straight = graph.fused("by_cos", size, heads, cos)
         low, high = (graph.view(heads, name, size // 2) for name in ("low", "high"))
-        negative = graph.fused("neg", size // 2, high)
-        turned = graph.add("cat", Kind.CAT, size, negative, low)
+        turned = graph.add("cat", Kind.CAT, size, graph.fused("neg", size // 2, high), low)
         crossed = graph.fused("by_sin", size, turned, sin)
         rotated = graph.fused(output.name, size, straight, crossed)
         block.define(output, rotated, heads_first=in_front)
@@ -84,8 +83,7 @@ def _rotate_complex(block: Block, operator: Operator) -> None:
         real = graph.view(_other_view(block, turned, "view_as_real"), "joined")
         joined = graph.fused("out", source.num_bytes, real)
         block.define(output, graph.view(joined, "heads_first"), heads_first=True)
-    conjugate = _other_view(block, table, "conj")
-    graph.read(graph.fused("clone", table.num_bytes, conjugate))
+    graph.read(graph.fused("clone", table.num_bytes, _other_view(block, table, "conj")))
 
 
 def _other_view(block: Block, source: Node, name: str) -> Node:
@@ -131,8 +129,7 @@ def _repeat(block: Block, operator: Operator) -> None:
     for source, output in zip(operator.inputs, operator.outputs, strict=True):
         if source.name == output.name:
             continue
-        heads = graph.view(block.heads_first(source), "groups")
-        every = graph.view(heads, "all", output.num_bytes)
+        every = graph.view(graph.view(block.heads_first(source), "groups"), "all", output.num_bytes)
         copy = graph.fused(output.name, output.num_bytes, every)
         block.define(output, graph.view(copy, "all_heads"), heads_first=True)
 

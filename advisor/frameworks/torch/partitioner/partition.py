@@ -147,8 +147,7 @@ def _cut(graph: Graph, banned: dict[Node, None]) -> Partition:
                 network.connect(entry + 1, number[user], INFINITE)
     after_cut = network.after_cut()
     kept = (n for n in nodes if after_cut[number[n] + 1] and not after_cut[number[n]])
-    again = (n for n in nodes if n.forward and after_cut[number[n]])
-    return Partition(tuple(kept), tuple(again))
+    return Partition(tuple(kept), tuple(n for n in nodes if n.forward and after_cut[number[n]]))
 
 
 def _price(node: Node) -> int:

@@ -37,8 +37,7 @@ def expert_operators(
         tokens, probs, apply = _probs_on_input(shape, tokens, probs)
         applied = (apply,)
     if runs_grouped(shape.model) or counts.local_experts == 1:
-        part = _Part(counts.computed, "", counts.local_experts)
-        operators = _mlp(shape, part, tokens, probs)
+        operators = _mlp(shape, _Part(counts.computed, "", counts.local_experts), tokens, probs)
     else:
         operators = _one_by_one(shape, counts, tokens, probs)
     return (*applied, *operators), operators[-1].outputs[0]
@@ -68,12 +67,11 @@ def _one_by_one(
         operators += _mlp(shape, part, views[-1], weights[-1])
         outputs.append(operators[-1].outputs[0])
     split = Operator("split_experts", Module.EXPERT_FC1, (tokens, probs), (*views, *weights))
-    joined = rows(shape, "expert_out", counts.computed, hidden)
     concatenate = Operator(
         "concatenate_experts",
         Module.EXPERT_FC2,
         tuple(outputs),
-        (joined,),
+        (rows(shape, "expert_out", counts.computed, hidden),),
         forward_holds=tuple(outputs),
         gradient_passed_to=frozenset(tensor.name for tensor in outputs),
     )
@@ -139,9 +137,7 @@ def _padding_traffic(shape: RankShape, rows_of: Tensor) -> int:
     (TEGroupedMLP quantization_padding); HybridEP's permutation has padded them already."""
     model = shape.model
     padded = model.flex_backend is FlexBackend.HYBRIDEP
-    if not shape.quantizes or not runs_grouped(model) or padded:
-        return 0
-    return 2 * rows_of.num_bytes
+    return 0 if not shape.quantizes or not runs_grouped(model) or padded else 2 * rows_of.num_bytes
 
 
 def _activation(

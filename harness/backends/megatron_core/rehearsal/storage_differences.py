@@ -32,7 +32,6 @@ def storage_differences(workload: Workload, case: MegatronCase) -> str:
     (segment,) = chunk_plan(setting, model, (kind,), layout.sequence_parallel).segments
     if segment.whole:
         return ""
-    experts = layout.expert_tensor_degree if model.num_moe_experts else 1
     shape = RankShape(
         model=model,
         seq_length=workload.seq_length,
@@ -41,7 +40,7 @@ def storage_differences(workload: Workload, case: MegatronCase) -> str:
         sequence_parallel=layout.sequence_parallel,
         context_parallel_size=layout.context_parallel_size,
         expert_model_parallel_size=layout.expert_model_parallel_size,
-        expert_tensor_parallel_size=experts,
+        expert_tensor_parallel_size=layout.expert_tensor_degree if model.num_moe_experts else 1,
     )
     tensors = kept_tensors(transformer_layer(shape, kind), segment.runs)
     _, rows = saved_bytes_per_layer(_of_layer(case, kind))
@@ -76,10 +75,9 @@ def _unmatched(mine: list[tuple[int, str]], other: list[tuple[int, str]]) -> lis
 
 def _of_layer(case: MegatronCase, kind: LayerKind) -> MegatronCase:
     """The case with all layers of one kind, on one stage."""
-    moe = kind.feed_forward is FeedForward.MOE
     return case.changed(
         moe_layer_freq="1",
-        num_moe_experts=case.num_moe_experts if moe else None,
+        num_moe_experts=case.num_moe_experts if kind.feed_forward is FeedForward.MOE else None,
         mtp_num_layers=None,
         pipeline_model_parallel_layout=None,
         window_attn_skip_freq=None,

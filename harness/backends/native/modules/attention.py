@@ -62,9 +62,8 @@ class SelfAttention(nn.Module):
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         b, s, _ = mixed.shape
         grouped = mixed.view(b, s, self.groups, -1)
-        query_width = grouped.shape[-1] - 2 * self.channels
         query, key, value = torch.split(
-            grouped, [query_width, self.channels, self.channels], dim=-1
+            grouped, [grouped.shape[-1] - 2 * self.channels, self.channels, self.channels], dim=-1
         )
         return query.reshape(b, s, -1, self.channels), key, value
 

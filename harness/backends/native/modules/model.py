@@ -161,8 +161,7 @@ class GptModel(nn.Module):
         self.decoder = TransformerBlock(settings, plan, stage * plan.num_layers, last_stage=last)
         self.output_layer: linear.ParallelLinear | None = None
         if last:
-            padded = model.padded_vocab_size(tp.size)
-            self.output_layer = settings.linear(model.hidden_size, padded)
+            self.output_layer = settings.linear(model.hidden_size, model.padded_vocab_size(tp.size))
             if model.share_embeddings_and_output_weights and self.embedding is not None:
                 self.output_layer.weight = self.embedding.word_embeddings.weight
 

@@ -35,8 +35,7 @@ class Router(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """[b, s, hidden] to probabilities and map, [b x s, experts] each."""
-        wide = self.model.moe_router_dtype is RouterDType.FP32
-        dtype = torch.float32 if wide else x.dtype
+        dtype = torch.float32 if self.model.moe_router_dtype is RouterDType.FP32 else x.dtype
         logits = applied(_Gating, x.flatten(0, 1), self.weight, dtype)
         chosen = take_turns(logits.shape[0], self.num_experts, self.model.moe_router_topk, x.device)
         probs = torch.zeros_like(logits).scatter(1, chosen, self._weights(logits, chosen))

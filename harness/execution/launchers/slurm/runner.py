@@ -46,8 +46,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
 
     def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:
         trials = self._trials()
-        submitter = self._submitter()
-        submitter.recover()
+        self._submitter().recover()
         found = {trial.name: self._finished(trial) for _, trial in trials}
         results = {name: result for name, result in found.items() if result is not None}
         for number, (setting, trial) in enumerate(trials, start=1):

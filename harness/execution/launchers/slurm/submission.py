@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from harness.base.collections import grouped
+from advisor.base.grouping import grouped
 from harness.execution.launchers.slurm.queue import Queue
 from harness.execution.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
 from harness.execution.launchers.torchrun import per_node
