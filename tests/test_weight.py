@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 85_490, 570, 49_620  # once issue 29 is done: 85_400, 570, 49_400
+LINES, FILES, STATEMENTS = 85_400, 570, 49_400
 LINES_OF_TESTS = 62_000
 
 

@@ -95,8 +95,9 @@ class Root(Struct, frozen=True):
 
 
 def roots(resolution: Resolution, templates: tuple[Job, ...]) -> tuple[Root, ...]:
-    """The job with every change that makes it no slower, and that with every change of an exchange that is legal for
-    one of `templates`, jobs of the resolution that stand for all; each with what saves memory."""
+    """The job with every change that makes it no slower, and that with every change of an exchange
+    that is legal for one of `templates`, jobs of the resolution that stand for all; each with what
+    saves memory."""
     found: list[Root] = []
     for template in templates:
         free = template

@@ -1,6 +1,7 @@
 """The best settings of all layouts, micro batches and choices of options in one ranking; and the
 layout of a search where none is settled, or nothing fits."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -49,18 +50,18 @@ def rank_layouts(
     try:
         searched = _some_found(search, known, asked)
     except KeyboardInterrupt:
-        if usual is None or not own:
+        if usual is None:
             raise
         return replace(usual, stopped=True)
-    rows, stopped = searched.first_rows(known) + own, searched.interrupted
+    found, stopped = searched.first_rows(known) + own, searched.interrupted
+    rows: Sequence[Evaluation] = found
     try:
         if not stopped:
-            _add_better(rows, searched, resolution, calibration, asked, known, watch)
+            _add_better(found, searched, resolution, calibration, asked, known, watch)
             if not asked:
-                rows += _solved([min(rows, key=order), *own])
-            rows += _without_recompute(min(rows, key=order))
-        rows = list({(row.job, row.setting): row for row in rows}.values())
-        rows = first_simulated(rows)
+                found += _solved([min(found, key=order), *own])
+            found += _without_recompute(min(found, key=order))
+        rows = first_simulated(list({(row.job, row.setting): row for row in found}.values()))
     except KeyboardInterrupt:
         stopped = True
     candidates = rank(rows, notes_on(rows))

@@ -321,7 +321,8 @@ def fastest_beyond_the_menu(
     jobs: Iterable[Job], calibration: Calibration, below: float
 ) -> FoundPoint:
     """The fastest that fits and takes less than `below` seconds; nothing where nothing is soon
-    found, or where the menu is all. Jobs with as many layers in a chunk are looked at with the same settings.
+    found, or where the menu is all. Jobs with as many layers in a chunk are looked at with the same
+    settings.
     """
     branches: list[Branch] = []
     known: dict[int, Decisions | None] = {}

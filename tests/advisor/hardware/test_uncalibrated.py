@@ -28,9 +28,7 @@ EIGHT_BITS = ("fp8_delayed", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
 @pytest.mark.parametrize("framework", ["megatron_lm", "torchtitan"])
 @pytest.mark.parametrize("gpus", UNCALIBRATED)
 def test_each_gives_an_answer_that_says_datasheet(gpus: str, framework: str) -> None:
-    advice = advisor.advise(
-        model=UNCALIBRATED[gpus], gpus=gpus, framework=framework, quick=True
-    )
+    advice = advisor.advise(model=UNCALIBRATED[gpus], gpus=gpus, framework=framework, quick=True)
     assert advice.calibration.provenance == "datasheet"
     assert advice.calibration.summary.startswith("uncalibrated, step time ±")
     assert advice.fits

@@ -20,7 +20,8 @@ SPLIT = "layout.pipeline_model_parallel_layout"
 
 
 def ask(search: SearchScope | None = SearchScope.OPTIMUM, **fields: Any) -> Answer:
-    return advise(Request(**{"model": "llama3_8b", "gpus": "8xH100", **fields}, search=search, quick=search is None))
+    asked = {"model": "llama3_8b", "gpus": "8xH100", "quick": search is None, **fields}
+    return advise(Request(**asked, search=search))
 
 
 PIPELINE: dict[str, Any] = {
