@@ -45,8 +45,8 @@ def test_two_machines_say_where_each_value_comes_from(capsys: pytest.CaptureFixt
     found = asked(capsys, "diff", JOB, JOB.replace("H100", "H200"))
     fields = {one.field: one for one in found.job}
     assert fields["gpus.type"].second == "H200-SXM-141GB"
-    stages = fields["layout.pipeline_model_parallel_size"]
-    assert (stages.first_origin, stages.second_origin) == ("recipe llama3_70b_32xh100", "searched")
+    ranks = fields["layout.tensor_model_parallel_size"]
+    assert (ranks.first_origin, ranks.second_origin) == ("recipe llama3_70b_32xh100", "searched")
 
 
 def test_two_releases(capsys: pytest.CaptureFixture[str]) -> None:
