@@ -87,6 +87,8 @@ def _advise(
         if usual.stopped:
             return usual
         usual = with_fastest_found(usual, resolution, calibration, asked)
+        if usual.stopped:
+            return usual
         return rank_layouts(resolution, calibration, asked, watch, usual)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:

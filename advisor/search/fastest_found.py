@@ -39,10 +39,13 @@ def with_fastest_found(
         searched = search.run((answer.candidates[0].evaluation.job,))
     except UserError:
         return answer
+    except KeyboardInterrupt:
+        return replace(answer, stopped=True)
     evaluated = answer.evaluated + searched.evaluated
     return replace(
         answer,
         evaluated=evaluated,
+        stopped=searched.interrupted,
         search=searched.note(evaluated),
         fastest_found=_found(answer, searched, resolution),
     )
