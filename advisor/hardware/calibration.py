@@ -79,7 +79,9 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     gemm_efficiency, fp8_gemm_efficiency, fp4_gemm_efficiency: of the dense peak, GEMMs at full
         clock within a tile of their result; in 4 bits of twice the 8-bit peak, 0: as in 8 bits.
-    gemm_sustained_share: of that, what the power limit leaves the clock under lasting load.
+    gemm_sustained_share: of that, what the power limit leaves the clock under lasting load, on a
+        GPU of `watts_per_teraflop` (board power over dense 16-bit peak; 0: on any GPU); on others
+        as much more as they have more power for it: a FLOP takes the same energy.
     gemm_training_share: of that, what whole training steps reach; quantized_training_share: of
         that again in 8 or 4 bits, whose kernels draw other power and are younger.
     grouped_gemm_share: of a dense GEMM's rate, what torch's one kernel of several experts reaches.
@@ -151,9 +153,12 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     step_seconds: float
     step_time_error: float
     fp4_gemm_efficiency: float = 0.0
+    fp4_speed_exponent: float = 0.6
     gemm_sustained_share: float = 1.0
+    watts_per_teraflop: float = 0.0
     gemm_training_share: float = 1.0
     quantized_training_share: float = 1.0
+    sharded_hidden_fraction: float = 0.6
     exchange_hidden_fraction: float = 0.97
     scan_share: float = 0.19
     grouped_gemm_share: float = 1.0

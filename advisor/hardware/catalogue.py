@@ -51,6 +51,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
     fp8_tflops: float | None = None
     fp4_tflops: float | None = None
     sm_count: int
+    board_power_watts: float | None = None
     compute_capability: float
     nvlink_gb_per_second: float = 0.0
     nvlink_domain_size: int = 1
@@ -95,6 +96,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
             fp8_flops=None if fp8 is None else fp8 * _TERA,
             fp4_flops=None if fp4 is None else fp4 * _TERA,
             sm_count=self.sm_count,
+            board_power_watts=self.board_power_watts,
             compute_capability=self.compute_capability,
             nvlink_bytes_per_second=self.nvlink_gb_per_second * _GIGA,
             nvlink_domain_size=self.nvlink_domain_size,

@@ -30,7 +30,8 @@ class GpuFields(Struct, frozen=True, kw_only=True):
     ``memory_bytes`` is what torch sees (get_device_properties().total_memory, the low end over
     drivers): context and communicators still come out of it. ``fp8_flops`` and ``fp4_flops`` are
     None where the chip has no 8-bit or 4-bit tensor cores. ``sm_count``: streaming multiprocessors,
-    on AMD compute units. ``compute_capability`` is what torch reports: on AMD 9.4 of gfx942, 9.5 of
+    on AMD compute units. ``board_power_watts``: the power limit that it is sold with.
+    ``compute_capability`` is what torch reports: on AMD 9.4 of gfx942, 9.5 of
     gfx950. ``nvlink_*`` is AMD's xGMI as well; ``nvlink_domain_size`` is 1 where there is neither.
     ``pair_bytes_per_second``: of one pair of GPUs where such links are point to point, 0 where
     switches join them. ``peer_to_peer``: whether a GPU reads another's memory over PCIe.
@@ -54,6 +55,7 @@ class GpuFields(Struct, frozen=True, kw_only=True):
     vendor: Vendor = Vendor.NVIDIA
     pair_bytes_per_second: float = 0.0
     peer_to_peer: bool = True
+    board_power_watts: float | None = None
     assumed_fields: tuple[str, ...] = ()
 
 

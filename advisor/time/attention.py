@@ -34,7 +34,7 @@ programming guide, throughput of native arithmetic instructions; Blackwell Ultra
 _LEAST_KNOWN: Final = 128
 
 _UNCOVERED: Final = 0.82
-_UNCOVERED_BLACKWELL: Final = 0.63
+_UNCOVERED_BLACKWELL: Final = 0.72
 """Of the time that the exponentials take, what the matmuls do not cover: fitted. Blackwell has its
 accumulators in a memory of their own, so that matmuls go on next to the softmax (arXiv 2603.05451).
 """

@@ -14,7 +14,8 @@ class Link(Struct, frozen=True, kw_only=True):
     latency_seconds: fixed cost of one collective. ring_seconds, tree_seconds: what the first byte
     takes once round a ring of the group, and up and down a tree of its ranks. ramp: how the chunks
     that fill the ring add to it, see `collective_seconds`. reducing_bytes_per_second: of an
-    all-reduce's tensor where the switches add (NVLink SHARP), 0 where they cannot.
+    all-reduce's tensor where the switches add (NVLink SHARP), 0 where they cannot. busy: its rate
+    over that within a node: so much of a collective's time its kernels move bytes at full speed.
     """
 
     bytes_per_second: float
@@ -23,6 +24,7 @@ class Link(Struct, frozen=True, kw_only=True):
     tree_seconds: float = 0.0
     ramp: float = 0.0
     reducing_bytes_per_second: float = 0.0
+    busy: float = 1.0
 
 
 def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joined: Link) -> float:

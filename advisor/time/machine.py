@@ -167,16 +167,23 @@ def gemm_rates(gpu: Gpu, calibration: Calibration, precision: Precision) -> Gemm
     elif precision.is_quantized and gpu.fp8_flops is not None:
         peak, efficiency, operand_bytes = gpu.fp8_flops, calibration.fp8_gemm_efficiency, 1.0
         if precision is Precision.NVFP4:
-            efficiency = calibration.fp4_gemm_efficiency or efficiency
-            peak, operand_bytes = _FP4_OVER_FP8 * peak, _NVFP4_BYTES
-    flops = peak * efficiency * calibration.gemm_training_share
+            wider = (gpu.fp4_flops or peak) / peak
+            peak, operand_bytes = peak * wider**calibration.fp4_speed_exponent, _NVFP4_BYTES
+    flops = peak * efficiency
+    share = calibration.gemm_sustained_share * power_ratio(gpu, calibration) * calibration.gemm_training_share
     if precision.is_quantized:
-        flops *= calibration.quantized_training_share
+        share *= calibration.quantized_training_share
+    import os
+    MODE=os.environ.get("MODE","A")
+    if MODE=="0":
+        flops*=calibration.gemm_training_share*(calibration.quantized_training_share if precision.is_quantized else 1)
+        share = calibration.gemm_sustained_share * power_ratio(gpu, calibration)
+    share=min(1.0,share)
     if precision in (Precision.MXFP8, Precision.FP8_BLOCKWISE):
         flops *= _SCALED_BLOCKS
     return GemmRates(
         flops=flops,
-        sustained_flops=flops * calibration.gemm_sustained_share,
+        sustained_flops=flops * share,
         multiprocessors=gpu.sm_count,
         bytes_per_second=gpu.memory_bandwidth_bytes_per_second
         * calibration.gemm_bandwidth_efficiency,
@@ -187,6 +194,17 @@ def gemm_rates(gpu: Gpu, calibration: Calibration, precision: Precision) -> Gemm
     )
 
 
+def power_ratio(gpu: Gpu, calibration: Calibration) -> float:
+    """Rate of kernels under the power limit over that of the GPU that the calibration was told on:
+    it follows the board's power for each FLOP/s of its peak."""
+    told = calibration.watts_per_teraflop
+    if not (told and gpu.board_power_watts):
+        return 1.0
+    watts = gpu.board_power_watts / gpu.bf16_flops * _TERA
+    return watts / told
+
+
+_TERA = 10**12
 _FP4_OVER_FP8 = 2
 """B200's FP4 peak over its FP8 peak. That of B300 and GB300 is three times theirs, of which no
 published GEMM reaches more than two (results/published/kernels)."""
@@ -200,7 +218,9 @@ def _attention_rates(gpu: Gpu, calibration: Calibration, peak_flops: float) -> A
     forward = calibration.attention_forward_efficiency
     backward = calibration.attention_backward_efficiency
     return AttentionRates(
-        peak_flops=peak_flops * calibration.attention_training_share,
+        peak_flops=peak_flops
+        * calibration.attention_training_share
+        * power_ratio(gpu, calibration),
         flash=Reached(forward, backward),
         fused=Reached(
             calibration.fused_attention_forward_efficiency or forward,

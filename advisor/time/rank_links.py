@@ -141,7 +141,7 @@ def link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
     """
     near = ranks_of_a_node(gpu, ranks, apart)
     nodes = ceil(ranks / near)
-    rate = _inside(gpu, calibration, near - 1)
+    rate = inside = _inside(gpu, calibration, near - 1)
     if nodes > 1:
         outside = _outside(gpu, calibration) * near
         rate = min(rate, outside) if near > 1 else outside
@@ -153,6 +153,7 @@ def link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
         tree_seconds=2 * ((near - 1) * hop + ceil(log2(nodes)) * far),
         ramp=calibration.ring_ramp,
         reducing_bytes_per_second=_reducing(gpu, calibration, near, nodes),
+        busy=min(1.0, rate / inside),
     )
 
 

@@ -131,9 +131,9 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
     added: float = 0.0
 
     def exposed_seconds(self, forward: float, backward: float) -> float:
-        """Seconds that `forward` and `backward` of one microbatch do not hide, of all microbatches.
-        Source: torch 2.13 distributed/fsdp/_fully_shard. The first all-gather of a step and the
-        last reduce-scatter, which nothing can hide, are left out."""
+        """Seconds that `forward` and `backward` of one microbatch do not hide, of all microbatches:
+        the first collective of either pass, and what takes longer than the kernels next to it.
+        Source: torch 2.13 distributed/fsdp/_fully_shard."""
         gather, reduce = self._gather_and_reduce
         again = gather if self.gathers_again else 0.0
         kept = self.microbatches - self.reductions
@@ -156,7 +156,13 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def _exposed(self, seconds: float, kernels: float) -> float:
-        return seconds - self.hidden_fraction * min(seconds, kernels)
+        next_to = min(seconds * (1 - 1 / self.collectives), kernels)
+        return seconds - next_to + (1 - self.hidden_fraction) * self._busy * next_to
+
+    @property
+    def _busy(self) -> float:
+        """Of the time of collectives, what they keep multiprocessors and memory busy."""
+        return max(joined.busy for _, _, joined in self.groups)
 
 
 def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:
@@ -197,7 +203,7 @@ def data_parallel_work(
             microbatches=job.num_microbatches,
             reductions=reductions,
             gathers_again=sharding is DataParallelSharding.FULL,
-            hidden_fraction=calibration.hidden_fraction,
+            hidden_fraction=calibration.sharded_hidden_fraction,
             collectives=sum(len(chunk.layers) for chunk in chunks),
             from_host=away if job.config.param_cpu_offload else 0.0,
             added=_READ_READ_WRITTEN * whole / machine.memory_bytes_per_second,

@@ -19,7 +19,9 @@ from msgspec.structs import replace
 
 from advisor.base.documents import read_json_lines
 from advisor.hardware.catalogue import load_gpu
+from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpu import Gpu
+from advisor.time.machine import power_ratio
 from advisor.layers.operators import AttentionShape
 from advisor.time.attention import AttentionRates, Reached, attention_seconds, softmax_flops
 from research.kernels.least_squares import Constant, Errors, Fit, fitted, splits
@@ -181,7 +183,7 @@ def predicted(row: Timed, values: Mapping[str, float]) -> float:
     reached = values[constants_of(row)[0]]
     blackwell = "_blackwell" if gpu.compute_capability >= 10 else ""
     rates = AttentionRates(
-        peak_flops=gpu.bf16_flops,
+        peak_flops=gpu.bf16_flops * power_ratio(gpu, load_calibration(gpu)),
         flash=Reached(reached, reached),
         fused=Reached(reached, reached),
         softmax_flops=softmax_flops(gpu.compute_capability, values[f"uncovered{blackwell}"]),

@@ -52,8 +52,8 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     base: by family, the calibration with all that is not fitted. digits: of every fitted value;
     None for all. Of whole steps alone: widths: how much of each prior's width is left (1: the rows
-    say nothing about it); left_out: of every row the logarithmic error by a fit that has not seen
-    its group.
+    say nothing about it); left_out: by way of grouping, of every row the logarithmic error
+    by a fit that has not seen its group.
     """
 
     constants: tuple[Constant, ...]
@@ -61,7 +61,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     base: Mapping[str, Calibration]
     digits: int | None = None
     widths: Mapping[str, float] = {}
-    left_out: tuple[float, ...] = ()
+    left_out: Mapping[str, tuple[float, ...]] = {}
 
     def values(self, family: str) -> dict[str, float]:
         """Fitted constants of one family of GPUs, by field."""

@@ -9,6 +9,8 @@ it. The text's 13B contradicts the table and is left out.
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from advisor.frameworks.names import Framework
 from advisor.models.presets import ModelSource
 from research.rows.row import (
@@ -35,6 +37,9 @@ _MODELS: Final[dict[str, ModelSource]] = {
     "Llama2 70B": "llama2_70b",
 }
 _OLDER: Final = {"mbs": "2", "gbs": "256"}
+_GPUS_OF_A_NODE: Final = 8
+_NODE_BYTES_PER_SECOND: Final = 50e9
+"""400 Gb/s are a node's: the PCIe of one A100 carries 252 Gb/s."""
 
 
 def fms_fsdp_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
@@ -56,6 +61,8 @@ def _target(row: Row, judged_only: str = "") -> Target:
         "hybrid_sharding": row["zero_or_fsdp"] == "HSDP",
     }
     done = resolved(_MODELS[row["model"]], f"{row['num_gpus']}xA100", values)
+    shared = _NODE_BYTES_PER_SECOND / _GPUS_OF_A_NODE
+    job = replace(done.job, gpu=replace(done.job.gpu, internode_bytes_per_second=shared))
     spec = spec_of_flops(float(row["hfu"]) / float(row["mfu"]))
     return Target(
         name=f"{row['model']} {row['num_gpus']}xA100" + ("" if compiled else " not compiled"),
@@ -63,8 +70,8 @@ def _target(row: Row, judged_only: str = "") -> Target:
         family=f"{row['model']} compiled {compiled}",
         group=f"IBM {row['model']}",
         source=row["source_path_or_table"],
-        job=done.job,
-        setting=setting_of(done.job, spec),
+        job=job,
+        setting=setting_of(job, spec),
         seconds=seconds_of_tokens(row),
         options=done.options,
         judged_only=judged_only,

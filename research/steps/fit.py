@@ -10,6 +10,7 @@ pulls no harder than one that is `_OUTLIER` widths off.
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -46,11 +47,11 @@ def moved_by(targets: Iterable[Target]) -> tuple[Constant, ...]:
 
 def fit(
     targets: Sequence[Target],
-    group: Callable[[Target], Hashable] = lambda target: target.group,
+    groups: Mapping[str, Callable[[Target], Hashable]] = MappingProxyType({}),
     priors: Calibrations | None = None,
 ) -> Fit:
-    """The constants that explain `targets` best, to three digits: what a file holds. group: rows
-    that the left-out check leaves out together. priors: by default those of
+    """The constants that explain `targets` best, to three digits: what a file holds. groups: by
+    name, which rows a left-out check leaves out together. priors: by default those of
     constants.prior_calibration."""
     base = priors or {name: prior_calibration(name) for name in GENERATIONS}
     moved = moved_by(targets)
@@ -83,14 +84,20 @@ def fit(
     weighed = _weighed(here, weights)
     pull, priors_pull = weighed[:, None] * slopes, np.eye(len(moved))
     inverse = np.linalg.inv(pull.T @ pull + priors_pull)
-    unseen = np.array(here)
-    for name in dict.fromkeys(group(target) for target in targets):
-        out = np.array([group(target) == name for target in targets])
-        kept, residual = pull[~out], (weighed * here)[~out]
-        normal = kept.T @ kept + priors_pull
-        unseen[out] = here[out] - slopes[out] @ np.linalg.solve(normal, kept.T @ residual + shifts)
+
+    def unseen(group: Callable[[Target], Hashable]) -> tuple[float, ...]:
+        found = np.array(here)
+        for name in dict.fromkeys(group(target) for target in targets):
+            out = np.array([group(target) == name for target in targets])
+            kept, residual = pull[~out], (weighed * here)[~out]
+            normal = kept.T @ kept + priors_pull
+            step = np.linalg.solve(normal, kept.T @ residual + shifts)
+            found[out] = here[out] - slopes[out] @ step
+        return tuple(map(float, found))
+
     widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(moved)}
-    return replace(at(shifts), digits=3, widths=widths, left_out=tuple(map(float, unseen)))
+    left_out = {name: unseen(group) for name, group in groups.items()}
+    return replace(at(shifts), digits=3, widths=widths, left_out=left_out)
 
 
 def _descended(
