@@ -74,16 +74,27 @@ class KnownError(Struct, frozen=True, kw_only=True):
         return f"{mean:.0f} % too {side} on average ({min(ends):.0f} to {max(ends):.0f} %)"
 
 
+class OwnErrors(Struct, frozen=True, kw_only=True):
+    """Half-widths of the band of a GPU that has published runs of its own, by class of jobs as in
+    Calibration; 0: it has none of them."""
+
+    gpu: str
+    step_time_error: float = 0.0
+    experts_step_time_error: float = 0.0
+    eager_step_time_error: float = 0.0
+
+
 class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Reached fractions of a GPU's datasheet rates, and how far a predicted step time may be off.
 
-    gemm_efficiency, fp8_gemm_efficiency, fp4_gemm_efficiency: of the dense peak, GEMMs at full
-        clock within a tile of their result; in 4 bits of twice the 8-bit peak, 0: as in 8 bits.
+    gemm_efficiency, fp8_gemm_efficiency: of the dense peak, GEMMs at full clock within a tile of
+        their result. fp4_speed_exponent: in 4 bits they gain that power of what their peak has
+        over that of 8 bits; fp4_gemm_efficiency: where it was measured, of twice the 8-bit peak.
     gemm_sustained_share: of that, what the power limit leaves the clock under lasting load, on a
         GPU of `watts_per_teraflop` (board power over dense 16-bit peak; 0: on any GPU); on others
         as much more as they have more power for it: a FLOP takes the same energy.
-    gemm_training_share: of that, what whole training steps reach; quantized_training_share: of
-        that again in 8 or 4 bits, whose kernels draw other power and are younger.
+    gemm_training_share: of that, what whole training steps reach. quantized_training_share,
+        attention_training_share: what they reach of 8-bit and 4-bit GEMMs, and of attention.
     grouped_gemm_share: of a dense GEMM's rate, what torch's one kernel of several experts reaches.
     gemm_tile_seconds: fill and drain of a tile of a GEMM's result.
     gemm_bandwidth_efficiency: of memory bandwidth, operands and results of thin GEMMs.
@@ -92,7 +103,6 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
         128, by FlashAttention-2 (advisor.time.attention for the rest).
     fused_attention_forward_efficiency, fused_attention_backward_efficiency: the same of kernels
         written for the GPU's architecture (cuDNN's, FlashAttention-3); 0: as FlashAttention-2.
-    attention_training_share: of all four, what whole training steps reach.
     attention_half_rate_rows: rows of queries (sequences x heads x tokens) at which flash attention
         reaches half of that: blocks of rows are spread over the GPU, and under a causal mask the
         longest of them is still at work when the others have ended. 0: the same at any number.
@@ -131,7 +141,8 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     grace_slowdown: how much longer NVIDIA's Grace takes for any of them.
     step_time_error: relative half-width of the band around a predicted step time: nine of ten
         measured runs lie inside. experts_step_time_error, eager_step_time_error: of models with
-        experts, and of eager torch layers; 0: as of others.
+        experts, and of eager torch layers; 0: as of others. own_errors: the same of GPUs with runs
+        that were fitted on; the others are of GPUs without.
     known_errors: classes of jobs whose published runs all lie on one side of their predictions.
     fitted_on: the published or measured rows; empty for a datasheet calibration.
     fit_error, left_out_error: how far predictions are off the rows that were fitted, and off rows
@@ -152,13 +163,13 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     collective_seconds: float
     step_seconds: float
     step_time_error: float
-    fp4_gemm_efficiency: float = 0.0
     fp4_speed_exponent: float = 0.6
     gemm_sustained_share: float = 1.0
     watts_per_teraflop: float = 0.0
     gemm_training_share: float = 1.0
+    fp4_gemm_efficiency: float = 0.0
     quantized_training_share: float = 1.0
-    sharded_hidden_fraction: float = 0.6
+    attention_training_share: float = 1.0
     exchange_hidden_fraction: float = 0.97
     scan_share: float = 0.19
     grouped_gemm_share: float = 1.0
@@ -168,7 +179,6 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     optimizer_bandwidth_efficiency: float = 0.0
     fused_attention_forward_efficiency: float = 0.0
     fused_attention_backward_efficiency: float = 0.0
-    attention_training_share: float = 1.0
     nvls_efficiency: float = 0.703
     all_to_all_efficiency: float = 0.842
     hop_seconds: float = 6.23e-7
@@ -190,6 +200,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     host_memory_bytes_per_second: float = 17e9
     experts_step_time_error: float = 0.0
     eager_step_time_error: float = 0.0
+    own_errors: tuple[OwnErrors, ...] = ()
     known_errors: tuple[KnownError, ...] = ()
     fitted_on: tuple[str, ...] = ()
     fit_error: str = ""
@@ -202,16 +213,32 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
                 if not holds(value):
                     raise UserError(f"calibration.{field}", value, relation)
 
-    def error_of(self, *, experts: bool, eager: bool) -> float:
+    def error_of(self, gpu: str, *, experts: bool, eager: bool) -> float:
         """Half-width of the band of a class of jobs; of two that both apply, the wider."""
-        of_experts = self.experts_step_time_error if experts else 0.0
-        of_eager = self.eager_step_time_error if eager else 0.0
-        return max(of_experts, of_eager) or self.step_time_error
+        own = next((errors for errors in self.own_errors if errors.gpu == gpu), None)
+        return _error(own, experts=experts, eager=eager) or (
+            _error(self, experts=experts, eager=eager) or self.step_time_error
+        )
+
+    def has_runs_of(self, gpu: str, *, experts: bool, eager: bool) -> bool:
+        """Whether it was fitted on runs of a class of jobs on `gpu`; of one that does not tell its
+        GPUs apart, on any."""
+        own = next((errors for errors in self.own_errors if errors.gpu == gpu), None)
+        return not self.own_errors or bool(_error(own, experts=experts, eager=eager))
 
     def summary(self, error: float | None = None) -> str:
         """What a predicted step time is good for, in a few words; error: of a class of jobs."""
         band = f"step time ±{(self.step_time_error if error is None else error) * 100:.0f} %"
         return f"uncalibrated, {band}" if self.provenance is Provenance.DATASHEET else band
+
+
+def _error(of: OwnErrors | Calibration | None, *, experts: bool, eager: bool) -> float:
+    if of is None:
+        return 0.0
+    if not (experts or eager):
+        return of.step_time_error
+    of_experts = of.experts_step_time_error if experts else 0.0
+    return max(of_experts, of.eager_step_time_error if eager else 0.0)
 
 
 EFFICIENCIES = (
@@ -227,8 +254,8 @@ EFFICIENCIES = (
     "gemm_training_share",
     "grouped_gemm_share",
     "gemm_bandwidth_efficiency",
-    "attention_training_share",
     "exchange_hidden_fraction",
+    "attention_training_share",
     "scan_share",
 )
 AT_MOST_ONE = (

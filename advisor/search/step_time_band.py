@@ -60,10 +60,10 @@ def unproven_gains(job: Job) -> tuple[str, ...]:
 def step_time_error(job: Job, calibration: Calibration) -> float:
     """Half-width of the band around a job's step times: that of its class, and with experts as far
     as published pairs, and the known error of runs like it, reach."""
-    eager = job.model.transformer_impl.is_eager
-    if job.model.num_moe_experts is None:
-        return calibration.error_of(experts=False, eager=eager)
-    usual = calibration.error_of(experts=True, eager=eager)
+    eager, experts = job.model.transformer_impl.is_eager, job.model.num_moe_experts is not None
+    usual = calibration.error_of(job.gpu.name, experts=experts, eager=eager)
+    if not experts:
+        return usual
     unsure = {"EP overlap", "DeepEP"} & set(unproven_gains(job)) and not _whole(job)
     known = known_error(job, calibration)
     ends = () if known is None else (known.low, known.high)

@@ -105,13 +105,7 @@ def matmul_seconds(
         return 0.0
     share = rates.grouped_share if groups > 1 else 1.0
     flops = 2.0 * m * n * k * groups
-    import os
-    MODE=os.environ.get("MODE","A")
-    if MODE=="B": tensor = _tiled(rates, m, n, k, groups)*rates.flops / rates.sustained_flops / share
-    elif MODE=="C":
-        a,b=_tiled(rates, m, n, k, groups),flops / rates.sustained_flops
-        tensor=(a**8+b**8)**.125/share
-    else: tensor = max(_tiled(rates, m, n, k, groups), flops / rates.sustained_flops) / share
+    tensor = max(_tiled(rates, m, n, k, groups), flops / rates.sustained_flops) / share
     moved = (m + n) * k * rates.operand_bytes + m * n * result_bytes
     traffic = groups * moved / rates.bytes_per_second
     both: float = (tensor**_SMOOTH + traffic**_SMOOTH) ** (1 / _SMOOTH)

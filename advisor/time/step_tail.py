@@ -203,7 +203,7 @@ def data_parallel_work(
             microbatches=job.num_microbatches,
             reductions=reductions,
             gathers_again=sharding is DataParallelSharding.FULL,
-            hidden_fraction=calibration.sharded_hidden_fraction,
+            hidden_fraction=calibration.hidden_fraction,
             collectives=sum(len(chunk.layers) for chunk in chunks),
             from_host=away if job.config.param_cpu_offload else 0.0,
             added=_READ_READ_WRITTEN * whole / machine.memory_bytes_per_second,

@@ -299,7 +299,7 @@ def by_shape(
 def _efficiency(
     calibration: Calibration, gpu: Gpu, timed: Sequence[Sample], name: str, precision: Precision
 ) -> float:
-    alone = replace(calibration, gemm_training_share=1.0, quantized_training_share=1.0)
+    alone = replace(calibration, gemm_training_share=1.0)
     value: float = getattr(alone, name)
     for _ in range(_GEMM_ROUNDS):
         rates = gemm_rates(gpu, replace(alone, **{name: value}), precision)

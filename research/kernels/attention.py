@@ -134,6 +134,12 @@ def _measured_row(name: str, gpu: str, kind: str, line: Mapping[str, Any]) -> Ti
 
 
 @cache
+def _power_ratio(name: str) -> float:
+    gpu = _gpu(name)
+    return power_ratio(gpu, load_calibration(gpu))
+
+
+@cache
 def _gpu(name: str) -> Gpu:
     return load_gpu(name)
 
@@ -183,7 +189,7 @@ def predicted(row: Timed, values: Mapping[str, float]) -> float:
     reached = values[constants_of(row)[0]]
     blackwell = "_blackwell" if gpu.compute_capability >= 10 else ""
     rates = AttentionRates(
-        peak_flops=gpu.bf16_flops * power_ratio(gpu, load_calibration(gpu)),
+        peak_flops=gpu.bf16_flops * _power_ratio(row.gpu),
         flash=Reached(reached, reached),
         fused=Reached(reached, reached),
         softmax_flops=softmax_flops(gpu.compute_capability, values[f"uncovered{blackwell}"]),

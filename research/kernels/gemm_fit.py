@@ -33,8 +33,8 @@ _PASSES: Final = {
     "weight_gradient": (weight_gradient_seconds,),
     "all": (forward_gemm_seconds, input_gradient_seconds, weight_gradient_seconds),
 }
-_GPUS: Final = {"a100": "A100-SXM-80GB", "h100": "H100-SXM-80GB", "b200": "B200-SXM-180GB"}
-FAMILIES: Final = tuple(_GPUS)
+GPUS: Final = {"a100": "A100-SXM-80GB", "h100": "H100-SXM-80GB", "b200": "B200-SXM-180GB"}
+FAMILIES: Final = tuple(GPUS)
 _SHARED: Final = (
     Constant(field="gemm_tile_seconds", value=1.3e-6, sigma=1.0, unit="s"),
     Constant(field="gemm_bandwidth_efficiency", value=0.9, sigma=1.0),
@@ -42,7 +42,6 @@ _SHARED: Final = (
 _START: Final = {
     "gemm_efficiency": 0.85,
     "fp8_gemm_efficiency": 0.8,
-    "fp4_gemm_efficiency": 0.7,
     "gemm_sustained_share": 0.87,
     "grouped_gemm_share": 0.8,
 }
@@ -81,7 +80,7 @@ def fit(rows: Sequence[GemmRow]) -> Fit:
             for field in _OF_FAMILY[family]
         ),
     )
-    base = {name: alone(load_calibration(load_gpu(_GPUS[name]))) for name in families}
+    base = {name: alone(load_calibration(load_gpu(GPUS[name]))) for name in families}
     counts = Counter(row.group for row in rows)
     weights = np.array([counts[row.group] ** -0.35 for row in rows])
     measured = np.log([row.seconds for row in rows])
@@ -113,7 +112,6 @@ def alone(calibration: Calibration) -> Calibration:
         calibration,
         kernel_seconds=_KERNEL_SECONDS,
         gemm_training_share=1.0,
-        quantized_training_share=1.0,
     )
 
 
@@ -142,7 +140,6 @@ def _is_of(row: GemmRow, family: str, field: str) -> bool:
     return {
         "gemm_efficiency": not row.precision.is_quantized,
         "fp8_gemm_efficiency": row.precision.is_fp8,
-        "fp4_gemm_efficiency": row.precision.is_quantized and not row.precision.is_fp8,
         "gemm_sustained_share": row.sustained,
         "grouped_gemm_share": row.grouped,
     }[field]

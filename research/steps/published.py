@@ -10,7 +10,7 @@ steps only those of research.steps.constants are fitted, on all GPUs at once.
 import argparse
 import math
 import sys
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from advisor.base.configuration import packaged_configs
 from advisor.base.fields import spelled
 from advisor.base.units import significant
-from advisor.hardware.calibration import Calibration, KnownError
+from advisor.hardware.calibration import Calibration, KnownError, OwnErrors
+from advisor.hardware.catalogue import load_gpu
 from advisor.request.origin import stated_fields
 from research.kernels import attention, gemm_fit, network, traffic
 from research.kernels.least_squares import Errors, Fit
@@ -35,42 +36,73 @@ _A100_BACKWARD: Final = 63 / 73
 LEAST_BAND: Final = 0.05
 """Throughput repeats to that within a source (results/published/README.md)."""
 BAND_QUANTILE: Final = 0.9
+LEAST_ROWS_OF_A_BAND: Final = 10
+"""Of which nine tell what nine of ten do."""
 _DESCRIPTION: Final = "Refit the calibrations of A100, H100 and B200 on published step times."
 
 
 class Report(Struct, frozen=True):
     """A finished fit with its errors, row by row, in the order of the targets.
 
-    known_errors: see research.steps.known; by the calibration of their GPU.
+    left_out_errors: by way of leaving out, see WAYS. known_errors: see research.steps.known; by the
+    calibration of their GPU.
     """
 
     targets: tuple[Target, ...]
     fit: Fit
     fit_errors: tuple[float, ...]
-    left_out_errors: tuple[float, ...]
+    left_out_errors: dict[str, tuple[float, ...]]
     known_errors: dict[str, tuple[KnownError, ...]] = {}
 
     def calibration(self, generation: str) -> Calibration:
-        """What a file holds. Bands are of all GPUs: a class of jobs has few rows on one."""
+        """What a file holds."""
         there = [i for i, t in enumerate(self.targets) if t.job.gpu.calibration == generation]
-        bands = {kind: self.band(kind) for kind in Kind}
-        unseen = _spread(self.left_out_errors[i] for i in there)
+        gpus = sorted({self.targets[i].job.gpu.name for i in there})
+        bands = {kind: self.unseen_band(kind) for kind in Kind}
+        unseen = _spread(self.left_out_errors["model"][i] for i in there)
         return replace(
             self.fit.calibrations[generation],
             step_time_error=bands[Kind.DENSE],
             experts_step_time_error=bands[Kind.EXPERTS],
             eager_step_time_error=bands[Kind.EAGER],
+            own_errors=tuple(self._own_errors(gpu) for gpu in gpus),
             known_errors=self.known_errors.get(generation, ()),
             fitted_on=tuple(dict.fromkeys(self.targets[i].source for i in there)),
             fit_error=f"{_spread(self.fit_errors[i] for i in there)}, {len(there)} rows",
             left_out_error=f"{unseen}, each model left out of the fit in turn",
         )
 
-    def band(self, kind: Kind) -> float:
-        """90 % quantile of the absolute left-out errors of a class of jobs, or the least, up to the
-        next per cent."""
-        off = zip(self.targets, self.left_out_errors, strict=True)
-        ordered = sorted(abs(error) for target, error in off if target.kind is kind)
+    def _own_errors(self, gpu: str) -> OwnErrors:
+        return OwnErrors(
+            gpu=gpu,
+            step_time_error=self.band(Kind.DENSE, gpu),
+            experts_step_time_error=self.band(Kind.EXPERTS, gpu),
+            eager_step_time_error=self.band(Kind.EAGER, gpu),
+        )
+
+    def band(self, kind: Kind, gpu: str) -> float:
+        """Of a class of jobs on a GPU with rows of it, 0 without: 90 % quantile of its rows' errors
+        by the fit that knows least of them, without their model, source or release; of few rows,
+        of all of the GPU's generation, or of all."""
+        of_kind = [i for i, target in enumerate(self.targets) if target.kind is kind]
+        own = [i for i in of_kind if self.targets[i].job.gpu.name == gpu]
+        if not own:
+            return 0.0
+        family = self.targets[own[0]].job.gpu.calibration
+        near = [i for i in of_kind if self.targets[i].job.gpu.calibration == family]
+        rows = next((some for some in (own, near) if len(some) >= LEAST_ROWS_OF_A_BAND), of_kind)
+        return self._quantile(rows, ("model", "source", "release"))
+
+    def unseen_band(self, kind: Kind) -> float:
+        """The same of a GPU without rows: by fits without the rows' GPU."""
+        return self._quantile(
+            [i for i, target in enumerate(self.targets) if target.kind is kind], ("gpu",)
+        )
+
+    def _quantile(self, rows: Sequence[int], ways: Sequence[str]) -> float:
+        """Of the largest error of each row, at least LEAST_BAND, up to the next per cent."""
+        errors = [self.left_out_errors[way] for way in ways]
+        ordered = sorted(max(abs(error[i]) for error in errors) for i in rows)
         quantile = ordered[math.ceil(BAND_QUANTILE * len(ordered)) - 1]
         return max(LEAST_BAND, math.ceil(quantile * 100) / 100)
 
@@ -86,6 +118,19 @@ def shape(target: Target) -> Hashable:
     return target.job.model.hidden_size, target.job.model.num_moe_experts
 
 
+def _release(target: Target) -> Hashable:
+    """Rows of one release of one source."""
+    return target.table, target.job.config.framework_version or target.source.split(":")[0]
+
+
+WAYS: Final[dict[str, Callable[[Target], Hashable]]] = {
+    "model": shape,
+    "gpu": lambda target: target.job.gpu.name,
+    "source": lambda target: target.table,
+    "release": _release,
+}
+"""How a left-out check leaves rows out: those of one model, GPU, source or release at a time."""
+
 OfKernels = dict[str, dict[str, tuple[float, str]]]
 """By generation and field: a constant of kernels or collectives, and on what it was fitted."""
 
@@ -98,12 +143,12 @@ def report(folder: Path = PUBLISHED, kernels: OfKernels | None = None) -> Report
         fresh = (kernels or {}).get(name, {})
         values = {field: significant(value, 3) for field, (value, _) in fresh.items()}
         priors[name] = replace(prior_calibration(name), **values)
-    done = fit(targets, shape, priors)
+    done = fit(targets, WAYS, priors)
     return Report(
         targets,
         done,
         tuple(errors(targets, done.calibrations)),
-        tuple(math.exp(miss) - 1 for miss in done.left_out),
+        {way: tuple(math.exp(miss) - 1 for miss in found) for way, found in done.left_out.items()},
         {name: _known_errors(name, done, every) for name in GENERATIONS},
     )
 
@@ -133,6 +178,9 @@ def of_kernels() -> OfKernels:
         "forward value x 63 / 73, the best backward over the best forward (arXiv 2307.08691)",
     )
     eager = traffic.constants(traffic.moved())["eager_bandwidth_share"]
+    for name, gpu in ((name, load_gpu(gpu)) for name, gpu in gemm_fit.GPUS.items()):
+        watts = (gpu.board_power_watts or 0.0) / (gpu.bf16_flops / 10**12)
+        made[name]["watts_per_teraflop"] = watts, f"board power of {gpu.name} over its peak"
     for name, values in network.constants().items():
         made[name] |= {field: (value, "isolated collectives") for field, value in values.items()}
         made[name]["eager_bandwidth_share"] = eager, "isolated kernels of eager torch"
@@ -164,6 +212,7 @@ def yaml_text(
         f"step_time_error: {calibration.step_time_error:.2f}",
         f"experts_step_time_error: {calibration.experts_step_time_error:.2f}",
         f"eager_step_time_error: {calibration.eager_step_time_error:.2f}",
+        *_own_error_lines(calibration.own_errors),
         *_known_error_lines(calibration.known_errors),
         f"fit_error: {calibration.fit_error}",
         f"left_out_error: '{calibration.left_out_error}'",
@@ -171,6 +220,14 @@ def yaml_text(
         *(f"  - '{source}'" for source in calibration.fitted_on),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _own_error_lines(found: Sequence[OwnErrors]) -> Iterator[str]:
+    """A line a GPU: its bands that are not 0."""
+    yield "own_errors:"
+    for errors in found:
+        said = stated_fields(errors).items()
+        yield f"  - {{{', '.join(f'{name}: {spelled(value)}' for name, value in said)}}}"
 
 
 def _known_error_lines(found: Sequence[KnownError]) -> Iterator[str]:
@@ -186,18 +243,19 @@ def _known_error_lines(found: Sequence[KnownError]) -> Iterator[str]:
 
 def table(done: Report) -> str:
     """Measured and predicted, row by row, then each class of jobs."""
-    lines = ["measured s, error of the fit, error with the model left out"]
-    rows = zip(done.targets, done.fit_errors, done.left_out_errors, strict=True)
-    for target, fitted, unseen in rows:
-        lines.append(f"  {target.name:<72} {target.seconds:9.4f} {fitted:+7.1%} {unseen:+7.1%}")
+    lines = [f"measured s, error of the fit, error with the {', '.join(WAYS)} left out"]
+    for i, target in enumerate(done.targets):
+        unseen = " ".join(f"{errors[i]:+7.1%}" for errors in done.left_out_errors.values())
+        fitted = f"{target.seconds:9.4f} {done.fit_errors[i]:+7.1%}"
+        lines.append(f"  {target.name:<72} {fitted} {unseen}")
     for kind in Kind:
         of_it = [i for i, target in enumerate(done.targets) if target.kind is kind]
-        fitted_spread = _spread(done.fit_errors[i] for i in of_it)
-        unseen_spread = _spread(done.left_out_errors[i] for i in of_it)
-        lines.append(
-            f"  {kind}: {len(of_it)} rows, fit {fitted_spread}; left out {unseen_spread}; "
-            f"band ±{done.band(kind):.0%}"
+        spreads = ", ".join(
+            f"{way} left out {_spread(errors[i] for i in of_it)}"
+            for way, errors in done.left_out_errors.items()
         )
+        fitted = _spread(done.fit_errors[i] for i in of_it)
+        lines.append(f"  {kind}: {len(of_it)} rows, fit {fitted}; {spreads}")
     return "\n".join(lines)
 
 
