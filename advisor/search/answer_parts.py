@@ -20,7 +20,7 @@ from advisor.plan.recompute_plan import recomputes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution
 from advisor.search.changed_options import changed
-from advisor.search.step_time_band import known_error, step_time_error
+from advisor.search.step_time_band import band_words, known_error
 
 
 def answer_of(
@@ -40,7 +40,7 @@ def answer_of(
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
-            summary=calibration.summary(step_time_error(job, calibration)),
+            summary=band_words(job, calibration),
             known_error=_known_error(job, calibration),
         ),
         evaluated=evaluated,

@@ -71,6 +71,16 @@ def step_time_error(job: Job, calibration: Calibration) -> float:
     return max(usual, EXCHANGE_ERROR if unsure else 0.0, *reached)
 
 
+def band_words(job: Job, calibration: Calibration) -> str:
+    """What a predicted step time of the job is good for: its band, and whether that rests on runs
+    of other GPUs alone."""
+    words = calibration.summary(step_time_error(job, calibration))
+    eager, experts = job.model.transformer_impl.is_eager, job.model.num_moe_experts is not None
+    if calibration.has_runs_of(job.gpu.name, experts=experts, eager=eager):
+        return words
+    return f"{words}, from runs of other GPUs"
+
+
 def job_class(job: Job) -> JobClass:
     """What of a job says whose runs it is like: nothing of it is a model's name."""
     model, layout = job.model, job.layout

@@ -180,7 +180,7 @@ def gemm_rates(gpu: Gpu, calibration: Calibration, precision: Precision) -> Gemm
         flops *= _SCALED_BLOCKS
     return GemmRates(
         flops=flops,
-        sustained_flops=flops * min(1.0, clock * calibration.gemm_training_share),
+        sustained_flops=flops * clock * calibration.gemm_training_share,
         multiprocessors=gpu.sm_count,
         bytes_per_second=gpu.memory_bandwidth_bytes_per_second
         * calibration.gemm_bandwidth_efficiency,
@@ -201,7 +201,8 @@ def power_ratio(gpu: Gpu, calibration: Calibration) -> float:
     told = calibration.watts_per_teraflop
     if not (told and gpu.board_power_watts):
         return 1.0
-    return gpu.board_power_watts / (gpu.bf16_flops / 10**12) / told
+    ratio = gpu.board_power_watts / (gpu.bf16_flops / 10**12) / told
+    return min(ratio, 1 / calibration.gemm_sustained_share)  # no clock is above the full one
 
 
 _SCALED_BLOCKS = 0.951

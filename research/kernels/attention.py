@@ -18,12 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.documents import read_json_lines
-from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
-from advisor.time.machine import power_ratio
 from advisor.layers.operators import AttentionShape
 from advisor.time.attention import AttentionRates, Reached, attention_seconds, softmax_flops
+from advisor.time.machine import power_ratio
 from research.kernels.least_squares import Constant, Errors, Fit, fitted, splits
 from research.rows.row import MEASURED, PUBLISHED
 

@@ -18,7 +18,7 @@ GENERATIONS: Final = ("a100", "h100", "b200")
 """Names of the calibrations: Ampere, Hopper, Blackwell."""
 
 
-OF_GENERATION: Final = (
+CONSTANTS: Final = (
     Constant(
         field="gemm_training_share",
         value=0.9,
@@ -26,9 +26,6 @@ OF_GENERATION: Final = (
         unit="of the rate of isolated GEMMs",
         reason="a step has real data, other streams, and lower clocks under load",
     ),
-)
-"""One a generation."""
-SHARED: Final = (
     Constant(
         field="fp4_speed_exponent",
         value=0.5,
@@ -126,8 +123,7 @@ SHARED: Final = (
         "(TransformerEngine issue 2053)",
     ),
 )
-"""One for all GPUs."""
-CONSTANTS: Final = (*OF_GENERATION, *SHARED)
+"""One for all GPUs: what differs between them is told by isolated kernels and datasheets."""
 
 
 @lru_cache(maxsize=8)

@@ -17,9 +17,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from advisor.hardware.calibration import Calibration
-from research.kernels.least_squares import Constant, Fit
+from research.kernels.least_squares import Fit
 from research.rows.targets import Target, predict
-from research.steps.constants import GENERATIONS, OF_GENERATION, SHARED, prior_calibration
+from research.steps.constants import CONSTANTS, GENERATIONS, prior_calibration
 
 TIME_SIGMA: Final = 0.04
 """Relative scatter of a published time around a right model: repeats within a source are good to
@@ -36,15 +36,6 @@ Calibrations = Mapping[str, Calibration]
 """By generation: a100, h100, b200."""
 
 
-def moved_by(targets: Iterable[Target]) -> tuple[Constant, ...]:
-    """All constants that `targets` may move."""
-    seen = {target.job.gpu.calibration for target in targets}
-    own = (
-        replace(one, family=name) for one in OF_GENERATION for name in GENERATIONS if name in seen
-    )
-    return (*own, *SHARED)
-
-
 def fit(
     targets: Sequence[Target],
     groups: Mapping[str, Callable[[Target], Hashable]] = MappingProxyType({}),
@@ -54,11 +45,10 @@ def fit(
     name, which rows a left-out check leaves out together. priors: by default those of
     constants.prior_calibration."""
     base = priors or {name: prior_calibration(name) for name in GENERATIONS}
-    moved = moved_by(targets)
     weights = np.array(_weights(targets))
 
     def at(shifts: Any) -> Fit:
-        return Fit(constants=moved, shifts=tuple(map(float, shifts)), base=base)
+        return Fit(constants=CONSTANTS, shifts=tuple(map(float, shifts)), base=base)
 
     def misses(shifts: Any) -> Any:
         made = at(shifts).calibrations
@@ -66,23 +56,18 @@ def fit(
 
     def jacobian(shifts: Any, here: Any) -> Any:
         columns = []
-        for position, constant in enumerate(moved):
-            there = np.array(shifts)
-            there[position] += _STEP
-            made = at(there).calibrations
-            column = [
-                (_miss(target, made) - miss) / _STEP
-                if constant.moves(target.job.gpu.calibration)
-                else 0.0
-                for target, miss in zip(targets, here, strict=True)
-            ]
-            columns.append(column)
+        for position in range(len(CONSTANTS)):
+            moved = np.array(shifts)
+            moved[position] += _STEP
+            made = at(moved).calibrations
+            there = [_miss(target, made) for target in targets]
+            columns.append((np.array(there) - here) / _STEP)
         return np.array(columns).T
 
-    shifts, here = _descended(np.zeros(len(moved)), weights, misses, jacobian)
+    shifts, here = _descended(np.zeros(len(CONSTANTS)), weights, misses, jacobian)
     slopes = jacobian(shifts, here)
     weighed = _weighed(here, weights)
-    pull, priors_pull = weighed[:, None] * slopes, np.eye(len(moved))
+    pull, priors_pull = weighed[:, None] * slopes, np.eye(len(CONSTANTS))
     inverse = np.linalg.inv(pull.T @ pull + priors_pull)
 
     def unseen(group: Callable[[Target], Hashable]) -> tuple[float, ...]:
@@ -95,7 +80,7 @@ def fit(
             found[out] = here[out] - slopes[out] @ step
         return tuple(map(float, found))
 
-    widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(moved)}
+    widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(CONSTANTS)}
     left_out = {name: unseen(group) for name, group in groups.items()}
     return replace(at(shifts), digits=3, widths=widths, left_out=left_out)
 

@@ -18,11 +18,11 @@ from advisor.search.step_time_band import EXCHANGE_ERROR, GAINS, job_class
 from research.kernels.least_squares import Errors
 from research.rows import all_targets
 from research.rows.targets import Kind
-from research.steps.constants import CONSTANTS, GENERATIONS, SHARED
+from research.steps.constants import CONSTANTS, GENERATIONS
 from research.steps.known import LEAST_ERROR, LEAST_ROWS, tells
 from research.steps.page_head import HEAD
 from research.steps.pairs import pairs
-from research.steps.published import Report, report
+from research.steps.published import WAYS, Report, report
 from research.steps.scores import Scored, changes, choices, family, score
 from research.steps.step_differences import MEASURED_HERE, WIDENED, differences, inside
 
@@ -60,13 +60,22 @@ def page(done: Report, scored: Sequence[Scored]) -> str:
 
 
 def _errors(done: Report) -> Iterator[str]:
-    yield "| class | rows | fitted: mean, worst | left out: mean, worst | band |"
-    yield "|---|---|---|---|---|"
+    """By class of jobs and GPU, and what leaving rows out in each way does."""
+    ways = " | ".join(f"without the {way}" for way in WAYS)
+    yield f"| class | GPU | rows | fitted | {ways} | band |"
+    yield "|---|---|---|---|" + "---|" * len(WAYS) + "---|"
     for kind, words in _CLASSES.items():
         of_it = [i for i, target in enumerate(done.targets) if target.kind is kind]
-        fitted = _two(done.fit_errors[i] for i in of_it)
-        unseen = _two(done.left_out_errors[i] for i in of_it)
-        yield f"| {words} | {len(of_it)} | {fitted} | {unseen} | ±{done.band(kind):.0%} |"
+        for gpu in sorted({done.targets[i].job.gpu.name for i in of_it}):
+            there = [i for i in of_it if done.targets[i].job.gpu.name == gpu]
+            yield _error_row(done, words, gpu, there, done.band(kind, gpu))
+        yield _error_row(done, words, "all (band: other GPUs)", of_it, done.unseen_band(kind))
+
+
+def _error_row(done: Report, words: str, gpu: str, rows: Sequence[int], band: float) -> str:
+    cells = [done.fit_errors, *(done.left_out_errors[way] for way in WAYS)]
+    errors = " | ".join(_two(errors[i] for i in rows) for errors in cells)
+    return f"| {words} | {gpu} | {len(rows)} | {errors} | ±{band:.0%} |"
 
 
 def _two(errors: Iterable[float]) -> str:
@@ -105,7 +114,7 @@ def _gains(done: Report, scored: Sequence[Scored]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     errors = {one.target.name: one.error for one in scored}
     names = (target.name for target in done.targets)
-    unseen = errors | dict(zip(names, done.left_out_errors, strict=True))
+    unseen = errors | dict(zip(names, done.left_out_errors["model"], strict=True))
     targets, doubts = [one.target for one in scored], []
     for pair, other in zip(pairs(targets, errors), pairs(targets, unseen), strict=True):
         figures = f"{pair.measured:+.0%} | {pair.predicted:+.0%} | {other.predicted:+.0%}"
@@ -158,24 +167,21 @@ def _step_constants(done: Report) -> Iterator[str]:
     yield (
         f"{len(done.fit.widths)} numbers are fitted on {len(done.targets)} rows of {families}\n"
         "families. A family is a model on a GPU in a precision and a framework, from one source.\n"
-        "A row with one value holds for all GPUs.\n"
+        "Each constant has one value for all GPUs: what differs between GPUs follows from\n"
+        "datasheets and isolated kernels.\n"
         "\n"
         "Each constant has a prior: a value and a width that its source suggests. The column\n"
         "`width left` says how much of that width remains after the fit. At 100 % the rows say\n"
         "nothing about the constant.\n"
     )
-    yield "| constant | unit | " + " | ".join(_GPUS.values()) + " | prior | width left | source |"
-    yield "|---|---|" + "---|" * len(_GPUS) + "---|---|---|"
+    yield "| constant | unit | value | prior | width left | source |"
+    yield "|---|---|---|---|---|---|"
+    fitted = done.fit.values(GENERATIONS[0])
     for constant in CONSTANTS:
-        values = [f"{getattr(done.fit.calibrations[g], constant.field):.3g}" for g in GENERATIONS]
-        names = [constant.field] if constant in SHARED else [f"{constant.field} {g}" for g in _GPUS]
-        left = ", ".join(f"{done.fit.widths[name]:.0%}" for name in names)
-        cells = [values[0], "", ""] if constant in SHARED else values
         prior = f"{constant.value:g} ±{constant.sigma:.0%}"
-        yield (
-            f"| `{constant.field}` | {constant.unit or 'times'} | {' | '.join(cells)} | {prior} | "
-            + (f"{left} | {constant.reason} |")
-        )
+        left = f"{done.fit.widths[constant.name]:.0%}"
+        value = f"{constant.unit or 'times'} | {fitted[constant.field]:.3g}"
+        yield f"| `{constant.field}` | {value} | {prior} | {left} | {constant.reason} |"
 
 
 def _kernel_constants() -> Iterator[str]:

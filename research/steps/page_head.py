@@ -22,8 +22,8 @@ A pass is the sum of its operators:
 |---|---|---|
 | matrix products (GEMMs) | shape: tiles and waves over the SMs, inner dimension, memory traffic \
 of thin shapes; the clock that the power limit leaves; casts to 8 and 4 bits. GEMMs of several \
-experts share waves | \
-`advisor/time/gemm.py` |
+experts share waves. Under lasting load the rate follows the board's power: a FLOP takes the same \
+energy on all boards of one chip | `advisor/time/gemm.py` |
 | attention | length, head sizes, mask, direction and kernel: FlashAttention-2, or the kernels of \
 cuDNN and FlashAttention-3; exponentials run beside the products | `advisor/time/attention.py` |
 | everything else | the bytes that it moves. torch's own kernels reach less bandwidth than fused \
@@ -44,6 +44,7 @@ kernels of another microbatch | |
 - **Isolated kernels and collectives**: fitted on published benchmarks of single kernels and
   collectives (`results/published/kernels`): the
   [second table of constants](#constants-of-kernels-and-collectives).
+- **Datasheets**: peaks, bandwidths, and the power of the board, which says how far the clock falls.
 - **Whole steps**: what such benchmarks leave open is fitted on published training runs: the
   [first table of constants](#constants-fitted-on-whole-steps).
 
@@ -53,10 +54,11 @@ kernels of another microbatch | |
 | fitted | rows that the constants are fitted on, and the error there |
 | judged | rows that are only compared with predictions, since something in them is not modelled \
 or not known |
-| left out | the error of a fit without any row of the model, on any GPU (computed by one linear \
-step from the full fit) |
-| band | nine of ten fitted rows lie inside when they are left out of the fit; fewer of the \
-judged rows do |
+| without the model, GPU, source, release | the error of a fit without any row of the row's own \
+model (on any GPU), GPU, table of `results/published`, or release of the software, computed by one \
+linear step from the full fit |
+| band | nine of ten fitted rows of the GPU lie inside, whether their model, source or release is \
+left out of the fit. A GPU without rows of its own has the band of errors without the GPU |
 | inside | the share of rows within their band |
 | mean, worst | the mean size of the errors, and the largest error; a minus sign means \
 predicted too fast |

@@ -225,8 +225,8 @@ def yaml_text(
 def _own_error_lines(found: Sequence[OwnErrors]) -> Iterator[str]:
     """A line a GPU: its bands that are not 0."""
     yield "own_errors:"
-    for errors in found:
-        said = stated_fields(errors).items()
+    for own in found:
+        said = stated_fields(own).items()
         yield f"  - {{{', '.join(f'{name}: {spelled(value)}' for name, value in said)}}}"
 
 

@@ -11,6 +11,7 @@ from advisor.hardware.calibration import (
     POSITIVE,
     SHARED_EFFICIENCIES,
     Calibration,
+    OwnErrors,
     Provenance,
     load_calibration,
 )
@@ -63,13 +64,27 @@ def test_a_fitted_one_names_its_rows_and_its_errors(gpu: str) -> None:
 
 
 def test_a_class_of_jobs_has_a_band_of_its_own(h100: Calibration) -> None:
-    known = replace(h100, experts_step_time_error=0.3, eager_step_time_error=0.2)
-    assert known.error_of(experts=False, eager=False) == known.step_time_error
-    assert known.error_of(experts=True, eager=False) == 0.3
-    assert known.error_of(experts=False, eager=True) == 0.2
-    assert known.error_of(experts=True, eager=True) == 0.3
-    alike = replace(h100, experts_step_time_error=0.0, eager_step_time_error=0.0)
-    assert alike.error_of(experts=True, eager=True) == h100.step_time_error
+    none = replace(h100, own_errors=())
+    known = replace(none, experts_step_time_error=0.3, eager_step_time_error=0.2)
+    assert known.error_of("H100", experts=False, eager=False) == known.step_time_error
+    assert known.error_of("H100", experts=True, eager=False) == 0.3
+    assert known.error_of("H100", experts=False, eager=True) == 0.2
+    assert known.error_of("H100", experts=True, eager=True) == 0.3
+    alike = replace(none, experts_step_time_error=0.0, eager_step_time_error=0.0)
+    assert alike.error_of("H100", experts=True, eager=True) == h100.step_time_error
+
+
+def test_a_gpu_with_runs_of_its_own_has_its_own_band(h100: Calibration) -> None:
+    own = OwnErrors(gpu="H100", step_time_error=0.05, experts_step_time_error=0.15)
+    known = replace(h100, own_errors=(own,), step_time_error=0.2, eager_step_time_error=0.3)
+    assert known.error_of("H100", experts=False, eager=False) == 0.05
+    assert known.error_of("H100", experts=True, eager=False) == 0.15
+    assert known.error_of("H100", experts=False, eager=True) == 0.3, "none of eager layers"
+    assert known.error_of("H200", experts=False, eager=False) == 0.2
+    assert known.has_runs_of("H100", experts=True, eager=False)
+    assert not known.has_runs_of("H100", experts=False, eager=True)
+    assert not known.has_runs_of("H200", experts=False, eager=False)
+    assert replace(known, own_errors=()).has_runs_of("H200", experts=False, eager=False)
 
 
 @pytest.mark.parametrize("field", [*EFFICIENCIES, *SHARED_EFFICIENCIES])

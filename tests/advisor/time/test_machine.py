@@ -75,19 +75,37 @@ def test_eight_bits_have_a_rate_and_a_cast(precision: Precision, quantize_bytes:
     assert rates.quantize_bytes == quantize_bytes
 
 
-def test_four_bits_have_a_rate_of_their_own() -> None:
-    rates = machine(replace(GPU, fp4_flops=1600.0), CALIBRATION, Precision.NVFP4)
-    assert (rates.quantized.flops, rates.quantize_bytes) == (400.0, 7)
+def test_four_bits_gain_a_part_of_their_peak() -> None:
+    calibration = replace(CALIBRATION, fp4_speed_exponent=0.5)
+    gpu = replace(GPU, fp4_flops=1600.0)
+    rates = machine(gpu, calibration, Precision.NVFP4)
+    eight = machine(gpu, calibration, Precision.FP8_CURRENT).quantized
+    assert rates.quantized.flops == eight.flops * (1600.0 / 800.0) ** 0.5
+    assert rates.quantize_bytes == 7
     better = replace(CALIBRATION, fp4_gemm_efficiency=0.5)
-    own = machine(replace(GPU, fp4_flops=1600.0), better, Precision.NVFP4).quantized
-    assert own.flops == 800.0  # of twice the 8-bit peak
+    own = machine(gpu, better, Precision.NVFP4).quantized
+    assert own.flops == pytest.approx(800.0)  # of twice the 8-bit peak
 
 
-def test_power_and_training_lower_the_rate() -> None:
+def test_power_and_training_lower_the_lasting_rate() -> None:
     calibration = replace(CALIBRATION, gemm_sustained_share=0.5, gemm_training_share=0.8)
     rates = machine(GPU, calibration, Precision.BF16)
-    assert (rates.linear.flops, rates.linear.sustained_flops) == (160.0, 80.0)
+    assert (rates.linear.flops, rates.linear.sustained_flops) == (200.0, 80.0)
     assert rates.bf16_flops == 80.0
+
+
+def test_lasting_rates_follow_the_power_of_the_board() -> None:
+    """Of GEMMs and attention, up to the full clock."""
+    told = replace(CALIBRATION, gemm_sustained_share=0.5, watts_per_teraflop=2.0)
+    teraflop = replace(GPU, bf16_flops=1e12)
+    plain, more, most = (
+        machine(replace(teraflop, board_power_watts=watts), told, Precision.BF16)
+        for watts in (2.0, 3.0, 9.0)
+    )
+    assert more.linear.sustained_flops == pytest.approx(1.5 * plain.linear.sustained_flops)
+    assert more.attention.peak_flops == pytest.approx(1.5 * plain.attention.peak_flops)
+    assert most.linear.sustained_flops == most.linear.flops == plain.linear.flops
+    assert machine(teraflop, told, Precision.BF16).linear == plain.linear, "its power is not known"
 
 
 def test_without_8_bit_tensor_cores_fp8_is_16_bit() -> None:
