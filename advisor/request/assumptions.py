@@ -13,6 +13,7 @@ from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
+from advisor.request.layout_fields import DEGREES, SHAPING, degree_words
 from advisor.request.recipe_choice import RecipeChoice
 from advisor.request.recipes import Experiment
 from advisor.time.rank_links import node_size
@@ -57,6 +58,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
         if facts.layout is not None and not preset.splits_as_published:
             yield "layers split as evenly as possible (the preset does not state its split)"
     yield from _of_lent(facts)
+    yield from _of_left_out(facts)
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:
@@ -81,8 +83,25 @@ def _of_lent(facts: Facts) -> Iterator[str]:
     cuts = facts.layout is not None and facts.layout.tensor_model_parallel_size > 1
     if overlaps and cuts and lent.layout.get("tp_comm_overlap"):
         yield "TP communication overlapped"
-    if lent.job.get("fp8_param_gather"):
+    if lent.job.get("fp8_param_gather") and facts.config.fp8_param_gather:
         yield "weights of linear layers kept only in 8 bits"
+
+
+def _of_left_out(facts: Facts) -> Iterator[str]:
+    """What a recipe lends and nobody gave, where it is refused next to what is given."""
+    preset, left_out, layout = facts.choice.as_it_stands, facts.choice.left_out, facts.layout
+    degrees = []
+    if preset is not None and layout is not None:
+        for name in (*SHAPING, "expert_model_parallel_size"):
+            own, lent = getattr(layout, name), getattr(preset.layout, name)
+            if own != lent and name not in facts.given.layout_fields:
+                degrees.append(f"{degree_words(layout, (name,))} instead of {lent}")
+    if degrees:
+        yield f"{', '.join(degrees)} to go with the given values"
+    parts = left_out.by_group.items() if left_out else ()
+    names = [f"{group}.{name}" for group, values in parts for name in values if name not in DEGREES]
+    if names:
+        yield f"{', '.join(names)} of the recipe left out: refused with the given values"
 
 
 def _scaled(preset: Experiment, facts: Facts) -> Iterator[str]:

@@ -18,11 +18,10 @@ from advisor.models.options import AttentionBackend, CrossEntropyFusion, Positio
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
 from advisor.request.layout_fields import (
-    divides_gpus,
+    lowered,
     made_legal,
     reshaped,
     whole_tensors,
-    without_degrees,
 )
 from advisor.request.origin import (
     GIVEN,
@@ -33,14 +32,14 @@ from advisor.request.origin import (
     recipe,
     stated_fields,
 )
-from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, LentOptions, RecipeChoice
-from advisor.request.recipes import Experiment, Recipe
+from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, RecipeChoice
+from advisor.request.recipes import Recipe
 
 T = TypeVar("T", bound=Struct)
 
 _DEFAULT_BATCH: Final = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
-_BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
-_FRAMEWORKS_OWN: Final = ("framework", "framework_version")
+BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
+FRAMEWORKS_OWN: Final = ("framework", "framework_version")
 
 
 class Sourced(Struct, Generic[T], frozen=True):
@@ -85,7 +84,7 @@ def completed(
 ) -> Completed:
     """What is given, over the recipe, over what is usual; `shape` is the model as its preset has
     it. UserError where that makes no job."""
-    jobs, its = parts_of(choice.framework).jobs, choice.as_it_stands
+    jobs = parts_of(choice.framework).jobs
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
     repeats = config.value.deterministic_mode
@@ -95,18 +94,20 @@ def completed(
     _check_asked(model.value, config.value, gpu)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
+    left_out = choice.left_out.layout if choice.left_out else {}
     lent = choice.lent.layout if choice.lent else {}
+    lent = {name: value for name, value in lent.items() if name not in left_out}
     alone = {"tp_comm_overlap": False} if repeats else {}
     fields = {**lent, **whole_tensors(config.value.optimizer), **alone, **given.layout_fields}
-    free = given.layout_is_free
     layout = jobs.layout(fields, num_gpus)
     if layout is None:
         by_text = jobs.splits(config.value).by_text
-        layout = _layout(fields, choice, model.value, num_gpus, by_text=by_text, free=free)
+        yields = given.recipe is None
+        layout = _layout(fields, choice, model.value, num_gpus, by_text=by_text, yields=yields)
     default = _default(config.value)
     origins = {
         **model.named("model", Origin(OriginKind.DEFAULT, model.value.name)),
-        **_layout_origins(layout, given.layout_fields, its, choice.lent, default),
+        **_layout_origins(layout, given.layout_fields, choice, default),
         **config.named("job", default),
         **{f"job.{k}": why for k, why in _NO_FRAMEWORKS.items() if k not in config.origins},
         **dict.fromkeys(given.omitted, default),
@@ -122,8 +123,7 @@ _REPEATS: Final = assumed("off under deterministic_mode")
 def _layout_origins(
     layout: ParallelLayout | None,
     given: Mapping[str, Any],
-    preset: Experiment | None,
-    lent: LentOptions | None,
+    choice: RecipeChoice,
     default: Origin,
 ) -> dict[str, Origin]:
     """``layout.FIELD`` -> where it comes from, of a layout built of `given` fields over a preset's
@@ -133,10 +133,13 @@ def _layout_origins(
         return {}
     found = {}
     usual = defaults(ParallelLayout)
+    preset, lent, left_out = choice.as_it_stands, choice.lent, choice.left_out
     for name in layout.__struct_fields__:
         value = getattr(layout, name)
         if name in given:
             origin = GIVEN
+        elif left_out is not None and name in left_out.layout:
+            origin = left_out.origin
         elif preset is not None and value == getattr(preset.layout, name) != usual.get(name):
             origin = recipe(preset.name)
         elif lent is not None and name in lent.layout and value == lent.layout[name]:
@@ -191,6 +194,8 @@ def _model(shape: ModelSpec, given: Given, choice: RecipeChoice) -> Sourced[Mode
         model = model.with_fields(choice.lent.origin, choice.lent.model)
     if its is not None:
         model = model.with_fields(recipe(its.name), dict(its.model_options))
+    if choice.left_out is not None:
+        model = model.with_fields(choice.left_out.origin, choice.left_out.model)
     return model.with_fields(GIVEN, given.model_fields)
 
 
@@ -204,9 +209,9 @@ def _job_config(
     if base.value.framework != choice.framework:
         chosen["framework_version"] = ""  # of the other framework
     origins = {"framework": assumed("the framework that builds the model")}
-    if choice.lent is not None:
-        chosen |= choice.lent.job
-        origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
+    for options in filter(None, (choice.lent, choice.left_out)):
+        chosen |= options.job
+        origins |= dict.fromkeys(options.job, options.origin)
     value = replace(base.value, **chosen | dict(given.job_fields))
     return Sourced(value, {**base.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)})
 
@@ -221,14 +226,14 @@ def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourc
             micro_batch_size=1,
             global_batch_size=max(4, -(-_DEFAULT_BATCH // num_gpus)) * num_gpus,
         )
-        return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe states it")))
+        return Sourced(config, dict.fromkeys(BATCH[:3], assumed("no recipe states it")))
     its = recipe(preset.name)
     if choice.as_it_stands is not None:
-        stated = (*_BATCH, *stated_fields(preset.config, _FRAMEWORKS_OWN))
+        stated = (*BATCH, *stated_fields(preset.config, FRAMEWORKS_OWN))
         return Sourced(preset.config, dict.fromkeys(stated, its))
-    batch = {name: getattr(preset.config, name) for name in _BATCH}
+    batch = {name: getattr(preset.config, name) for name in BATCH}
     batch["global_batch_size"] = max(1, batch["global_batch_size"] // num_gpus) * num_gpus
-    return Sourced(JobConfig(**batch), dict.fromkeys(_BATCH, its))
+    return Sourced(JobConfig(**batch), dict.fromkeys(BATCH, its))
 
 
 def _completed_config(
@@ -287,15 +292,16 @@ def _layout(
     num_gpus: int,
     *,
     by_text: bool,
-    free: bool,
+    yields: bool,
 ) -> ParallelLayout | None:
     """The recipe's layout under given `fields`, completed; None where nothing says anything about
-    it. free: the recipe's degrees give way where they do not go with those that are given.
-    by_text: whether the framework's release reads a split of the layers as text."""
+    it. by_text: whether the framework's release reads a split of the layers as text. yields: the
+    recipe's degrees are lowered where they do not go with those that are given."""
     base = choice.preset.layout if choice.preset is not None else None
-    if base is not None and free and not divides_gpus(fields, base, num_gpus):
-        base = without_degrees(base)
-    layout = reshaped(fields, base, num_gpus)
+    if base is not None and choice.left_out is not None:
+        base = replace(base, **choice.left_out.layout)
+    lower = lowered(fields, base, num_gpus) if base is not None and yields else {}
+    layout = reshaped({**lower, **fields}, base, num_gpus)
     return layout and made_legal(layout, fields, model, as_text=by_text)
 
 

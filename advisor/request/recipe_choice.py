@@ -211,6 +211,11 @@ class LentOptions(Struct, frozen=True, kw_only=True):
     job: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def by_group(self) -> dict[str, Mapping[str, Any]]:
+        """As `Given` has them."""
+        return {"layout": self.layout, "job": self.job, "model": self.model}
+
 
 class RecipeChoice(Struct, frozen=True, kw_only=True):
     """The recipe that was chosen, or none, and the framework that runs the job.
@@ -219,8 +224,9 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the
     recipe is for another number of GPUs. lends_optimizer: the nearest recipe, where none is built
     on and its optimizer is the usual one for the model. lent: what else the framework's recipes set
-    there, or where the recipe says degrees alone. differs: in what the recipe is not the one
-    for this job, in a line each.
+    there, or where the recipe says degrees alone. left_out: lent values that are refused next to
+    what is given, as they are without. differs: in what the recipe is not the one for this job, in
+    a line each.
     """
 
     framework: str = ""
@@ -230,6 +236,7 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     borrowed: bool = False
     lends_optimizer: Recipe | None = None
     lent: LentOptions | None = None
+    left_out: LentOptions | None = None
     differs: tuple[str, ...] = ()
 
 

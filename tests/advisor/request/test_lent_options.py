@@ -161,7 +161,7 @@ def test_a_recipes_framework_is_not_taken_where_it_lacks_what_is_given() -> None
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"pipeline_model_parallel_size": 8}, "CP 2 from the recipe; change with --cp); near"),
+        ({"pipeline_model_parallel_size": 16}, "must divide the number of GPUs = 8"),
         ({"overrides": ("job.fp8_param_gather=true",)}, "--precision fp8_current, or leave it out"),
         ({"overrides": ("job.torch_compile=true",)}, "megatron_lm; leave it out, or --framework"),
     ],
