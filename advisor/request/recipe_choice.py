@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.base.record import defaults
 from advisor.base.units import parse_gpus
 from advisor.frameworks import registry
 from advisor.frameworks.framework_parts import JobSupport
@@ -309,35 +308,16 @@ _FAR: Final = 2.0
 
 
 def _under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
-    """`preset` with another optimizer, and without what only its own one has it set: Muon whole
-    tensors, Adam the options that are its alone."""
-    if optimizer.is_muon == preset.config.optimizer.is_muon:
-        return preset
-    layout, adams, usual = preset.layout, dict[str, Any](), defaults(JobConfig)
-    if optimizer.is_muon:
-        adams = {name: usual[name] for name in _ADAMS_ALONE}
-    else:
-        layout = replace(layout, use_distributed_optimizer=True)
-    config = replace(preset.config, optimizer=optimizer, **adams)
+    """`preset` with another optimizer: Adam's states are sharded where Muon had whole tensors."""
+    config = replace(preset.config, optimizer=optimizer)
+    layout = replace(preset.layout, use_distributed_optimizer=True)
     return replace(preset, layout=layout, config=config)
-
-
-_ADAMS_ALONE: Final = frozenset(
-    {
-        "use_precision_aware_optimizer",
-        "main_params_dtype",
-        "exp_avg_dtype",
-        "exp_avg_sq_dtype",
-        "optimizer_cpu_offload",
-    }
-)
-"""Options of JobConfig that Muon does not take (megatron-core 0.16.1 optimizer_config.py)."""
 
 
 def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> RecipeChoice:
     """A choice with the recipe under the request's optimizer, and what sets it apart."""
     optimizer = given.job_fields.get("optimizer")
-    if preset is not None and optimizer is not None:
+    if preset and optimizer and preset.config.optimizer.is_muon and not optimizer.is_muon:
         preset = _under_optimizer(preset, optimizer)
     differs = () if preset is None else tuple(_differences(preset, wanted))
     return RecipeChoice(preset=preset, differs=differs)
