@@ -14,7 +14,7 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.options import AttentionBackend, CrossEntropyFusion, PositionEmbedding
+from advisor.models.options import AttentionBackend, PositionEmbedding
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
 from advisor.request.layout_fields import (
@@ -33,7 +33,6 @@ from advisor.request.origin import (
     stated_fields,
 )
 from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, RecipeChoice
-from advisor.request.recipes import Recipe
 
 T = TypeVar("T", bound=Struct)
 
@@ -87,18 +86,12 @@ def completed(
     jobs = parts_of(choice.framework).jobs
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
-    repeats = config.value.deterministic_mode
-    if repeats and "cross_entropy_fusion" not in given.model_fields:
-        unfused = replace(model.value, cross_entropy_fusion=CrossEntropyFusion.NONE)
-        model = model.turned_into(unfused, _REPEATS)
     _check_asked(model.value, config.value, gpu)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
-    left_out = choice.left_out.layout if choice.left_out else {}
-    lent = choice.lent.layout if choice.lent else {}
+    lent, left_out = choice.lent.layout if choice.lent else {}, choice.left_out_of("layout")
     lent = {name: value for name, value in lent.items() if name not in left_out}
-    alone = {"tp_comm_overlap": False} if repeats else {}
-    fields = {**lent, **whole_tensors(config.value.optimizer), **alone, **given.layout_fields}
+    fields = {**lent, **whole_tensors(config.value.optimizer), **given.layout_fields}
     layout = jobs.layout(fields, num_gpus)
     if layout is None:
         by_text = jobs.splits(config.value).by_text
@@ -117,7 +110,7 @@ def completed(
     )
 
 
-_REPEATS: Final = assumed("off under deterministic_mode")
+_REFUSED: Final = assumed("the recipe's value is refused with the given values")
 
 
 def _layout_origins(
@@ -133,13 +126,13 @@ def _layout_origins(
         return {}
     found = {}
     usual = defaults(ParallelLayout)
-    preset, lent, left_out = choice.as_it_stands, choice.lent, choice.left_out
+    preset, lent, left_out = choice.as_it_stands, choice.lent, choice.left_out_of("layout")
     for name in layout.__struct_fields__:
         value = getattr(layout, name)
         if name in given:
             origin = GIVEN
-        elif left_out is not None and name in left_out.layout:
-            origin = left_out.origin
+        elif name in left_out:
+            origin = _REFUSED
         elif preset is not None and value == getattr(preset.layout, name) != usual.get(name):
             origin = recipe(preset.name)
         elif lent is not None and name in lent.layout and value == lent.layout[name]:
@@ -163,20 +156,6 @@ _FOLLOWS: Final = {
 }
 
 
-def _lent_optimizer(config: JobConfig, recipe: Recipe | None, jobs: JobSupport) -> JobConfig:
-    """`config` with the optimizer of `recipe`; as it is where its release, its precision or its
-    own options do not go with that."""
-    wanted = recipe.fields_of(JobConfig).get("optimizer") if recipe else None
-    if wanted is None:
-        return config
-    try:
-        lent = replace(config, optimizer=wanted)
-        jobs.check_options(lent)
-    except UserError:
-        return config
-    return lent
-
-
 _NO_FRAMEWORKS: Final = {
     "memory_budget_bytes": assumed("all of the GPU's memory"),
     "moe_load_imbalance": assumed("balanced experts; fit probabilities allow for imbalance"),
@@ -194,8 +173,7 @@ def _model(shape: ModelSpec, given: Given, choice: RecipeChoice) -> Sourced[Mode
         model = model.with_fields(choice.lent.origin, choice.lent.model)
     if its is not None:
         model = model.with_fields(recipe(its.name), dict(its.model_options))
-    if choice.left_out is not None:
-        model = model.with_fields(choice.left_out.origin, choice.left_out.model)
+    model = model.with_fields(_REFUSED, choice.left_out_of("model"))
     return model.with_fields(GIVEN, given.model_fields)
 
 
@@ -209,9 +187,12 @@ def _job_config(
     if base.value.framework != choice.framework:
         chosen["framework_version"] = ""  # of the other framework
     origins = {"framework": assumed("the framework that builds the model")}
-    for options in filter(None, (choice.lent, choice.left_out)):
-        chosen |= options.job
-        origins |= dict.fromkeys(options.job, options.origin)
+    if choice.lent is not None:
+        chosen |= choice.lent.job
+        origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
+    left_out = choice.left_out_of("job")
+    chosen |= left_out
+    origins |= dict.fromkeys(left_out, _REFUSED)
     value = replace(base.value, **chosen | dict(given.job_fields))
     return Sourced(value, {**base.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)})
 
@@ -249,9 +230,10 @@ def _completed_config(
         newest = assumed("the newest release that has the model")
         config = config.with_fields(newest, {"framework_version": release})
     whole = given.layout_fields.get("use_distributed_optimizer") is not True
-    if "optimizer" in given.job_fields or choice.preset is not None or not whole:
+    left_out = {**given.by_group["job"], **choice.left_out_of("job")}
+    if "optimizer" in left_out or choice.optimizer is None or not whole:
         return config
-    lent = _lent_optimizer(config.value, choice.lends_optimizer, jobs)
+    lent = replace(config.value, optimizer=choice.optimizer)
     return config.turned_into(lent, assumed("as in the nearest recipe"))
 
 
@@ -298,8 +280,7 @@ def _layout(
     it. by_text: whether the framework's release reads a split of the layers as text. yields: the
     recipe's degrees are lowered where they do not go with those that are given."""
     base = choice.preset.layout if choice.preset is not None else None
-    if base is not None and choice.left_out is not None:
-        base = replace(base, **choice.left_out.layout)
+    base = base and replace(base, **choice.left_out_of("layout"))
     lower = lowered(fields, base, num_gpus) if base is not None and yields else {}
     layout = reshaped({**lower, **fields}, base, num_gpus)
     return layout and made_legal(layout, fields, model, as_text=by_text)

@@ -1,8 +1,7 @@
 """What a recipe lends, without what is refused next to what is given: no value that nobody gave
 makes a request illegal."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
@@ -11,14 +10,13 @@ from advisor.base.record import defaults
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, JobConfig
-from advisor.job.layout import DEGREES, ParallelLayout
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from advisor.request.completed import BATCH, FRAMEWORKS_OWN, Completed, completed
 from advisor.request.given import Given
-from advisor.request.origin import assumed, stated_fields
-from advisor.request.recipe_choice import LentOptions, RecipeChoice
-
-_REFUSED: Final = assumed("the recipe's value is refused with the given values")
+from advisor.request.layout_fields import SEARCHED
+from advisor.request.origin import GROUPS, stated_fields
+from advisor.request.recipe_choice import RecipeChoice
 
 
 def legal_with_given(
@@ -30,60 +28,57 @@ def legal_with_given(
     `choice` as it is where what is given is illegal by itself: UserError, from here or from
     `Resolution.job`, then says why.
     """
-    usual = dict(_lent(given, choice, shape))
+    usual = _lent(given, choice, shape)
+
+    def without(names: frozenset[str]) -> RecipeChoice:
+        return replace(choice, left_out={path: usual[path] for path in sorted(names)})
 
     def refusal(names: frozenset[str]) -> str:
-        return _refusal(given, _without(choice, names, usual), shape, gpu, num_gpus)
+        return _refusal(given, without(names), shape, gpu, num_gpus)
 
     legal = choice
     waiting = {frozenset[str](): refusal(frozenset())} if usual else {}
     while waiting:
         found = next((names for names, reason in waiting.items() if not reason), None)
         if found is not None:
-            legal = _without(choice, found, usual)
+            legal = without(found)
             break
         fewer = ((names | {name}, was) for names, was in waiting.items() for name in usual)
         waiting = {names: now for names, was in fewer if (now := refusal(names)) != was}
     return legal, completed(given, legal, shape, gpu, num_gpus)
 
 
-def _lent(given: Given, choice: RecipeChoice, shape: ModelSpec) -> Iterator[tuple[str, Any]]:
-    """``GROUP.FIELD``, and the value without the recipe, of each that is lent; the degrees of a
-    recipe that is given itself stay."""
-    its, own = choice.as_it_stands, given.by_group
-    kept = ("data_parallel_size",) if given.recipe is None else DEGREES
-    lent = choice.lent.by_group if choice.lent else {}
-    stated: dict[str, Mapping[str, Any]] = {}
+def _lent(given: Given, choice: RecipeChoice, shape: ModelSpec) -> dict[str, Any]:
+    """``GROUP.FIELD`` -> value without the recipe, of each that is lent; what layouts decide comes
+    last, and of a recipe that is given itself it stays."""
+    its, lent = choice.as_it_stands, choice.lent
+    names = {(part, name) for part in GROUPS for name in (getattr(lent, part) if lent else ())}
+    names |= {("job", "optimizer")} if choice.optimizer else set()
     if its is not None:
-        config = stated_fields(its.config, (*BATCH, *FRAMEWORKS_OWN))
-        layout, model = stated_fields(its.layout, kept), dict(its.model_options)
-        stated = {"layout": layout, "job": config, "model": model}
+        kept = ("data_parallel_size",) if given.recipe is None else SEARCHED
+        names |= {("layout", name) for name in stated_fields(its.layout, kept)}
+        own = (*BATCH, *FRAMEWORKS_OWN)
+        names |= {("job", name) for name in stated_fields(its.config, own)}
+        names |= {("model", name) for name, _ in its.model_options}
     usual = {"layout": defaults(ParallelLayout), "job": defaults(JobConfig), "model": asdict(shape)}
-    for group, values in usual.items():
-        for name in {**stated.get(group, {}), **lent.get(group, {})}:
-            if name not in own[group]:
-                yield f"{group}.{name}", values[name]
-
-
-def _without(choice: RecipeChoice, names: frozenset[str], usual: Mapping[str, Any]) -> RecipeChoice:
-    """`choice` with lent values as they are `usual`."""
-    parts: dict[str, dict[str, Any]] = {"layout": {}, "job": {}, "model": {}}
-    for path in sorted(names):
-        group, _, name = path.partition(".")
-        parts[group][name] = usual[path]
-    return replace(choice, left_out=LentOptions(origin=_REFUSED, **parts)) if names else choice
+    return {
+        f"{group}.{name}": usual[group][name]
+        for group, name in sorted(names, key=lambda one: (one[1] in SEARCHED, one))
+        if name not in given.by_group[group]
+    }
 
 
 def _refusal(given: Given, choice: RecipeChoice, shape: ModelSpec, gpu: Gpu, num_gpus: int) -> str:
-    """Why no setting that is asked for, or none at all, is legal; empty where one is, or where the
-    layout is yet to be chosen."""
+    """Why no setting that is asked for, or none at all, is legal; empty where one is. Of a layout
+    that is yet to be chosen, one with tensor parallelism stands for all."""
     try:
         made = completed(given, choice, shape, gpu, num_gpus)
         if made.layout is None:
-            return ""
-        job = Job(
-            model=made.model, layout=made.layout, config=made.config, gpu=gpu, num_gpus=num_gpus
-        )
+            fields = {"tensor_model_parallel_size": 2, **given.layout_fields}
+            given = replace(given, layout_fields=fields)
+            made = completed(given, choice, shape, gpu, num_gpus)
+        layout = made.layout or ParallelLayout()
+        job = Job(model=made.model, layout=layout, config=made.config, gpu=gpu, num_gpus=num_gpus)
         settings = parts_of(job.config.framework).settings
         asked = tuple(map(settings.parse, given.recompute))
     except UserError as error:

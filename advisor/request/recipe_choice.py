@@ -210,22 +210,16 @@ class LentOptions(Struct, frozen=True, kw_only=True):
     job: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def by_group(self) -> dict[str, Mapping[str, Any]]:
-        """As `Given` has them."""
-        return {"layout": self.layout, "job": self.job, "model": self.model}
-
 
 class RecipeChoice(Struct, frozen=True, kw_only=True):
     """The recipe that was chosen, or none, and the framework that runs the job.
 
     as_it_stands: the recipe, where the framework runs it so; else only its batch is taken.
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the
-    recipe is for another number of GPUs. lends_optimizer: the nearest recipe, where none is built
-    on and its optimizer is the usual one for the model. lent: what else the framework's recipes set
-    there, or where the recipe says degrees alone. left_out: lent values that are refused next to
-    what is given, as they are without. differs: in what the recipe is not the one for this job, in
-    a line each.
+    recipe is for another number of GPUs. optimizer: the nearest recipe's, where none is built on.
+    lent: what else the framework's recipes set there, or where the recipe says degrees alone.
+    left_out: what is refused next to what is given: ``GROUP.FIELD`` -> value without the recipe.
+    differs: in what the recipe is not the one for this job, in a line each.
     """
 
     framework: str = ""
@@ -233,10 +227,15 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     as_it_stands: Experiment | None = None
     left_open: tuple[str, ...] = ()
     borrowed: bool = False
-    lends_optimizer: Recipe | None = None
+    optimizer: Optimizer | None = None
     lent: LentOptions | None = None
-    left_out: LentOptions | None = None
+    left_out: Mapping[str, Any] = field(default_factory=dict)
     differs: tuple[str, ...] = ()
+
+    def left_out_of(self, group: str) -> dict[str, Any]:
+        """Of one part of the job, by the names of its fields."""
+        paths = ((path.partition("."), value) for path, value in self.left_out.items())
+        return {name: value for (part, _, name), value in paths if part == group}
 
 
 def choose_recipe(given: Given, wanted: Wanted, model: ModelSpec, framework: str) -> RecipeChoice:
@@ -290,7 +289,9 @@ def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> Re
     left_open = open_degrees(layout_fields, model, wanted.seq_length or DEFAULT_SEQ_LENGTH)
     nearest = nearest_experiment(wanted) if left_open else None
     if nearest is None:
-        return RecipeChoice(left_open=left_open, lends_optimizer=nearest_recipe(wanted))
+        other = nearest_recipe(wanted)
+        optimizer = other.fields_of(JobConfig).get("optimizer") if other else None
+        return RecipeChoice(left_open=left_open, optimizer=optimizer)
     return replace(_choice_of(nearest, given, wanted), left_open=left_open, borrowed=True)
 
 
@@ -307,18 +308,13 @@ _FAR: Final = 2.0
 """Doublings of the sequence from which another recipe's layout is no guide (a judgement)."""
 
 
-def _under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
-    """`preset` with another optimizer: Adam's states are sharded where Muon had whole tensors."""
-    config = replace(preset.config, optimizer=optimizer)
-    layout = replace(preset.layout, use_distributed_optimizer=True)
-    return replace(preset, layout=layout, config=config)
-
-
 def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> RecipeChoice:
-    """A choice with the recipe under the request's optimizer, and what sets it apart."""
+    """A choice with the recipe, and what sets it apart; its states are sharded where Adam is given
+    in place of an optimizer of whole tensors."""
     optimizer = given.job_fields.get("optimizer")
     if preset and optimizer and preset.config.optimizer.is_muon and not optimizer.is_muon:
-        preset = _under_optimizer(preset, optimizer)
+        sharded = replace(preset.layout, use_distributed_optimizer=True)
+        preset = replace(preset, layout=sharded)
     differs = () if preset is None else tuple(_differences(preset, wanted))
     return RecipeChoice(preset=preset, differs=differs)
 

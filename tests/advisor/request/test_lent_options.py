@@ -141,7 +141,7 @@ def test_what_a_recipe_lends_yields_to_steps_that_repeat_to_the_bit() -> None:
         assert not found.layout.tp_comm_overlap
         assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
         assert any("not of deterministic ones" in words for words in found.assumptions)
-        assert any("fused cross entropy" in words for words in found.assumptions)
+        assert any("model.cross_entropy_fusion of the" in words for words in found.assumptions)
 
 
 def test_what_is_given_with_them_is_refused() -> None:
