@@ -13,7 +13,7 @@ from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
-from advisor.request.layout_fields import DEGREES, SHAPING, degree_words
+from advisor.request.layout_fields import SHAPING, degree_words
 from advisor.request.recipe_choice import RecipeChoice
 from advisor.request.recipes import Experiment
 from advisor.time.rank_links import node_size
@@ -90,11 +90,12 @@ def _of_lent(facts: Facts) -> Iterator[str]:
 def _of_left_out(facts: Facts) -> Iterator[str]:
     """What of a recipe gives way to what is given."""
     preset, layout, given = facts.choice.as_it_stands, facts.layout, facts.given.layout_fields
-    for name in (*SHAPING, "expert_model_parallel_size"):
+    degrees = (*SHAPING, "expert_model_parallel_size")
+    for name in degrees:
         lent = preset and getattr(preset.layout, name)
         if layout and lent and getattr(layout, name) != lent and name not in given:
             yield f"{degree_words(layout, (name,))} instead of {lent} to go with the given values"
-    left_out = [path for path in facts.choice.left_out if path.partition(".")[2] not in DEGREES]
+    left_out = [path for path in facts.choice.left_out if path.partition(".")[2] not in degrees]
     if left_out:
         yield f"{', '.join(left_out)} of the recipe left out: refused with the given values"
 

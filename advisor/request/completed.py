@@ -17,12 +17,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, PositionEmbedding
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
-from advisor.request.layout_fields import (
-    lowered,
-    made_legal,
-    reshaped,
-    whole_tensors,
-)
+from advisor.request.layout_fields import lowered, made_legal, reshaped, whole_tensors
 from advisor.request.origin import (
     GIVEN,
     Origin,
@@ -32,7 +27,8 @@ from advisor.request.origin import (
     recipe,
     stated_fields,
 )
-from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, RecipeChoice
+from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, LentOptions, RecipeChoice
+from advisor.request.recipes import Experiment
 
 T = TypeVar("T", bound=Struct)
 
@@ -83,7 +79,7 @@ def completed(
 ) -> Completed:
     """What is given, over the recipe, over what is usual; `shape` is the model as its preset has
     it. UserError where that makes no job."""
-    jobs = parts_of(choice.framework).jobs
+    jobs, its = parts_of(choice.framework).jobs, choice.as_it_stands
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
     _check_asked(model.value, config.value, gpu)
@@ -100,10 +96,11 @@ def completed(
     default = _default(config.value)
     origins = {
         **model.named("model", Origin(OriginKind.DEFAULT, model.value.name)),
-        **_layout_origins(layout, given.layout_fields, choice, default),
+        **_layout_origins(layout, given.layout_fields, its, choice.lent, default),
         **config.named("job", default),
         **{f"job.{k}": why for k, why in _NO_FRAMEWORKS.items() if k not in config.origins},
         **dict.fromkeys(given.omitted, default),
+        **dict.fromkeys(choice.left_out, _REFUSED),
     }
     return Completed(
         model=model.value, config=config.value, layout=layout, layout_fields=fields, origins=origins
@@ -116,7 +113,8 @@ _REFUSED: Final = assumed("the recipe's value is refused with the given values")
 def _layout_origins(
     layout: ParallelLayout | None,
     given: Mapping[str, Any],
-    choice: RecipeChoice,
+    preset: Experiment | None,
+    lent: LentOptions | None,
     default: Origin,
 ) -> dict[str, Origin]:
     """``layout.FIELD`` -> where it comes from, of a layout built of `given` fields over a preset's
@@ -126,13 +124,10 @@ def _layout_origins(
         return {}
     found = {}
     usual = defaults(ParallelLayout)
-    preset, lent, left_out = choice.as_it_stands, choice.lent, choice.left_out_of("layout")
     for name in layout.__struct_fields__:
         value = getattr(layout, name)
         if name in given:
             origin = GIVEN
-        elif name in left_out:
-            origin = _REFUSED
         elif preset is not None and value == getattr(preset.layout, name) != usual.get(name):
             origin = recipe(preset.name)
         elif lent is not None and name in lent.layout and value == lent.layout[name]:
@@ -190,9 +185,7 @@ def _job_config(
     if choice.lent is not None:
         chosen |= choice.lent.job
         origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
-    left_out = choice.left_out_of("job")
-    chosen |= left_out
-    origins |= dict.fromkeys(left_out, _REFUSED)
+    chosen |= choice.left_out_of("job")
     value = replace(base.value, **chosen | dict(given.job_fields))
     return Sourced(value, {**base.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)})
 
@@ -230,8 +223,8 @@ def _completed_config(
         newest = assumed("the newest release that has the model")
         config = config.with_fields(newest, {"framework_version": release})
     whole = given.layout_fields.get("use_distributed_optimizer") is not True
-    left_out = {**given.by_group["job"], **choice.left_out_of("job")}
-    if "optimizer" in left_out or choice.optimizer is None or not whole:
+    settled = {**given.job_fields, **choice.left_out_of("job")}
+    if choice.optimizer is None or "optimizer" in settled or not whole:
         return config
     lent = replace(config.value, optimizer=choice.optimizer)
     return config.turned_into(lent, assumed("as in the nearest recipe"))

@@ -22,11 +22,9 @@ from advisor.request.recipe_choice import RecipeChoice
 def legal_with_given(
     given: Given, choice: RecipeChoice, shape: ModelSpec, gpu: Gpu, num_gpus: int
 ) -> tuple[RecipeChoice, Completed]:
-    """`choice` without the fewest lent values that make the job illegal, and the job: values that
-    the refusing rule reads, as without them another rule refuses the job, or none.
-
-    `choice` as it is where what is given is illegal by itself: UserError, from here or from
-    `Resolution.job`, then says why.
+    """`choice` without the fewest lent values that make the job illegal, and the job. Such a value is
+    read by the rule that refuses: without it another one refuses the job, or none. `choice` as it
+    is where what is given is illegal by itself, which UserError says here or in `Resolution.job`.
     """
     usual = _lent(given, choice, shape)
 
@@ -36,15 +34,11 @@ def legal_with_given(
     def refusal(names: frozenset[str]) -> str:
         return _refusal(given, without(names), shape, gpu, num_gpus)
 
-    legal = choice
     waiting = {frozenset[str](): refusal(frozenset())} if usual else {}
-    while waiting:
-        found = next((names for names, reason in waiting.items() if not reason), None)
-        if found is not None:
-            legal = without(found)
-            break
+    while waiting and all(waiting.values()):
         fewer = ((names | {name}, was) for names, was in waiting.items() for name in usual)
         waiting = {names: now for names, was in fewer if (now := refusal(names)) != was}
+    legal = without(next((names for names, refused in waiting.items() if not refused), frozenset()))
     return legal, completed(given, legal, shape, gpu, num_gpus)
 
 

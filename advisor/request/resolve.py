@@ -1,6 +1,5 @@
 """A request becomes a job in one pass: given -> recipe -> completed -> assumed -> checked. Each
-step is one call, and each value keeps its origin. What a recipe lends is left out where it is
-refused."""
+step is one call, and each value keeps its origin."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -401,8 +401,7 @@ class Climb:
         may change."""
         for job in (neighbour.job for neighbour in neighbours(centre)):
             if not self._options:
-                own = with_own_options(self._resolution, job.layout)
-                job = replace(job, layout=own)
+                job = replace(job, layout=with_own_options(self._resolution, job.layout))
             if self._is_open(job):
                 yield job
 
