@@ -22,9 +22,9 @@ from advisor.request.recipe_choice import RecipeChoice
 def legal_with_given(
     given: Given, choice: RecipeChoice, shape: ModelSpec, gpu: Gpu, num_gpus: int
 ) -> tuple[RecipeChoice, Completed]:
-    """`choice` without the fewest lent values that make the job illegal, and the job. Such a value is
-    read by the rule that refuses: without it another one refuses the job, or none. `choice` as it
-    is where what is given is illegal by itself, which UserError says here or in `Resolution.job`.
+    """`choice` without the fewest lent values that make the job illegal, and the job. Such a value
+    is read by the rule that refuses: without it another one refuses the job, or none. `choice` as
+    it is where what is given is illegal by itself: UserError says so, here or in `Resolution.job`.
     """
     usual = _lent(given, choice, shape)
 
