@@ -33,7 +33,7 @@ from advisor.request.recipes import Experiment
 T = TypeVar("T", bound=Struct)
 
 _DEFAULT_BATCH: Final = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
-BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
+_BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
 FRAMEWORKS_OWN: Final = ("framework", "framework_version")
 
 
@@ -177,7 +177,7 @@ def _job_config(
 ) -> Sourced[JobConfig]:
     """Batch, precision and options: what is given over the recipe's, all at once, or over what is
     assumed where there is none."""
-    base = _base_config(num_gpus, choice, model)
+    base = base_config(num_gpus, choice, model)
     chosen: dict[str, Any] = {"framework": choice.framework}
     if base.value.framework != choice.framework:
         chosen["framework_version"] = ""  # of the other framework
@@ -190,7 +190,7 @@ def _job_config(
     return Sourced(value, {**base.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)})
 
 
-def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
+def base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
     """The recipe's options, or those of its batch alone where another framework ran it; else
     what is usual."""
     preset = choice.preset
@@ -200,14 +200,14 @@ def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourc
             micro_batch_size=1,
             global_batch_size=max(4, -(-_DEFAULT_BATCH // num_gpus)) * num_gpus,
         )
-        return Sourced(config, dict.fromkeys(BATCH[:3], assumed("no recipe states it")))
+        return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe states it")))
     its = recipe(preset.name)
     if choice.as_it_stands is not None:
-        stated = (*BATCH, *stated_fields(preset.config, FRAMEWORKS_OWN))
+        stated = (*_BATCH, *stated_fields(preset.config, FRAMEWORKS_OWN))
         return Sourced(preset.config, dict.fromkeys(stated, its))
-    batch = {name: getattr(preset.config, name) for name in BATCH}
+    batch = {name: getattr(preset.config, name) for name in _BATCH}
     batch["global_batch_size"] = max(1, batch["global_batch_size"] // num_gpus) * num_gpus
-    return Sourced(JobConfig(**batch), dict.fromkeys(BATCH, its))
+    return Sourced(JobConfig(**batch), dict.fromkeys(_BATCH, its))
 
 
 def _completed_config(

@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors
 from advisor.job.job import Optimizer
-from advisor.job.layout import EVEN, SHORT_NAMES, ParallelLayout
+from advisor.job.layout import EVEN, SHORT_NAMES, ParallelLayout, fits_layout
 from advisor.job.pipeline_split import holds_layers
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
@@ -112,8 +112,8 @@ def made_legal(
 ) -> ParallelLayout:
     """`layout` with what would make it illegal, and nobody said, settled: its layers split as
     evenly as can be where PP does not divide them (and the text of a recipe is left out where the
-    release reads none, or it is of other layers); experts not cut by tensor parallelism where EP x
-    TP ranks are too many."""
+    release reads none, or it is of other layers); experts not cut by tensor parallelism where they
+    cannot be."""
     text = layout.pipeline_model_parallel_layout
     holds = as_text and (not text or holds_layers(model, text))
     if not holds and "pipeline_model_parallel_layout" not in given:
@@ -121,10 +121,9 @@ def made_legal(
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     if model.num_layers % pp and vpp in virtual_degrees(model, pp):
         layout = split_evenly(model, layout, as_text=as_text)
-    stage = layout.world_size // pp
-    if layout.expert_model_parallel_size > 1 and stage % layout.expert_ranks and _ETP not in given:
-        layout = replace(layout, expert_tensor_parallel_size=1)
-    return layout
+    whole = replace(layout, expert_tensor_parallel_size=1)
+    uncut = _ETP not in given and fits_layout(model, whole) and not fits_layout(model, layout)
+    return whole if uncut else layout
 
 
 def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int) -> int:

@@ -1,22 +1,21 @@
 """What a recipe lends, without what is refused next to what is given: no value that nobody gave
 makes a request illegal."""
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
 from advisor.base.errors import UserError
-from advisor.base.record import defaults
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.gpu import Gpu
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-from advisor.request.completed import BATCH, FRAMEWORKS_OWN, Completed, completed
+from advisor.request.completed import FRAMEWORKS_OWN, Completed, base_config, completed
 from advisor.request.given import Given
 from advisor.request.layout_fields import SEARCHED
-from advisor.request.origin import GROUPS, stated_fields
-from advisor.request.recipe_choice import RecipeChoice
+from advisor.request.origin import GIVEN, stated_fields
+from advisor.request.recipe_choice import LentOptions, RecipeChoice
 
 
 def legal_with_given(
@@ -26,7 +25,7 @@ def legal_with_given(
     is read by the rule that refuses: without it another one refuses the job, or none. `choice` as
     it is where what is given is illegal by itself: UserError says so, here or in `Resolution.job`.
     """
-    usual = _lent(given, choice, shape)
+    usual = _lent(given, choice, shape, num_gpus)
 
     def without(names: frozenset[str]) -> RecipeChoice:
         return replace(choice, left_out={path: usual[path] for path in sorted(names)})
@@ -42,24 +41,26 @@ def legal_with_given(
     return legal, completed(given, legal, shape, gpu, num_gpus)
 
 
-def _lent(given: Given, choice: RecipeChoice, shape: ModelSpec) -> dict[str, Any]:
-    """``GROUP.FIELD`` -> value without the recipe, of each that is lent; what layouts decide comes
-    last, and of a recipe that is given itself it stays."""
-    its, lent = choice.as_it_stands, choice.lent
-    names = {(part, name) for part in GROUPS for name in (getattr(lent, part) if lent else ())}
-    names |= {("job", "optimizer")} if choice.optimizer else set()
-    if its is not None:
-        kept = ("data_parallel_size",) if given.recipe is None else SEARCHED
-        names |= {("layout", name) for name in stated_fields(its.layout, kept)}
-        own = (*BATCH, *FRAMEWORKS_OWN)
-        names |= {("job", name) for name in stated_fields(its.config, own)}
-        names |= {("model", name) for name, _ in its.model_options}
-    usual = {"layout": defaults(ParallelLayout), "job": defaults(JobConfig), "model": asdict(shape)}
-    return {
-        f"{group}.{name}": usual[group][name]
-        for group, name in sorted(names, key=lambda one: (one[1] in SEARCHED, one))
-        if name not in given.by_group[group]
-    }
+def _lent(given: Given, choice: RecipeChoice, shape: ModelSpec, num_gpus: int) -> dict[str, Any]:
+    """``GROUP.FIELD`` -> value without the recipe, of each that may be lent. Layout and batch of a
+    recipe come last; they stay where it is given itself, or nothing of layout and model is."""
+    config, layout = base_config(num_gpus, RecipeChoice(), shape).value, ParallelLayout()
+    usual = {"layout": asdict(layout), "job": asdict(config), "model": asdict(shape)}
+    last = SEARCHED | {"micro_batch_size", "global_batch_size"}
+    lent = choice.lent or LentOptions(origin=GIVEN)
+    found = {"layout": {*lent.layout}, "job": {"optimizer", *lent.job}, "model": {*lent.model}}
+    if (its := choice.as_it_stands) is not None:
+        yields = given.recipe is None and (given.layout_fields or given.model_fields)
+        fixed = _FIXED if yields else _FIXED | last
+        found["layout"] |= stated_fields(its.layout, fixed).keys()
+        found["job"] |= stated_fields(its.config, fixed).keys()
+        found["model"] |= dict(its.model_options).keys()
+    names = [(of, name) for of, own in given.by_group.items() for name in found[of] - own.keys()]
+    order = sorted(names, key=lambda one: (one[1] in last, one))
+    return {f"{group}.{name}": usual[group][name] for group, name in order}
+
+
+_FIXED: Final = frozenset(("seq_length", "precision", *FRAMEWORKS_OWN, "data_parallel_size"))
 
 
 def _refusal(given: Given, choice: RecipeChoice, shape: ModelSpec, gpu: Gpu, num_gpus: int) -> str:

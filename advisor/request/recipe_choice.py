@@ -108,9 +108,11 @@ def layouts_elsewhere(wanted: Wanted) -> Iterator[tuple[ParallelLayout, int]]:
             yield preset.layout, preset.config.micro_batch_size
 
 
-def nearest_recipe(wanted: Wanted) -> Recipe | None:
-    """The recipe for the same GPUs in the nearest number, whether it runs on these or not."""
-    return min(_rows_on(wanted), key=lambda recipe: _nearness(recipe, wanted), default=None)
+def nearest_optimizer(wanted: Wanted) -> Optimizer | None:
+    """That of the recipe for the same GPUs in the nearest number, whether it runs on these or not;
+    None where it says none."""
+    nearest = min(_rows_on(wanted), key=lambda recipe: _nearness(recipe, wanted), default=None)
+    return nearest.fields_of(JobConfig).get("optimizer") if nearest else None
 
 
 def nearest_stating(wanted: Wanted) -> Recipe | None:
@@ -289,9 +291,7 @@ def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> Re
     left_open = open_degrees(layout_fields, model, wanted.seq_length or DEFAULT_SEQ_LENGTH)
     nearest = nearest_experiment(wanted) if left_open else None
     if nearest is None:
-        other = nearest_recipe(wanted)
-        optimizer = other.fields_of(JobConfig).get("optimizer") if other else None
-        return RecipeChoice(left_open=left_open, optimizer=optimizer)
+        return RecipeChoice(left_open=left_open, optimizer=nearest_optimizer(wanted))
     return replace(_choice_of(nearest, given, wanted), left_open=left_open, borrowed=True)
 
 
