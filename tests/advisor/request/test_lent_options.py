@@ -209,6 +209,14 @@ def test_a_recipe_s_degrees_are_lowered_to_go_with_given_ones(
     assert found.job(found.layout).num_gpus == found.layout.world_size
 
 
+def test_a_recipe_s_batch_gives_way_to_degrees() -> None:
+    """Its 32 sequences are fewer than 128 data-parallel ranks."""
+    found = resolved("mistral_7b", "128xA100", None, tensor_model_parallel_size=1)
+    assert found.job(found.layout).num_microbatches > 0
+    words = "job.global_batch_size of the recipe left out: refused with the given values"
+    assert words in found.assumptions
+
+
 def test_a_model_without_experts_leaves_out_what_a_recipe_has_for_them() -> None:
     dense = "model.num_moe_experts=null model.moe_ffn_hidden_size=null"
     found = resolved("qwen3_30b_a3b", "16xH100", None, overrides=tuple(dense.split()))
