@@ -13,6 +13,7 @@ from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
+from advisor.request.layout_fields import SHAPING, degree_words
 from advisor.request.recipe_choice import RecipeChoice
 from advisor.request.recipes import Experiment
 from advisor.time.rank_links import node_size
@@ -57,6 +58,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
         if facts.layout is not None and not preset.splits_as_published:
             yield "layers split as evenly as possible (the preset does not state its split)"
     yield from _of_lent(facts)
+    yield from _of_left_out(facts)
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:
@@ -81,8 +83,21 @@ def _of_lent(facts: Facts) -> Iterator[str]:
     cuts = facts.layout is not None and facts.layout.tensor_model_parallel_size > 1
     if overlaps and cuts and lent.layout.get("tp_comm_overlap"):
         yield "TP communication overlapped"
-    if lent.job.get("fp8_param_gather"):
+    if lent.job.get("fp8_param_gather") and facts.config.fp8_param_gather:
         yield "weights of linear layers kept only in 8 bits"
+
+
+def _of_left_out(facts: Facts) -> Iterator[str]:
+    """What of a recipe gives way to what is given."""
+    preset, layout, given = facts.choice.as_it_stands, facts.layout, facts.given.layout_fields
+    degrees = (*SHAPING, "expert_model_parallel_size")
+    for name in degrees:
+        lent = preset and getattr(preset.layout, name)
+        if layout and lent and getattr(layout, name) != lent and name not in given:
+            yield f"{degree_words(layout, (name,))} instead of {lent} to go with the given values"
+    left_out = [path for path in facts.choice.left_out if path.partition(".")[2] not in degrees]
+    if left_out:
+        yield f"{', '.join(left_out)} of the recipe left out: refused with the given values"
 
 
 def _scaled(preset: Experiment, facts: Facts) -> Iterator[str]:
@@ -106,42 +121,14 @@ def _of_options(facts: Facts) -> Iterator[str]:
             apart = graphs is not CudaGraphImpl.FULL_ITERATION
             kind = f"{graphs}, of whole layers" if apart else graphs
             yield f"no CUDA graphs: the framework refuses the preset's ({kind}) for this job"
-    yield from _of_repeatable(facts)
+    if config.deterministic_mode:
+        yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"
     if config.main_grads_dtype is not DType.FP32:
         yield "bf16 main gradients"
     if config.optimizer_cpu_offload:
         yield "Adam on the host at 50 GB/s per GPU"
     if config.expandable_segments:
         yield "expandable segments"
-
-
-def _of_repeatable(facts: Facts) -> Iterator[str]:
-    """What a run that repeats to the bit goes without, and that its kernels are not timed."""
-    if not facts.config.deterministic_mode:
-        return
-    yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"
-    without = []
-    if _lends_fusion(facts) and facts.model.cross_entropy_fusion is CrossEntropyFusion.NONE:
-        without.append("fused cross entropy")
-    if _lends_overlap(facts) and not (facts.layout and facts.layout.tp_comm_overlap):
-        without.append("TP overlap")
-    if without:
-        yield f"{' and '.join(without)} off (deterministic_mode)"
-
-
-def _lends_fusion(facts: Facts) -> bool:
-    """Whether a preset has a fused loss."""
-    its, lent = facts.choice.as_it_stands, facts.choice.lent
-    fusion = dict(its.model_options if its else ()).get("cross_entropy_fusion")
-    fusion = fusion or (lent.model.get("cross_entropy_fusion") if lent else None)
-    return fusion not in (None, CrossEntropyFusion.NONE)
-
-
-def _lends_overlap(facts: Facts) -> bool:
-    """Whether a preset overlaps the communication of TP."""
-    its, lent = facts.choice.as_it_stands, facts.choice.lent
-    of_layout = its is not None and its.layout.tp_comm_overlap
-    return of_layout or (lent is not None and bool(lent.layout.get("tp_comm_overlap")))
 
 
 def _of_model(facts: Facts) -> Iterator[str]:

@@ -14,16 +14,10 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.options import AttentionBackend, CrossEntropyFusion, PositionEmbedding
+from advisor.models.options import AttentionBackend, PositionEmbedding
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
-from advisor.request.layout_fields import (
-    divides_gpus,
-    made_legal,
-    reshaped,
-    whole_tensors,
-    without_degrees,
-)
+from advisor.request.layout_fields import lowered, made_legal, reshaped, whole_tensors
 from advisor.request.origin import (
     GIVEN,
     Origin,
@@ -34,13 +28,13 @@ from advisor.request.origin import (
     stated_fields,
 )
 from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, LentOptions, RecipeChoice
-from advisor.request.recipes import Experiment, Recipe
+from advisor.request.recipes import Experiment
 
 T = TypeVar("T", bound=Struct)
 
 _DEFAULT_BATCH: Final = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
 _BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
-_FRAMEWORKS_OWN: Final = ("framework", "framework_version")
+FRAMEWORKS_OWN: Final = ("framework", "framework_version")
 
 
 class Sourced(Struct, Generic[T], frozen=True):
@@ -88,21 +82,17 @@ def completed(
     jobs, its = parts_of(choice.framework).jobs, choice.as_it_stands
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
-    repeats = config.value.deterministic_mode
-    if repeats and "cross_entropy_fusion" not in given.model_fields:
-        unfused = replace(model.value, cross_entropy_fusion=CrossEntropyFusion.NONE)
-        model = model.turned_into(unfused, _REPEATS)
     _check_asked(model.value, config.value, gpu)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
-    lent = choice.lent.layout if choice.lent else {}
-    alone = {"tp_comm_overlap": False} if repeats else {}
-    fields = {**lent, **whole_tensors(config.value.optimizer), **alone, **given.layout_fields}
-    free = given.layout_is_free
+    lent, left_out = choice.lent.layout if choice.lent else {}, choice.left_out_of("layout")
+    lent = {name: value for name, value in lent.items() if name not in left_out}
+    fields = {**lent, **whole_tensors(config.value.optimizer), **given.layout_fields}
     layout = jobs.layout(fields, num_gpus)
     if layout is None:
         by_text = jobs.splits(config.value).by_text
-        layout = _layout(fields, choice, model.value, num_gpus, by_text=by_text, free=free)
+        yields = given.recipe is None
+        layout = _layout(fields, choice, model.value, num_gpus, by_text=by_text, yields=yields)
     default = _default(config.value)
     origins = {
         **model.named("model", Origin(OriginKind.DEFAULT, model.value.name)),
@@ -110,13 +100,14 @@ def completed(
         **config.named("job", default),
         **{f"job.{k}": why for k, why in _NO_FRAMEWORKS.items() if k not in config.origins},
         **dict.fromkeys(given.omitted, default),
+        **dict.fromkeys(choice.left_out, _REFUSED),
     }
     return Completed(
         model=model.value, config=config.value, layout=layout, layout_fields=fields, origins=origins
     )
 
 
-_REPEATS: Final = assumed("off under deterministic_mode")
+_REFUSED: Final = assumed("the recipe's value is refused with the given values")
 
 
 def _layout_origins(
@@ -160,20 +151,6 @@ _FOLLOWS: Final = {
 }
 
 
-def _lent_optimizer(config: JobConfig, recipe: Recipe | None, jobs: JobSupport) -> JobConfig:
-    """`config` with the optimizer of `recipe`; as it is where its release, its precision or its
-    own options do not go with that."""
-    wanted = recipe.fields_of(JobConfig).get("optimizer") if recipe else None
-    if wanted is None:
-        return config
-    try:
-        lent = replace(config, optimizer=wanted)
-        jobs.check_options(lent)
-    except UserError:
-        return config
-    return lent
-
-
 _NO_FRAMEWORKS: Final = {
     "memory_budget_bytes": assumed("all of the GPU's memory"),
     "moe_load_imbalance": assumed("balanced experts; fit probabilities allow for imbalance"),
@@ -191,6 +168,7 @@ def _model(shape: ModelSpec, given: Given, choice: RecipeChoice) -> Sourced[Mode
         model = model.with_fields(choice.lent.origin, choice.lent.model)
     if its is not None:
         model = model.with_fields(recipe(its.name), dict(its.model_options))
+    model = model.with_fields(_REFUSED, choice.left_out_of("model"))
     return model.with_fields(GIVEN, given.model_fields)
 
 
@@ -199,7 +177,7 @@ def _job_config(
 ) -> Sourced[JobConfig]:
     """Batch, precision and options: what is given over the recipe's, all at once, or over what is
     assumed where there is none."""
-    base = _base_config(num_gpus, choice, model)
+    base = base_config(num_gpus, choice, model)
     chosen: dict[str, Any] = {"framework": choice.framework}
     if base.value.framework != choice.framework:
         chosen["framework_version"] = ""  # of the other framework
@@ -207,11 +185,12 @@ def _job_config(
     if choice.lent is not None:
         chosen |= choice.lent.job
         origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
+    chosen |= choice.left_out_of("job")
     value = replace(base.value, **chosen | dict(given.job_fields))
     return Sourced(value, {**base.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)})
 
 
-def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
+def base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
     """The recipe's options, or those of its batch alone where another framework ran it; else
     what is usual."""
     preset = choice.preset
@@ -224,7 +203,7 @@ def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourc
         return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe states it")))
     its = recipe(preset.name)
     if choice.as_it_stands is not None:
-        stated = (*_BATCH, *stated_fields(preset.config, _FRAMEWORKS_OWN))
+        stated = (*_BATCH, *stated_fields(preset.config, FRAMEWORKS_OWN))
         return Sourced(preset.config, dict.fromkeys(stated, its))
     batch = {name: getattr(preset.config, name) for name in _BATCH}
     batch["global_batch_size"] = max(1, batch["global_batch_size"] // num_gpus) * num_gpus
@@ -244,9 +223,10 @@ def _completed_config(
         newest = assumed("the newest release that has the model")
         config = config.with_fields(newest, {"framework_version": release})
     whole = given.layout_fields.get("use_distributed_optimizer") is not True
-    if "optimizer" in given.job_fields or choice.preset is not None or not whole:
+    settled = {**given.job_fields, **choice.left_out_of("job")}
+    if choice.optimizer is None or "optimizer" in settled or not whole:
         return config
-    lent = _lent_optimizer(config.value, choice.lends_optimizer, jobs)
+    lent = replace(config.value, optimizer=choice.optimizer)
     return config.turned_into(lent, assumed("as in the nearest recipe"))
 
 
@@ -287,15 +267,15 @@ def _layout(
     num_gpus: int,
     *,
     by_text: bool,
-    free: bool,
+    yields: bool,
 ) -> ParallelLayout | None:
     """The recipe's layout under given `fields`, completed; None where nothing says anything about
-    it. free: the recipe's degrees give way where they do not go with those that are given.
-    by_text: whether the framework's release reads a split of the layers as text."""
+    it. by_text: whether the framework's release reads a split of the layers as text. yields: the
+    recipe's degrees are lowered where they do not go with those that are given."""
     base = choice.preset.layout if choice.preset is not None else None
-    if base is not None and free and not divides_gpus(fields, base, num_gpus):
-        base = without_degrees(base)
-    layout = reshaped(fields, base, num_gpus)
+    base = base and replace(base, **choice.left_out_of("layout"))
+    lower = lowered(fields, base, num_gpus) if base is not None and yields else {}
+    layout = reshaped({**lower, **fields}, base, num_gpus)
     return layout and made_legal(layout, fields, model, as_text=by_text)
 
 

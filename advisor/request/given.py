@@ -18,7 +18,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.presets import ModelSource
 from advisor.models.spec import ModelSpec
 from advisor.request.recipes import Experiment
-from advisor.request.request import Request, SearchScope
+from advisor.request.request import Request
 
 GROUPS: Final[dict[str, type[Struct]]] = {
     "model": ModelSpec,
@@ -35,8 +35,7 @@ class Given(Struct, frozen=True, kw_only=True):
     model: preset, YAML file or config.json. gpus: COUNTxTYPE. model_fields, layout_fields,
     job_fields: fields of ModelSpec, ParallelLayout and JobConfig. recipe: the one to build on;
     None leaves the choice to `recipe_choice`, where takes_recipe is set. omitted: ``GROUP.FIELD``
-    of those that are the framework's default. layout_is_free: a search chooses all of it that is
-    not given.
+    of those that are the framework's default. recompute: the settings that are asked for, as SPEC.
     """
 
     model: ModelSource
@@ -47,7 +46,7 @@ class Given(Struct, frozen=True, kw_only=True):
     recipe: Experiment | None = None
     takes_recipe: bool = True
     omitted: frozenset[str] = frozenset()
-    layout_is_free: bool = False
+    recompute: tuple[str, ...] = ()
     config_dir: Path | None = None
 
     @property
@@ -68,7 +67,7 @@ def read_given(request: Request) -> Given:
         config_dir=request.config_dir,
         takes_recipe=request.takes_recipe,
         omitted=frozenset(request.omitted),
-        layout_is_free=request.search is SearchScope.LAYOUT,
+        recompute=request.recompute,
     )
 
 

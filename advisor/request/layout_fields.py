@@ -1,7 +1,7 @@
 """A job's layout: what is given of it, what a recipe lends, and what is left to be chosen."""
 
 from collections.abc import Collection, Mapping
-from math import prod
+from math import gcd, prod
 from typing import Any, Final
 
 from msgspec.structs import asdict, replace
@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors
 from advisor.job.job import Optimizer
-from advisor.job.layout import EVEN, SHORT_NAMES, ParallelLayout
+from advisor.job.layout import EVEN, SHORT_NAMES, ParallelLayout, fits_layout
 from advisor.job.pipeline_split import holds_layers
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
@@ -78,17 +78,20 @@ def reshaped(
     return ParallelLayout(**values)
 
 
-def divides_gpus(given: Mapping[str, Any], base: ParallelLayout, num_gpus: int) -> bool:
-    """Whether TP x CP x PP of `base` under what is given divide the GPUs."""
-    product: int = prod(given.get(name, getattr(base, name)) for name in SHAPING)
-    return product > 0 and num_gpus % product == 0
-
-
-def without_degrees(base: ParallelLayout) -> ParallelLayout:
-    """`base` without degrees; all else of it stays."""
-    ones = dict.fromkeys((*DEGREES, "data_parallel_size"), 1)
-    unset = {_ETP: None, "sequence_parallel": False, "tp_comm_overlap": False}
-    return replace(base, **ones, **unset, **_AS_SEARCHED)
+def lowered(given: Mapping[str, Any], base: ParallelLayout, num_gpus: int) -> dict[str, int]:
+    """Degrees of a recipe's layout `base` that do not divide the GPUs next to those that are given:
+    the largest of their divisors that do."""
+    found = {name: getattr(base, name) for name in (*SHAPING, _EP) if name not in given}
+    ranks = num_gpus // (prod(given.get(name, 1) for name in SHAPING) or 1)
+    for name in SHAPING:
+        if name in found:
+            found[name] = gcd(found[name], ranks)
+            ranks //= found[name]
+    if _EP in found:
+        stage = num_gpus // (given.get(_PP, found.get(_PP)) or 1)
+        tensor = given.get(_ETP, base.expert_tensor_parallel_size) or 1
+        found[_EP] = gcd(found[_EP], stage // tensor)
+    return {name: degree for name, degree in found.items() if degree != getattr(base, name)}
 
 
 def _drop_what_follows(values: dict[str, Any], given: dict[str, Any]) -> None:
@@ -109,8 +112,8 @@ def made_legal(
 ) -> ParallelLayout:
     """`layout` with what would make it illegal, and nobody said, settled: its layers split as
     evenly as can be where PP does not divide them (and the text of a recipe is left out where the
-    release reads none, or it is of other layers); experts not cut by tensor parallelism where EP x
-    TP ranks are too many."""
+    release reads none, or it is of other layers); experts not cut by tensor parallelism where they
+    cannot be."""
     text = layout.pipeline_model_parallel_layout
     holds = as_text and (not text or holds_layers(model, text))
     if not holds and "pipeline_model_parallel_layout" not in given:
@@ -118,10 +121,9 @@ def made_legal(
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     if model.num_layers % pp and vpp in virtual_degrees(model, pp):
         layout = split_evenly(model, layout, as_text=as_text)
-    stage = layout.world_size // pp
-    if layout.expert_model_parallel_size > 1 and stage % layout.expert_ranks and _ETP not in given:
-        layout = replace(layout, expert_tensor_parallel_size=1)
-    return layout
+    whole = replace(layout, expert_tensor_parallel_size=1)
+    uncut = _ETP not in given and fits_layout(model, whole) and not fits_layout(model, layout)
+    return whole if uncut else layout
 
 
 def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int) -> int:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.base.record import defaults
 from advisor.base.units import parse_gpus
 from advisor.frameworks import registry
 from advisor.frameworks.framework_parts import JobSupport
@@ -109,9 +108,11 @@ def layouts_elsewhere(wanted: Wanted) -> Iterator[tuple[ParallelLayout, int]]:
             yield preset.layout, preset.config.micro_batch_size
 
 
-def nearest_recipe(wanted: Wanted) -> Recipe | None:
-    """The recipe for the same GPUs in the nearest number, whether it runs on these or not."""
-    return min(_rows_on(wanted), key=lambda recipe: _nearness(recipe, wanted), default=None)
+def nearest_optimizer(wanted: Wanted) -> Optimizer | None:
+    """That of the recipe for the same GPUs in the nearest number, whether it runs on these or not;
+    None where it says none."""
+    nearest = min(_rows_on(wanted), key=lambda recipe: _nearness(recipe, wanted), default=None)
+    return nearest.fields_of(JobConfig).get("optimizer") if nearest else None
 
 
 def nearest_stating(wanted: Wanted) -> Recipe | None:
@@ -217,10 +218,10 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
 
     as_it_stands: the recipe, where the framework runs it so; else only its batch is taken.
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the
-    recipe is for another number of GPUs. lends_optimizer: the nearest recipe, where none is built
-    on and its optimizer is the usual one for the model. lent: what else the framework's recipes set
-    there, or where the recipe says degrees alone. differs: in what the recipe is not the one
-    for this job, in a line each.
+    recipe is for another number of GPUs. optimizer: the nearest recipe's, where none is built on.
+    lent: what else the framework's recipes set there, or where the recipe says degrees alone.
+    left_out: what is refused next to what is given: ``GROUP.FIELD`` -> value without the recipe.
+    differs: in what the recipe is not the one for this job, in a line each.
     """
 
     framework: str = ""
@@ -228,9 +229,15 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     as_it_stands: Experiment | None = None
     left_open: tuple[str, ...] = ()
     borrowed: bool = False
-    lends_optimizer: Recipe | None = None
+    optimizer: Optimizer | None = None
     lent: LentOptions | None = None
+    left_out: Mapping[str, Any] = field(default_factory=dict)
     differs: tuple[str, ...] = ()
+
+    def left_out_of(self, group: str) -> dict[str, Any]:
+        """Of one part of the job, by the names of its fields."""
+        paths = ((path.partition("."), value) for path, value in self.left_out.items())
+        return {name: value for (part, _, name), value in paths if part == group}
 
 
 def choose_recipe(given: Given, wanted: Wanted, model: ModelSpec, framework: str) -> RecipeChoice:
@@ -284,7 +291,7 @@ def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> Re
     left_open = open_degrees(layout_fields, model, wanted.seq_length or DEFAULT_SEQ_LENGTH)
     nearest = nearest_experiment(wanted) if left_open else None
     if nearest is None:
-        return RecipeChoice(left_open=left_open, lends_optimizer=nearest_recipe(wanted))
+        return RecipeChoice(left_open=left_open, optimizer=nearest_optimizer(wanted))
     return replace(_choice_of(nearest, given, wanted), left_open=left_open, borrowed=True)
 
 
@@ -301,37 +308,13 @@ _FAR: Final = 2.0
 """Doublings of the sequence from which another recipe's layout is no guide (a judgement)."""
 
 
-def _under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
-    """`preset` with another optimizer, and without what only its own one has it set: Muon whole
-    tensors, Adam the options that are its alone."""
-    if optimizer.is_muon == preset.config.optimizer.is_muon:
-        return preset
-    layout, adams, usual = preset.layout, dict[str, Any](), defaults(JobConfig)
-    if optimizer.is_muon:
-        adams = {name: usual[name] for name in _ADAMS_ALONE}
-    else:
-        layout = replace(layout, use_distributed_optimizer=True)
-    config = replace(preset.config, optimizer=optimizer, **adams)
-    return replace(preset, layout=layout, config=config)
-
-
-_ADAMS_ALONE: Final = frozenset(
-    {
-        "use_precision_aware_optimizer",
-        "main_params_dtype",
-        "exp_avg_dtype",
-        "exp_avg_sq_dtype",
-        "optimizer_cpu_offload",
-    }
-)
-"""Options of JobConfig that Muon does not take (megatron-core 0.16.1 optimizer_config.py)."""
-
-
 def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> RecipeChoice:
-    """A choice with the recipe under the request's optimizer, and what sets it apart."""
+    """A choice with the recipe, and what sets it apart; its states are sharded where Adam is given
+    in place of an optimizer of whole tensors."""
     optimizer = given.job_fields.get("optimizer")
-    if preset is not None and optimizer is not None:
-        preset = _under_optimizer(preset, optimizer)
+    if preset and optimizer and preset.config.optimizer.is_muon and not optimizer.is_muon:
+        sharded = replace(preset.layout, use_distributed_optimizer=True)
+        preset = replace(preset, layout=sharded)
     differs = () if preset is None else tuple(_differences(preset, wanted))
     return RecipeChoice(preset=preset, differs=differs)
 

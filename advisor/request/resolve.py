@@ -17,8 +17,8 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.request.assumptions import Facts, assumed_lines
-from advisor.request.completed import completed
 from advisor.request.given import Given, read_given
+from advisor.request.lent_and_legal import legal_with_given
 from advisor.request.origin import SEARCHED, Origin, changed_fields
 from advisor.request.recipe_choice import RecipeChoice, Wanted, choose_recipe
 from advisor.request.recipes import Experiment
@@ -87,8 +87,8 @@ def resolve(request: Request) -> Resolution:
 def resolve_given(given: Given) -> Resolution:
     """As `resolve`, of values that have been read."""
     wanted, model, gpu, choice = _looked_up(given)
+    choice, made = legal_with_given(given, choice, model, gpu, wanted.num_gpus)
     its = choice.as_it_stands
-    made = completed(given, choice, model, gpu, wanted.num_gpus)
     facts = Facts(
         given=given,
         choice=choice,

@@ -2,6 +2,7 @@
 from a job to a better one by one change after the other: soon done, and nothing proven."""
 
 from bisect import insort
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import islice
 from math import inf
@@ -20,6 +21,7 @@ from advisor.request.resolve import Resolution
 from advisor.search.bounds import HOLDING
 from advisor.search.changed_options import changed, is_given
 from advisor.search.evaluate import Evaluator, Timed, is_legal
+from advisor.search.layouts import is_as_given, with_own_options
 from advisor.search.near_changes import neighbours
 from advisor.search.ranking import Order, order, tier
 from advisor.search.replay_room import may_fit_within
@@ -354,10 +356,10 @@ class Climb:
         least = self._found.least_peak(smallest)
         for _ in range(_STEPS_DOWN):
             before = smallest
-            for neighbour in neighbours(smallest.job):
-                if self._is_open(neighbour.job) and not self._refuses(neighbour.job):
+            for job in self._near(smallest.job):
+                if not self._settings.check_job(job):
                     self._found.effort += _EFFORT_OF_A_JOB
-                    evaluator = Evaluator(neighbour.job, self._calibration)
+                    evaluator = Evaluator(job, self._calibration)
                     peak = self._found.least_peak(evaluator)
                     if peak < least:
                         least, smallest = peak, evaluator
@@ -382,8 +384,8 @@ class Climb:
         """The neighbours of a job that are not `known`, the one with the least bound first; those
         that may be the first are looked at."""
         found, near = self._found, list[Evaluator]()
-        for job in (neighbour.job for neighbour in neighbours(centre)):
-            if found.effort < found.most and job not in known and self._is_open(job):
+        for job in self._near(centre):
+            if found.effort < found.most and job not in known:
                 known.add(job)
                 found.effort += _EFFORT_OF_A_JOB
                 near.append(Evaluator(job, self._calibration))
@@ -394,14 +396,19 @@ class Climb:
         found.settle(_SETTLED)
         return [evaluator.job for evaluator in near]
 
-    def _refuses(self, job: Job) -> bool:
-        return bool(self._settings.check_job(job))
+    def _near(self, centre: Job) -> Iterator[Job]:
+        """Neighbours that have all that was given; with the resolution's own options, where none
+        may change."""
+        for job in (neighbour.job for neighbour in neighbours(centre)):
+            if not self._options:
+                job = replace(job, layout=with_own_options(self._resolution, job.layout))
+            if self._is_open(job):
+                yield job
 
     def _is_open(self, job: Job) -> bool:
         """Whether a job has all that was given."""
         plain = self._resolution
-        fixed = plain.layout_fields
-        if any(getattr(job.layout, name) != value for name, value in fixed.items()):
+        if not is_as_given(plain, job.layout):
             return False
         size = job.config.micro_batch_size
         if size != plain.config.micro_batch_size and not plain.micro_batch_is_free:

@@ -23,6 +23,7 @@ from advisor.plan.split import split_evenly, virtual_degrees
 from advisor.request.layout_fields import SEARCHED
 from advisor.request.recipe_choice import experiments_on, layouts_elsewhere
 from advisor.request.resolve import Resolution
+from advisor.search.changed_options import CHOSEN
 
 T = TypeVar("T")
 
@@ -42,9 +43,7 @@ def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
 def dense_groups(resolution: Resolution) -> Iterator[ParallelLayout]:
     """What groups have in common except the experts' degrees."""
     degrees = parts_of(resolution.config.framework).jobs.degrees
-    gpus, given = resolution.num_gpus, resolution.layout_fields
-    base = resolution.layout or ParallelLayout()
-    base = replace(base, **{k: v for k, v in given.items() if k not in SEARCHED})
+    gpus, base = resolution.num_gpus, _base(resolution)
     legal = legal_tensor_parallel_sizes(resolution.model) if degrees.tensor else (1,)
     for tp in _wanted(resolution, "tensor_model_parallel_size", legal):
         if gpus % tp:
@@ -64,6 +63,20 @@ def dense_groups(resolution: Resolution) -> Iterator[ParallelLayout]:
                 data_parallel_size=gpus // (tp * cp),
                 **EVEN,
             )
+
+
+def _base(resolution: Resolution) -> ParallelLayout:
+    """What is resolved of a layout, with what is given of it except degrees."""
+    given = {k: v for k, v in resolution.layout_fields.items() if k not in SEARCHED}
+    return replace(resolution.layout or ParallelLayout(), **given)
+
+
+def with_own_options(resolution: Resolution, layout: ParallelLayout) -> ParallelLayout:
+    """`layout` with the options that the resolution has, and no others."""
+    base = _base(resolution)
+    own = {name: getattr(base, name) for name in base.__struct_fields__ if name not in CHOSEN}
+    overlaps = base.tp_comm_overlap and layout.sequence_parallel
+    return replace(layout, **{**own, "tp_comm_overlap": overlaps})
 
 
 def of_group(resolution: Resolution, group: ParallelLayout) -> Iterator[ParallelLayout]:
@@ -86,7 +99,7 @@ def of_group(resolution: Resolution, group: ParallelLayout) -> Iterator[Parallel
         for split in _splits(resolution, staged):
             for sharding in _wanted(resolution, "data_parallel_sharding", degrees.shardings):
                 layout = replace(split, data_parallel_sharding=sharding)
-                if _is_as_given(resolution, layout):
+                if is_as_given(resolution, layout):
                     yield layout
 
 
@@ -99,8 +112,9 @@ def micro_batches(resolution: Resolution, layout: ParallelLayout) -> tuple[int, 
     return () if rest else divisors(each)
 
 
-def _is_as_given(resolution: Resolution, layout: ParallelLayout) -> bool:
-    """Collectives of TP can run during products where there are some, and the sequence is cut."""
+def is_as_given(resolution: Resolution, layout: ParallelLayout) -> bool:
+    """Whether a layout has all that is given of it. Collectives of TP can run during products where
+    there are some, and the sequence is cut."""
     given = dict(resolution.layout_fields)
     if not layout.sequence_parallel:
         given.pop("tp_comm_overlap", None)
@@ -245,4 +259,4 @@ def _with_layouts(
             continue
         size = micro_batch_size if resolution.micro_batch_is_free else None
         with suppress(UserError):
-            yield resolution.job(replace(layout, **given), size)
+            yield resolution.job(with_own_options(resolution, replace(layout, **given)), size)

@@ -57,7 +57,12 @@ def rank_layouts(
     rows: Sequence[Evaluation] = found
     try:
         if not stopped:
-            _add_better(found, searched, resolution, calibration, asked, known, watch)
+            found[:] = [with_fewest_changes(row, resolution) for row in found]
+            if not asked:
+                first = min(first_simulated(found), key=order)
+                better, stopped = _better(first, searched, resolution, calibration, known, watch)
+                found += better
+        if not stopped:
             if not asked:
                 found += _solved([min(found, key=order), *own])
             found += _without_recompute(min(found, key=order))
@@ -91,35 +96,32 @@ def rank_layouts(
     )
 
 
-def _add_better(
-    rows: list[Evaluation],
+def _better(
+    first: Evaluation,
     searched: Searched,
     resolution: Resolution,
     calibration: Calibration,
-    asked: tuple[Setting, ...],
     known: tuple[Job, ...],
     watch: Watch | None,
-) -> None:
-    """The rows with fewest changes; then what is faster than the first of them by a setting beyond
-    the menu, and what is surer."""
-    rows[:] = [with_fewest_changes(row, resolution) for row in rows]
-    first = min(first_simulated(rows), key=order)
-    if not asked and type(calibration) is Calibration:
+) -> tuple[list[Evaluation], bool]:
+    """What is faster than the first row by a setting beyond the menu, and what is surer to fit;
+    whether Ctrl-C ended the search for them."""
+    rows = []
+    if type(calibration) is Calibration:
         beyond = _beyond_the_menu(first, searched, resolution, calibration)
         if beyond.evaluation is not None:
             first = with_fewest_changes(beyond.evaluation, resolution)
             rows.append(first)
         if beyond.stopped:
-            raise KeyboardInterrupt
-    if not asked and first.fits and first.fit_probability < SURE:
-        surer = Search(
-            resolution, calibration, options=True, likely=SURE, most=_MOST_SURER, watch=watch
-        )
-        again = surer.run((first.job, *known))
-        sure = [row for row in again.evaluations if row.fit_probability >= SURE]
-        rows += sorted(sure, key=order)[:1]
-        if again.interrupted:
-            raise KeyboardInterrupt
+            return rows, True
+    if not first.fits or first.fit_probability >= SURE:
+        return rows, False
+    surer = Search(
+        resolution, calibration, options=True, likely=SURE, most=_MOST_SURER, watch=watch
+    )
+    again = surer.run((first.job, *known))
+    sure = [row for row in again.evaluations if row.fit_probability >= SURE]
+    return rows + sorted(sure, key=order)[:1], again.interrupted
 
 
 _EFFORT: Final = 32_000.0

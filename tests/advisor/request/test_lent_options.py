@@ -4,9 +4,11 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
+from advisor.frameworks.registry import parts_of
 from advisor.models.options import CrossEntropyFusion
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution, resolve
@@ -133,15 +135,101 @@ def test_a_search_of_layouts_keeps_what_is_lent() -> None:
     assert "options of launcher_mixtral_mixtral_8x7b" in advice.assumptions
 
 
-def test_what_a_recipe_lends_yields_to_steps_that_repeat_to_the_bit() -> None:
-    """Megatron refuses both with --deterministic-mode (0.19.2 training/determinism.py)."""
-    deterministic = ("job.deterministic_mode=true",)
-    for framework in (None, "megatron_lm", "megatron_bridge", "nemo"):
-        found = resolved("llama3_70b", "64xH100", framework, overrides=deterministic)
-        assert not found.layout.tp_comm_overlap
-        assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
-        assert any("not of deterministic ones" in words for words in found.assumptions)
-        assert any("fused cross entropy" in words for words in found.assumptions)
+@pytest.mark.parametrize(
+    ("framework", "left_out"),
+    [
+        ("megatron_lm", {"layout.tp_comm_overlap": False, "model.cross_entropy_fusion": "none"}),
+        ("megatron_bridge", {"model.cross_entropy_fusion": "none"}),
+        ("nemo", {}),
+    ],
+)
+def test_what_a_recipe_lends_yields_to_steps_that_repeat_to_the_bit(
+    framework: str, left_out: dict[str, Any]
+) -> None:
+    """Megatron-LM refuses both with --deterministic-mode (0.19.2 training/determinism.py), Bridge
+    the fused loss, NeMo nothing."""
+    found = resolved("llama3_70b", "64xH100", framework, overrides=("job.deterministic_mode=true",))
+    own = {
+        "layout.tp_comm_overlap": found.layout.tp_comm_overlap,
+        "model.cross_entropy_fusion": found.model.cross_entropy_fusion,
+    }
+    assert own == {"layout.tp_comm_overlap": True, "model.cross_entropy_fusion": "te"} | left_out
+    assert any("not of deterministic ones" in words for words in found.assumptions)
+    words = f"{', '.join(left_out)} of the recipe left out: refused with the given values"
+    assert (words in found.assumptions) == bool(left_out)
+    assert all(str(found.origins[path]) == REFUSED for path in left_out)
+
+
+REFUSED = "assumed: the recipe's value is refused with the given values"
+
+
+def test_what_is_lent_yields_to_degrees_and_says_so() -> None:
+    """Overlap of the experts' exchange needs VPP next to PP (megatron-core transformer_config.py):
+    Qwen3's recipe has it, without a pipeline."""
+    alone = resolved("qwen3_30b_a3b", "16xH100", None)
+    assert alone.layout.overlap_moe_expert_parallel_comm
+    degrees = {"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 8}
+    found = resolved("qwen3_30b_a3b", "16xH100", None, **degrees)
+    assert not found.layout.overlap_moe_expert_parallel_comm
+    name = "layout.overlap_moe_expert_parallel_comm"
+    words = f"{name} of the recipe left out: refused with the given values"
+    assert words in found.assumptions
+    assert str(found.origins[name]) == REFUSED
+    more = {"virtual_pipeline_model_parallel_size": 2}
+    assert resolved("qwen3_30b_a3b", "16xH100", None, **degrees, **more).layout == replace(
+        found.layout, overlap_moe_expert_parallel_comm=True, **more
+    )
+
+
+def test_what_is_given_with_degrees_is_refused_all_the_same() -> None:
+    request = Request(
+        model="qwen3_30b_a3b",
+        gpus="16xH100",
+        pipeline_model_parallel_size=2,
+        overrides=("layout.overlap_moe_expert_parallel_comm=true",),
+    )
+    with pytest.raises(UserError, match="overlap_moe_expert_parallel_comm cannot be combined"):
+        advise(request)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "given", "lower"),
+    [
+        ("llama3_8b", "8xH100", {"tensor_model_parallel_size": 8}, "CP 1 instead of 2"),
+        ("qwen3_30b_a3b", "8xB200", {"pipeline_model_parallel_size": 2}, "EP 4 instead of 8"),
+        ("deepseek_v3", "256xB200", {"tensor_model_parallel_size": 32}, "PP 8 instead of 16"),
+    ],
+)
+def test_a_recipe_s_degrees_are_lowered_to_go_with_given_ones(
+    model: str, gpus: str, given: dict[str, Any], lower: str
+) -> None:
+    """To the largest divisors that do."""
+    found = resolved(model, gpus, None, **given)
+    assert f"{lower} to go with the given values" in found.assumptions
+    assert found.job(found.layout).num_gpus == found.layout.world_size
+
+
+def test_a_recipe_s_batch_gives_way_to_degrees() -> None:
+    """Its 32 sequences are fewer than 128 data-parallel ranks."""
+    found = resolved("mistral_7b", "128xA100", None, tensor_model_parallel_size=1)
+    assert found.job(found.layout).num_microbatches > 0
+    words = "job.global_batch_size of the recipe left out: refused with the given values"
+    assert words in found.assumptions
+
+
+def test_a_model_without_experts_leaves_out_what_a_recipe_has_for_them() -> None:
+    dense = "model.num_moe_experts=null model.moe_ffn_hidden_size=null"
+    found = resolved("qwen3_30b_a3b", "16xH100", None, overrides=tuple(dense.split()))
+    assert found.layout.expert_model_parallel_size == 1
+    assert not parts_of("megatron_lm").settings.check_job(found.job(found.layout))
+
+
+def test_what_is_lent_yields_to_a_setting_that_is_asked_for() -> None:
+    """Full recompute goes with no overlap of the experts' exchange (transformer_config.py)."""
+    found = resolved("qwen3_30b_a3b", "16xH100", None, recompute=("full:uniform:1",))
+    assert not found.layout.overlap_moe_expert_parallel_comm
+    full = parts_of("megatron_lm").settings.parse("full:uniform:1")
+    assert not parts_of("megatron_lm").settings.check(full, found.job(found.layout))
 
 
 def test_what_is_given_with_them_is_refused() -> None:
@@ -161,7 +249,7 @@ def test_a_recipes_framework_is_not_taken_where_it_lacks_what_is_given() -> None
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"pipeline_model_parallel_size": 8}, "CP 2 from the recipe; change with --cp); near"),
+        ({"pipeline_model_parallel_size": 16}, "must divide the number of GPUs = 8"),
         ({"overrides": ("job.fp8_param_gather=true",)}, "--precision fp8_current, or leave it out"),
         ({"overrides": ("job.torch_compile=true",)}, "megatron_lm; leave it out, or --framework"),
     ],

@@ -3,13 +3,16 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.setting import NONE, Method, full
 from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
-from advisor.search.found import BestFound, Looked, Searched
+from advisor.search.found import BestFound, Climb, Looked, Searched
 from tests.advisor.search.test_near_changes import job_of
 
 JOB = job_of()
@@ -65,3 +68,22 @@ def test_rows_that_fit_come_first_and_known_layouts_stay() -> None:
     assert searched.best is own
     assert searched.first_rows(()) == [own]
     assert searched.first_rows((other,)) == [own, late]
+
+
+@pytest.mark.parametrize("options", [False, True])
+def test_a_climb_changes_options_where_options_are_searched(options: bool) -> None:
+    """TP collectives can overlap the products of the job and of its neighbours with TP."""
+    given = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1}
+    resolution = resolve(Request(model="llama3_8b", gpus="8xH800", takes_recipe=False, **given))
+    assert resolution.layout is not None
+    free = replace(resolution, layout_fields={})
+    climb = Climb(free, CALIBRATION, BestFound(CALIBRATION, ()), options=options)
+    near = list(climb._near(resolution.job(resolution.layout)))
+    assert {2, 4} <= {job.layout.tensor_model_parallel_size for job in near}
+    assert any(job.layout.tp_comm_overlap for job in near) == options
+    given_too = replace(free, layout_fields={"tp_comm_overlap": True})
+    climb = Climb(given_too, CALIBRATION, BestFound(CALIBRATION, ()), options=False)
+    near = list(climb._near(resolution.job(resolution.layout)))
+    cut = [job.layout for job in near if job.layout.sequence_parallel]
+    assert cut
+    assert all(layout.tp_comm_overlap for layout in cut)

@@ -76,3 +76,12 @@ def test_recipes_for_other_gpus_are_seeds_as_far_as_they_have_what_is_given() ->
     jobs = seeds(resolve(request))
     assert jobs
     assert {job.layout.expert_model_parallel_size for job in jobs} == {32}
+
+
+def test_no_option_comes_with_the_layout_of_a_recipe_unless_it_is_given() -> None:
+    request = Request(model="deepseek_v3", gpus="256xH800")
+    options = {job.layout.tp_comm_overlap for job in seeds(resolve(request))}
+    given = resolve(replace(request, overrides=("layout.tp_comm_overlap=true",)))
+    jobs = seeds(given)
+    assert options == {False}
+    assert {job.layout.tp_comm_overlap for job in jobs if job.layout.sequence_parallel} == {True}
