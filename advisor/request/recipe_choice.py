@@ -335,7 +335,7 @@ def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> Recip
     if preset is None:
         return RecipeChoice()
     optimizer, graphs = given.job_fields.get("optimizer"), CudaGraphImpl.NONE
-    asked = not given.job_fields.keys().isdisjoint(_GRAPHS)
+    asked = given.recipe is not None or not given.job_fields.keys().isdisjoint(_GRAPHS)
     if not asked and not _is_shipped(preset, given, wanted):
         graphs = preset.config.cuda_graph_impl
         preset = replace(preset, config=replace(preset.config, **_GRAPHS))
