@@ -335,10 +335,10 @@ def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> Recip
     if preset is None:
         return RecipeChoice()
     optimizer, graphs = given.job_fields.get("optimizer"), CudaGraphImpl.NONE
-    asked = given.recipe is not None or not given.job_fields.keys().isdisjoint(_GRAPHS)
+    asked = given.recipe is not None or not given.job_fields.keys().isdisjoint(GRAPHS)
     if not asked and not _is_shipped(preset, given, wanted):
         graphs = preset.config.cuda_graph_impl
-        preset = replace(preset, config=replace(preset.config, **_GRAPHS))
+        preset = replace(preset, config=replace(preset.config, **GRAPHS))
     if optimizer is not None:
         preset = _under_optimizer(preset, optimizer)
     differs = tuple(_differences(preset, wanted))
@@ -367,7 +367,7 @@ _OF_NO_JOB: Final = frozenset(
     {"framework", "framework_version", "memory_budget_bytes", "moe_load_imbalance"}
 )
 """Options of JobConfig that leave a recipe's job what it is."""
-_GRAPHS: Final[dict[str, Any]] = {"cuda_graph_impl": CudaGraphImpl.NONE, "cuda_graph_modules": ()}
+GRAPHS: Final[dict[str, Any]] = {"cuda_graph_impl": CudaGraphImpl.NONE, "cuda_graph_modules": ()}
 """Options of JobConfig, where nothing is captured."""
 
 

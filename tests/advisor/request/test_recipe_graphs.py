@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from advisor.job.job import CudaGraphImpl
+from advisor.request.differences import beside_degrees
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 
@@ -54,3 +55,11 @@ def test_a_job_that_turns_graphs_off_is_not_told_to_turn_them_on() -> None:
     found = resolve(Request(overrides=("job.cuda_graph_impl=none",), micro_batch_size=2, **QWEN3))
     assert found.config.cuda_graph_impl is CudaGraphImpl.NONE
     assert LINE not in found.assumptions
+
+
+def test_a_row_with_other_degrees_is_asked_for_with_the_graphs_it_has() -> None:
+    request = Request(**QWEN3)
+    found = resolve(request)
+    told = beside_degrees(request, found.job(found.layout))
+    assert told["job.cuda_graph_impl"] is CudaGraphImpl.TRANSFORMER_ENGINE
+    assert told["job.cuda_graph_modules"] == MODULES
