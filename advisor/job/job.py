@@ -105,10 +105,10 @@ class JobConfig(Struct, frozen=True, kw_only=True):
 
     ``main_grads_dtype`` is the type of Megatron's contiguous gradient buffer (bf16 where
     grad_reduce_in_fp32 is off), and that of FSDP2's reduce-scatter. The other types of the
-    optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``,
-    which moves ``optimizer_offload_fraction`` of the optimizer's states and work to the host
-    (Megatron-LM arguments.py; DeepSpeed's offload_optimizer with its ratio, which needs no such
-    optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is
+    optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``
+    in Megatron-LM (arguments.py), which moves ``optimizer_offload_fraction`` of the optimizer's
+    states and work to the host (DeepSpeed's offload_optimizer with its ratio);
+    ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is
     Accelerate's, which reduces gradients with every microbatch instead of the last alone;
     ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone. ``copies_gradients`` is
     our own: Megatron's optimizer makes fp32 copies of its shard of 16-bit gradients all at once,
@@ -360,6 +360,14 @@ class Job(Struct, frozen=True, kw_only=True):
                 f"splits tensors, but job.optimizer={config.optimizer} needs them whole",
                 "use layout.use_distributed_optimizer=false (dist_muon then assigns whole tensors "
                 "to data-parallel ranks)",
+            )
+        sharded = layout.use_distributed_optimizer or layout.data_parallel_sharding is not None
+        if config.optimizer_cpu_offload and not sharded:
+            raise UserError(
+                "layout.use_distributed_optimizer",
+                False,
+                "cannot be combined with job.optimizer_cpu_offload: the optimizer's step fails",
+                "use layout.use_distributed_optimizer=true",
             )
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)

@@ -115,12 +115,9 @@ def _of_options(facts: Facts) -> Iterator[str]:
     config, preset = facts.config, facts.choice.as_it_stands
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
         yield "CUDA graphs use a separate memory pool"
-    elif "cuda_graph_impl" not in facts.given.job_fields and preset is not None:
-        graphs = preset.config.cuda_graph_impl
-        if graphs is not CudaGraphImpl.NONE:
-            apart = graphs is not CudaGraphImpl.FULL_ITERATION
-            kind = f"{graphs}, of whole layers" if apart else graphs
-            yield f"no CUDA graphs: the framework refuses the preset's ({kind}) for this job"
+    elif preset is not None and facts.choice.without_graphs is not CudaGraphImpl.NONE:
+        asked = f"job.cuda_graph_impl={facts.choice.without_graphs}"
+        yield f"the recipe's CUDA graphs are left out; add {asked} to have them"
     if config.deterministic_mode:
         yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"
     if config.main_grads_dtype is not DType.FP32:

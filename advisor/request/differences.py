@@ -21,6 +21,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.request import origin, recipes, resolve
 from advisor.request.given import Given, read_given
 from advisor.request.layout_fields import DEGREES, SEARCHED, SHAPING
+from advisor.request.recipe_choice import GRAPHS
 from advisor.request.request import Request, SearchScope
 
 
@@ -70,8 +71,8 @@ _ETP: Final = "expert_tensor_parallel_size"
 
 def beside_degrees(request: Request, usual: Job) -> dict[str, Any]:
     """``GROUP.FIELD`` -> value: the degrees of the `usual` job, and what has to be given with them,
-    as a recipe for another number of GPUs is left behind where degrees are given. Empty where
-    nothing makes the job."""
+    as a recipe for another number of GPUs is left behind where degrees are given, and so are a
+    recipe's CUDA graphs. Empty where nothing makes the job."""
     given = read_given(request)
     degrees = {name: getattr(usual.layout, name) for name in (*DEGREES, _ETP)}
     if degrees[_ETP] is None:
@@ -81,12 +82,15 @@ def beside_degrees(request: Request, usual: Job) -> dict[str, Any]:
         made = differing(usual, own)
     except UserError:
         return {}
-    return {
+    graphs = [name for name in GRAPHS if getattr(usual.config, name) != GRAPHS[name]]
+    found = {f"job.{name}": getattr(usual.config, name) for name in graphs}
+    found |= {
         f"{group}.{name}": value
         for group, fields in made.by_group.items()
         for name, value in fields.items()
-        if name not in given.by_group[group]
     }
+    said = {f"{group}.{name}" for group, fields in given.by_group.items() for name in fields}
+    return {path: value for path, value in found.items() if path not in said}
 
 
 _ROUNDS: Final = 4

@@ -16,7 +16,7 @@ from advisor.base.units import parse_gpus
 from advisor.frameworks import registry
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.hardware.catalogue import full_name, gpu_names, resolve_gpu
-from advisor.job.job import JobConfig, Optimizer
+from advisor.job.job import CudaGraphImpl, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
@@ -222,6 +222,8 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     lent: what else the framework's recipes set there, or where the recipe says degrees alone.
     left_out: what is refused next to what is given: ``GROUP.FIELD`` -> value without the recipe.
     differs: in what the recipe is not the one for this job, in a line each.
+    without_graphs: those of the recipe, which are left out: they hold memory of their own from
+    their capture on, and are the user's to ask for.
     """
 
     framework: str = ""
@@ -233,6 +235,7 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     lent: LentOptions | None = None
     left_out: Mapping[str, Any] = field(default_factory=dict)
     differs: tuple[str, ...] = ()
+    without_graphs: CudaGraphImpl = CudaGraphImpl.NONE
 
     def left_out_of(self, group: str) -> dict[str, Any]:
         """Of one part of the job, by the names of its fields."""
@@ -310,13 +313,46 @@ _FAR: Final = 2.0
 
 def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> RecipeChoice:
     """A choice with the recipe, and what sets it apart; its states are sharded where Adam is given
-    in place of an optimizer of whole tensors."""
-    optimizer = given.job_fields.get("optimizer")
-    if preset and optimizer and preset.config.optimizer.is_muon and not optimizer.is_muon:
+    in place of an optimizer of whole tensors. A job that is not the recipe's own has no CUDA graphs
+    that nobody asks for."""
+    if preset is None:
+        return RecipeChoice()
+    optimizer, graphs = given.job_fields.get("optimizer"), CudaGraphImpl.NONE
+    asked = given.recipe is not None or not given.job_fields.keys().isdisjoint(GRAPHS)
+    if not asked and not _is_shipped(preset, given, wanted):
+        graphs = preset.config.cuda_graph_impl
+        preset = replace(preset, config=replace(preset.config, **GRAPHS))
+    if optimizer and preset.config.optimizer.is_muon and not optimizer.is_muon:
         sharded = replace(preset.layout, use_distributed_optimizer=True)
         preset = replace(preset, layout=sharded)
-    differs = () if preset is None else tuple(_differences(preset, wanted))
-    return RecipeChoice(preset=preset, differs=differs)
+    differs = tuple(_differences(preset, wanted))
+    return RecipeChoice(preset=preset, differs=differs, without_graphs=graphs)
+
+
+def _is_shipped(preset: Experiment, given: Given, wanted: Wanted) -> bool:
+    """Whether the job is the recipe's own: on as many GPUs, and with no other value given."""
+    options = dict(preset.model_options)
+    return (
+        preset.layout.world_size == wanted.num_gpus
+        and all(
+            getattr(part, name) == value
+            for part, fields in (
+                (preset.layout, given.layout_fields),
+                (preset.config, given.job_fields),
+            )
+            for name, value in fields.items()
+            if name not in _OF_NO_JOB
+        )
+        and all(options.get(name) == value for name, value in given.model_fields.items())
+    )
+
+
+_OF_NO_JOB: Final = frozenset(
+    {"framework", "framework_version", "memory_budget_bytes", "moe_load_imbalance"}
+)
+"""Options of JobConfig that leave a recipe's job what it is."""
+GRAPHS: Final[dict[str, Any]] = {"cuda_graph_impl": CudaGraphImpl.NONE, "cuda_graph_modules": ()}
+"""Options of JobConfig, where nothing is captured."""
 
 
 def _differences(preset: Experiment, wanted: Wanted) -> Iterator[str]:

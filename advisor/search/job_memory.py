@@ -154,6 +154,8 @@ class JobMemory:
         busiest = self._pipeline.of_each_stage(lambda stage: self._busiest(plans, stage))
         for stage, fixed in enumerate(self.fixed):
             peak = self._peak(stage, chunks, self.sent_bytes)
+            step = fixed.optimizer_step + self._left(stage, chunks)
+            fixed = replace(fixed, optimizer_step=step)
             whole = peak.or_optimizer_step(fixed.optimizer_step, fixed.step_words)
             if self._capture is not None:
                 more = self._graphed(stage, peak, sides) - whole.total
@@ -182,9 +184,10 @@ class JobMemory:
         stages = self._pipeline.stages
         return [tuple(found[held.chunks[number]] for number in held.classes) for held in stages]
 
-    def optimizer_step(self, stage: int) -> Peak:
-        """What a stage holds beyond its fixed bytes while the optimizer runs and no pass does."""
-        fixed = self.fixed[stage]
+    @staticmethod
+    def optimizer_step(fixed: FixedMemory) -> Peak:
+        """What a stage of these `fixed` bytes holds beyond them while the optimizer runs and no
+        pass does."""
         if fixed.working_set is not None:
             return Peak(fixed.working_set.step, "optimizer step")
         return Peak(fixed.optimizer_step, f"optimizer step: {fixed.step_words}")
@@ -238,6 +241,7 @@ class JobMemory:
         """What the allocator of a rank of one stage counts; see memory.simulation."""
         held, fixed, config = self._pipeline.stages[stage], self.fixed[stage], self._job.config
         weights, copies = weight_sizes(self._shape, self._stages[stage]), config.copies_gradients
+        left = sum(chunk.left for chunk in self.footprints(plans)[stage])
         chunks = [(self._chunks[chunk][0], plans[self._chunks[chunk][1]]) for chunk in held.chunks]
 
         def traces(shape: RankShape, found: WorkingSet | None) -> tuple[ChunkTrace, ...]:
@@ -259,7 +263,7 @@ class JobMemory:
                 in_buffers=fixed.in_buffers and copies,
                 grown_gradients=fixed.in_buffers and not copies,
                 resident=tuple(term.num_bytes for term in fixed.buffers),
-                step=fixed.optimizer_step if copies else sum(weights) * DType.FP32.itemsize,
+                step=fixed.optimizer_step + left if copies else sum(weights) * DType.FP32.itemsize,
                 stepped_together=0 if copies else GRADIENTS_AT_ONCE,
             ),
             whole,
@@ -298,6 +302,12 @@ class JobMemory:
         held, microbatches = self._pipeline.stages[stage], self._job.num_microbatches
         distinct = tuple([chunks[chunk] for chunk in held.chunks])
         return activation_peak(sent, distinct, held.classes, self._pp, stage, microbatches)
+
+    def _left(self, stage: int, chunks: list[ChunkFootprint]) -> int:
+        """Bytes that the passes of a stage leave until its next forward: the optimizer works next
+        to them."""
+        held = self._pipeline.stages[stage]
+        return sum(chunks[held.chunks[number]].left for number in held.classes)
 
     def _busiest(self, plans: list[RecomputePlan], stage: int) -> UnevenStage | None:
         """What the busiest rank of a stage holds beyond the mean, where routing may be uneven."""

@@ -146,7 +146,7 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
                     )
                 ),
                 sent=found.memory.sent_bytes,
-                optimizer=found.memory.optimizer_step(number),
+                optimizer=found.memory.optimizer_step(detail.fixed),
             )
             for number, (chunks, times, footprints, detail) in enumerate(stages)
         ),

@@ -13,9 +13,17 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from advisor.base.dtypes import DType  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
+from advisor.models.options import TokenDispatcher  # noqa: E402
 from harness.trial.result import StagePeaks  # noqa: E402
 
-from .rehearsed import compared, evaluated_peak, job_of, resident_bytes, static_of  # noqa: E402
+from .rehearsed import (  # noqa: E402
+    compared,
+    evaluated_peak,
+    job_of,
+    rehearse,
+    resident_bytes,
+    static_of,
+)
 
 SCALARS_BYTES = 512
 
@@ -144,3 +152,26 @@ def test_models_with_experts(model, layout, ep, options, spec) -> None:
         assert predicted.weights == rehearsed.weights, stage
         assert predicted.gradients == rehearsed.gradients, stage
         assert predicted.peak == pytest.approx(rehearsed.peak, rel=0.005), stage
+
+
+@pytest.mark.parametrize(
+    ("spec", "checkpoints"),
+    [("none", 0), ("selective:moe", 2), ("full:uniform:1", 2), ("full:uniform:2", 1)],
+)
+def test_what_replayed_experts_leave_is_there_in_the_optimizers_step(spec, checkpoints) -> None:
+    """A token dispatcher holds the graph of its last forward: under a checkpoint with its input and
+    that one's gradient. Not predicted: the dispatcher's order of its tokens, and how many go to
+    each expert, 8 bytes each."""
+    options = {"moe_token_dispatcher_type": TokenDispatcher.ALLTOALL}
+    degrees = {"data_parallel_size": 4, "expert_model_parallel_size": 4}
+    job = job_of("qwen3_30b_a3b", 2, grads=DType.BF16, options=options, **degrees)
+    ((predicted, rehearsed),) = compared(job, spec, peaks=rehearse)
+    hidden = job.config.seq_length * job.model.hidden_size * DType.BF16.itemsize
+    numbers = job.config.seq_length * job.model.moe_router_topk + job.model.num_moe_experts
+    most = job.model.num_layers * numbers * DType.INT64.itemsize + SCALARS_BYTES
+    # the step counters of torch's AdamW, which are no states of Transformer Engine's
+    most += rehearsed.optimizer - predicted.optimizer
+    assert 0 <= rehearsed.optimizer_step - predicted.optimizer_step <= most
+    ((without, _),) = compared(job, "none", peaks=lambda *_: rehearsed)
+    left = predicted.optimizer_step - without.optimizer_step
+    assert left == checkpoints * 2 * hidden

@@ -43,6 +43,8 @@ _ENDS: Final = frozenset(
 )
 """What no graph of a layer holds."""
 _OF_DYNAMIC_SHAPE: Final = MOE_MODULES - SHARED_MODULES - {Module.ROUTER}
+_DROPS_LAST_GRAPH: Final = (2, 20)
+"""The release of Transformer Engine with change 3427: in 2.20.2, not in 2.19.0."""
 _BATCH: Final = 3 * DType.INT64.itemsize + DType.FP32.itemsize
 """Bytes of a token in a batch: itself, its label, its position; and its share of the loss."""
 
@@ -113,19 +115,23 @@ def _is_graphable(kind: LayerKind, names: frozenset[str]) -> bool:
 def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision) -> int:
     """Bytes that graphs hold besides their pool and the inputs of microbatches in flight.
 
-    Transformer Engine's: gradients of a layer's output, one for all. A graph of the whole step:
-    the batches of all its microbatches, as the data loader gives them, on the stages that read any:
-    of a token its number, label and position (8 bytes each) and its share of the loss (4), and its
-    row of the attention mask where the loader makes one. Megatron's own graphs of layers, before
-    0.19: the outputs of every layer and graph, of which there is one a microbatch of the step under
-    pipeline parallelism; those in flight are in the pool already.
+    Transformer Engine's: gradients of a layer's output, one for all; before 2.20, whose change 3427
+    ends that, the output and the input's gradient of the last graph as well, which a capture cannot
+    use again. A graph of the whole step: the batches of all its microbatches, as the data loader
+    gives them, on the stages that read any: of a token its number, label and position (8 bytes
+    each) and its share of the loss (4), and its row of the attention mask where the loader makes
+    one. Megatron's own graphs of layers, before 0.19: the outputs of every layer and graph, of
+    which there is one a microbatch of the step under pipeline parallelism; those in flight are in
+    the pool already.
 
     Source: full_cuda_graph.py (StaticBufferLoader), cuda_graphs.py (fwd_graph_outputs), Transformer
-    Engine 2.20 graph.py (static_grad_outputs).
+    Engine 2.19 and 2.20 graph.py (static_grad_outputs; what _make_graphed_callables deletes). Left
+    out: outputs of the warm-up, which older releases hold until the last capture, while nothing
+    else is there.
     """
     config, hidden = job.config, shape.hidden(LAYER_INPUT).num_bytes
     if config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
-        return hidden
+        return hidden if config.transformer_engine >= _DROPS_LAST_GRAPH else 3 * hidden
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
         if not any(chunk.embedding or chunk.head for chunk in chunks):
             return 0

@@ -15,6 +15,12 @@ from advisor.frameworks.megatron.buffers import (
     stage_buffers,
     stream_pools,
 )
+from advisor.frameworks.megatron.host_optimizer import (
+    HOST_WORDS,
+    STEP_WORDS,
+    held_on_gpu,
+    taken_by_step,
+)
 from advisor.frameworks.megatron.plan import (
     Layers,
     chunk_plan,
@@ -38,6 +44,7 @@ from advisor.memory.static import (
     gradient_copies,
     stage_elements,
     stage_expert_elements,
+    stage_weights,
     static_memory,
 )
 from advisor.plan.recompute_plan import RecomputePlan, Setting
@@ -54,6 +61,7 @@ _MUON_WORDS: Final = replace(
         "8 bytes per parameter of Muon, 12 per parameter of Adam",
     ),
 )
+_ON_HOST: Final = [replace(STATIC_LABELS, optimizer=words) for words in HOST_WORDS]
 
 
 def without_narrow_weights(
@@ -120,24 +128,34 @@ class MegatronMemory(MegatronPart, MemoryModel):
         buffers = stage_buffers(shape, chunks, job.gpu)
         if job.config.optimizer.is_muon:
             return muon_memory(job, self.revision(job.config), shape, chunks, buffers)
-        config, largest = job.config, 0
+        config, shards = job.config, list[int]()
         static = StaticMemory(weights=0, gradients=0, optimizer=0)
-        for elements, shards in _gradient_buffers(shape, chunks, job.layout):
+        for elements, ranks in _gradient_buffers(shape, chunks, job.layout):
+            shards.append(-(-elements // ranks))
             static += static_memory(
-                elements, shards, config.main_grads_dtype, config.optimizer_bytes
+                elements, ranks, config.main_grads_dtype, config.optimizer_bytes
             )
-            largest = max(largest, -(-elements // shards))
-        stays = 1 - config.offloaded_fraction
-        static = replace(static, optimizer=int(stays * static.optimizer))
-        static = without_narrow_weights(static, config, shape, chunks)
-        gradients = gradient_copies(static, config)
-        states = int(stays * largest) * fp32_states(config)
+        static, words = without_narrow_weights(static, config, shape, chunks), STATIC_LABELS
+        if config.optimizer_cpu_offload:
+            aware = config.use_precision_aware_optimizer
+            held = sum(held_on_gpu(shard, config) for shard in shards)
+            static, words = replace(static, optimizer=held), _ON_HOST[aware]
+            each = (w.num_elements // w.copies for w, _ in stage_weights(shape, chunks))
+            step, step_words = (
+                taken_by_step(shards, max(each, default=0), config),
+                STEP_WORDS[aware],
+            )
+        else:
+            gradients = gradient_copies(static, config)
+            states = max(shards) * fp32_states(config)
+            step = gradients + states
+            step_words = STATE_COPIES if states > gradients else GRADIENT_COPIES
         return FixedMemory(
             static=static,
-            words=STATIC_LABELS,
+            words=words,
             buffers=buffers,
-            optimizer_step=gradients + states + last_inputs(shape, chunks),
-            step_words=STATE_COPIES if states > gradients else GRADIENT_COPIES,
+            optimizer_step=step + last_inputs(shape, chunks),
+            step_words=step_words,
             pools=_pools(job, shape, chunks),
             in_buffers=job.layout.use_distributed_optimizer,
         )

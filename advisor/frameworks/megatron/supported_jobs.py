@@ -115,9 +115,12 @@ _LAYER_RULES: Final = (
 _OPTION_RULES: Final = (
     _OptionRule.on(
         "job.optimizer_cpu_offload",
-        lambda job, _: job.optimizer_cpu_offload and not job.use_precision_aware_optimizer,
-        "needs the precision-aware optimizer",
+        lambda job, _: not job.use_precision_aware_optimizer,
+        "needs the precision-aware optimizer in Megatron-LM",
         "set job.use_precision_aware_optimizer=true",
+        given=lambda job, revision: (
+            job.optimizer_cpu_offload and revision.framework == Framework.MEGATRON_LM
+        ),
     ),
     _OptionRule.on(
         "job.optimizer",
@@ -174,7 +177,8 @@ class MegatronJobs(JobSupport):
         return Framework.NEMO if bridge and framework == Framework.NEMO else self.framework
 
     def check_options(self, config: JobConfig) -> None:
-        """NeMo has no Muon; the optimizer on the host is the precision-aware one."""
+        """NeMo has no Muon; Megatron-LM's optimizer on the host is the precision-aware one
+        (arguments.py, a check that Bridge 0.6.2 and NeMo 2 do not have)."""
         super().check_options(config)
         refuse(_OPTION_RULES, config, resolve_revision(self.framework, config.framework_version))
 

@@ -80,3 +80,9 @@ def test_the_part_of_the_optimizer_on_the_host() -> None:
 def test_options_that_a_framework_has_not(framework, fields, words) -> None:
     with pytest.raises(UserError, match=words):
         parts_of(framework).jobs.check_options(config(framework=framework, **fields))
+
+
+@pytest.mark.parametrize("framework", ["megatron_bridge", "nemo"])
+def test_only_megatron_lms_optimizer_on_the_host_must_be_the_precision_aware_one(framework) -> None:
+    alone = config(framework=framework, optimizer_cpu_offload=True)
+    parts_of(framework).jobs.check_options(alone)

@@ -114,6 +114,13 @@ def test_outputs_of_megatrons_own_graphs_stay_before_0_19() -> None:
     assert graph_buffers(graphed(ENGINE), SHAPE, ENDS, NEWEST) == HIDDEN
 
 
+@pytest.mark.parametrize(("release", "hidden"), [("2.19", 3), ("2.20", 1)])
+def test_before_2_20_transformer_engine_holds_the_last_graphs_tensors(release, hidden) -> None:
+    config = replace(JOB.config, transformer_engine_version=release)
+    job = graphed(ENGINE, job=replace(JOB, config=config))
+    assert graph_buffers(job, SHAPE, ENDS, NEWEST) == hidden * HIDDEN
+
+
 @pytest.mark.parametrize("modules", [("attn",), ("mlp",), ()])
 def test_both_sides_are_the_whole_except_what_graphs_hand_over(modules: tuple[str, ...]) -> None:
     """Of each layer its input is copied where another side writes it, and what a graph hands to

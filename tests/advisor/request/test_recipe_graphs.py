@@ -1,0 +1,65 @@
+"""CUDA graphs of a recipe: its own job has them, another one where they are asked for."""
+
+from typing import Any
+
+import pytest
+
+from advisor.job.job import CudaGraphImpl
+from advisor.request.differences import beside_degrees
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
+
+MODULES = ("moe_router", "moe_preprocess")
+ENGINE = "job.cuda_graph_impl=transformer_engine"
+LINE = f"the recipe's CUDA graphs are left out; add {ENGINE} to have them"
+QWEN3: dict[str, Any] = {
+    "model": "qwen3_30b_a3b",
+    "gpus": "16xH100",
+    "framework": "megatron_bridge",
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"micro_batch_size": 1, "expert_model_parallel_size": 16},
+        {"memory_budget": "70GiB"},
+        {"micro_batch_size": 2, "overrides": (ENGINE,)},
+    ],
+)
+def test_a_recipes_own_job_has_its_graphs_and_another_where_asked(fields) -> None:
+    found = resolve(Request(**QWEN3 | fields))
+    assert found.config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE
+    assert found.config.cuda_graph_modules == MODULES
+    assert LINE not in found.assumptions
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"micro_batch_size": 2},
+        {"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 8},
+        {"overrides": ("model.moe_token_dispatcher_type=alltoall",)},
+    ],
+)
+def test_another_job_takes_the_recipes_options_without_its_graphs(fields) -> None:
+    found = resolve(Request(**QWEN3 | fields))
+    assert found.recipe
+    assert found.config.cuda_graph_impl is CudaGraphImpl.NONE
+    assert found.config.cuda_graph_modules == ()
+    assert LINE in found.assumptions
+
+
+def test_a_job_that_turns_graphs_off_is_not_told_to_turn_them_on() -> None:
+    found = resolve(Request(overrides=("job.cuda_graph_impl=none",), micro_batch_size=2, **QWEN3))
+    assert found.config.cuda_graph_impl is CudaGraphImpl.NONE
+    assert LINE not in found.assumptions
+
+
+def test_a_row_with_other_degrees_is_asked_for_with_the_graphs_it_has() -> None:
+    request = Request(**QWEN3)
+    found = resolve(request)
+    told = beside_degrees(request, found.job(found.layout))
+    assert told["job.cuda_graph_impl"] is CudaGraphImpl.TRANSFORMER_ENGINE
+    assert told["job.cuda_graph_modules"] == MODULES
