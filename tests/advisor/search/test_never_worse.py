@@ -31,7 +31,7 @@ def compare(request: Request) -> tuple[float | None, float | None] | None:
     """Seconds of the search's row 1 and of the best of the usual answer and the recipes' layouts,
     of rows that are sure to fit; None where no framework runs the job."""
     try:
-        usual = advise(replace(request, quick=True))
+        usual = advise(request)
         found = advise(replace(request, search=SearchScope.LAYOUT))
     except UserError:
         return None
