@@ -4,7 +4,7 @@
 # make oracles                              every figure of tests/oracles measured, none looked up
 # make docs                                 the documentation as a site, in build/docs
 # make pages                                what is computed in the documentation, written anew
-# make newest                               the advisor's quick tests under the newest Python at hand
+# make newest [ONE_IN=6]                     one in six of the advisor's quick tests under the newest Python at hand
 # make mutants [SEED=1]                      which changed lines of core logic the tests would notice: an hour
 # make lint | make bench | make clean
 #
@@ -73,6 +73,8 @@ check: $(VENV)/.installed-check
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICK) $(SPREAD) $(PYTEST_ARGS)
 
 NEWEST_PYTHON ?= $(shell bash .ci/newest-python)
+# What is computed is the same under every Python: one test in six of each file, and all that are marked every_python.
+ONE_IN ?= 6
 newest:
 ifeq ($(NEWEST_PYTHON),)
 	@echo "== no Python after 3.11 is at hand: the advisor's tests do not run under a second one"
@@ -80,7 +82,8 @@ else
 	@$(MAKE) --no-print-directory PYTHON=$(NEWEST_PYTHON) VENV=$(VENV)/newest $(VENV)/newest/.installed-check
 	@echo "== mypy and pytest, the advisor under $$($(NEWEST_PYTHON) --version)"
 	@$(VENV)/newest/bin/$(MYPY_ADVISOR) --cache-dir $(VENV)/newest/mypy
-	@OMP_NUM_THREADS=1 $(VENV)/newest/bin/python -m pytest $(QUICK) -p no:cacheprovider $(SPREAD) $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(VENV)/newest/bin/python -m pytest $(QUICK) --one-in $(ONE_IN) \
+	  -p no:cacheprovider $(SPREAD) $(PYTEST_ARGS)
 endif
 
 # After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from itertools import groupby
 
 import pytest
 
@@ -11,6 +12,22 @@ import pytest
 os.environ.setdefault("MEGATRON_CORE", "")
 os.environ.pop("COLUMNS", None)  # pages are as wide as they are for everybody
 _AT_START = dict(os.environ)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-in", type=int, default=1, help="run one test in so many of each file")
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --one-in N: the first test of each file, the N+1st, …, and all that are marked."""
+    one_in = config.getoption("--one-in")
+    items[:] = [
+        item
+        for _, of_file in groupby(list(items), key=lambda item: item.path)
+        for place, item in enumerate(of_file)
+        if place % one_in == 0 or item.get_closest_marker("every_python")
+    ]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -207,7 +207,7 @@ def test_a_price_gives_money_and_changes_nothing_else(capsys: pytest.CaptureFixt
 
 
 def test_the_front_is_what_no_other_beats() -> None:
-    whole = advisor.advise(model="llama3_70b", gpus="32xH100")
+    whole = advisor.advise(model="llama3_70b", gpus="32xH100", quick=True)
     assert whole.front == tuple(one for one in whole.candidates if one.dominated_by is None)
     by_memory = sorted(whole.front, key=lambda one: one.peak_reserved_bytes)
     times = [one.step_time_seconds for one in by_memory]

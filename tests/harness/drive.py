@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,22 @@ def stored(folder: Path) -> dict[str, Any]:
     """What marks each finished result of the run `x`, by trial name."""
     files = (folder / "runs" / "x" / "trials").glob("*/result.json")
     return {path.parent.name: json.loads(path.read_text())["environment"] for path in files}
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until `true` says so; AssertionError where it does not."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A trial that takes 20 ms and ends as it is told: ``python -I -S stub_trial.py FOLDER``.
 
 The file named by STUB_FAULTS maps a trial's name to its fault; no name, no fault. Standard library
-only, and little of it: two hundred of these are started in one test.
+only, and little of it: seventy of these are started in one test.
 """
 
 import json

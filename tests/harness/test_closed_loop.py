@@ -35,6 +35,7 @@ def request(tp: int, pp: int, vpp: int, *calibration: Path, seq_length: int = 81
         virtual_pipeline_model_parallel_size=vpp,
         context_parallel_size=1,
         calibration=calibration,
+        quick=True,
     )
 
 

@@ -27,7 +27,7 @@ from harness.backends.megatron_core.installed import VARIABLE
 
 DATA: Final = Path(__file__).with_name("data")
 OTHER_RELEASE: Final = bool(os.environ.get(VARIABLE))
-PACKAGES: Final = ("megatron-core", "torch", "torchtitan")
+PACKAGES: Final = ("megatron-core", "torch", "torchtitan", "transformers", "accelerate")
 LIVE_ONE_IN: Final = 6
 TABLE: Final = DATA / (
     f"measured-{version('megatron-core')}.csv" if OTHER_RELEASE else "measured.csv"

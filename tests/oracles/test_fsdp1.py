@@ -27,6 +27,7 @@ from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 
+from .recorded import measured  # noqa: E402
 from .stacks.fsdp import RANKS, backward, llama, loss_inside  # noqa: E402
 from .stacks.kernels import GpuKernels, NoProducts  # noqa: E402
 from .stacks.meter import LiveBytes  # noqa: E402
@@ -45,9 +46,7 @@ SMALL = replace(
 )
 
 
-def _measured(
-    shape: RankShape, reduce_dtype: torch.dtype, *, checkpointed: bool
-) -> tuple[int, int]:
+def _live(shape: RankShape, reduce_dtype: torch.dtype, checkpointed: bool) -> tuple[int, int]:
     """Highest peaks of either pass in some steps, gradients that are there at the start included:
     FSDP1 keeps those of the step before until its forward begins."""
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -100,6 +99,12 @@ def test_peak_of_a_step(vocabulary: int, checkpointed: bool, reduce_dtype: DType
     working_set = fsdp_working_set(shape, sharding)
     predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
     dtype = torch.bfloat16 if reduce_dtype is DType.BF16 else torch.float32
-    forward, after = _measured(shape, dtype, checkpointed=checkpointed)
+    forward, after = measured(
+        "fsdp1_step",
+        shape,
+        reduce_dtype,
+        checkpointed,
+        by=lambda: _live(shape, dtype, checkpointed),
+    )
     assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
     assert predicted.backward.num_bytes == pytest.approx(after, rel=TOLERANCE)

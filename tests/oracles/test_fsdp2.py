@@ -169,7 +169,12 @@ def test_checkpoint_sequential_over_groups(layers, segments, seq, reshards) -> N
 
 def test_torchs_own_tracker_sees_the_peak_of_segments() -> None:
     shape = shape_of(replace(SMALL_HEAD, num_layers=6), TransformerImpl.TORCH, seq=2048)
-    tracked = titan_step(shape, _in_segments(2), root_holds_ends=True, measure=tracked_peak)
+    options = {"root_holds_ends": True, "measure": tracked_peak}
+    (tracked,) = measured(
+        "sequential_tracked_peak",
+        shape,
+        by=lambda: (titan_step(shape, _in_segments(2), **options),),
+    )
     sharding = Sharding(ranks=RANKS, root_holds_ends=True)
     plan = chunk_plan(sequential(2), shape, (DENSE,) * 6, Semantics())
     chunk = ModelChunk((DENSE,) * 6, embedding=True, head=True)
@@ -232,7 +237,12 @@ def test_peak_of_a_step_under_expert_parallelism(mode: str) -> None:
 def test_torchs_own_tracker_sees_the_same_peak(mode: str) -> None:
     """MemTracker counts the sharded parameters and the model's buffer as well."""
     shape = shape_of(SMALL_HEAD, TransformerImpl.TORCH, seq=2048)
-    tracked = titan_step(shape, _apply(mode), measure=tracked_peak)
+    (tracked,) = measured(
+        "titan_tracked_peak",
+        shape,
+        mode,
+        by=lambda: (titan_step(shape, _apply(mode), measure=tracked_peak),),
+    )
     chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
     sharding = Sharding(ranks=RANKS)
     static = fsdp_static(stage_elements(shape, (chunk,)), sharding)

@@ -23,6 +23,7 @@ from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 
+from .recorded import measured  # noqa: E402
 from .stacks.fsdp import backward, llama, loss_inside  # noqa: E402
 from .stacks.kernels import GpuKernels  # noqa: E402
 from .stacks.meter import LiveBytes  # noqa: E402
@@ -44,7 +45,7 @@ def _shape(*, tied: bool, vocabulary: int) -> RankShape:
     return shape_of(model, TransformerImpl.TRANSFORMERS, seq=512)
 
 
-def _measured(
+def _live(
     shape: RankShape, *, checkpointed: bool, microbatches: int, steps_in_backward: bool
 ) -> tuple[int, int]:
     """Peaks of the last microbatch's forward and backward above weights and moments."""
@@ -132,12 +133,12 @@ def _compare(
     working_set = replace(fixed.working_set, step=0)
     predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
     held = fixed.static.gradients
-    forward, backward_peak = _measured(
-        shape,
-        checkpointed=checkpointed,
-        microbatches=microbatches,
-        steps_in_backward=steps_in_backward,
-    )
+    asked = {
+        "checkpointed": checkpointed,
+        "microbatches": microbatches,
+        "steps_in_backward": steps_in_backward,
+    }
+    forward, backward_peak = measured("one_device", shape, asked, by=lambda: _live(shape, **asked))
     assert predicted.forward.num_bytes + held == pytest.approx(forward, rel=TOLERANCE)
     assert predicted.backward.num_bytes + held == pytest.approx(backward_peak, rel=TOLERANCE)
 

@@ -35,7 +35,10 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[recorded.Row]]:
 def test_the_file_is_of_the_packages_the_tests_are_written_against() -> None:
     """Every file of tests has cases that are measured in every run, one in six or a little more."""
     head, found = read()
-    assert head == "megatron-core==0.16.1 torch==2.13.0 torchtitan==0.2.2"
+    assert head == (
+        "megatron-core==0.16.1 torch==2.13.0 torchtitan==0.2.2 transformers==5.23.0 "
+        "accelerate==1.15.0"
+    )
     assert all(row.digest == digest(row.question) for row in found)
     live = list(sampled(found))
     assert {row.file for row in live} == {row.file for row in found}

@@ -7,7 +7,7 @@ one's own does.
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 pytest.importorskip("tyro")  # comes with torchtitan
 pytest.importorskip("accelerate")
@@ -26,6 +26,7 @@ from advisor.memory.static import stage_elements  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 
+from .recorded import measured  # noqa: E402
 from .stacks.fsdp import RANKS, Step, tracked_peak, transformers_step  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
 
@@ -64,12 +65,16 @@ def _compare(
         ranks=RANKS, root_holds_ends=not by_accelerate, reduce_dtype=reduce_dtype, **given
     )
     predicted = _predicted(shape, sharding, checkpointed=checkpointed)
-    step = transformers_step(
-        shape,
-        checkpointed=checkpointed,
-        by_accelerate=by_accelerate,
-        reduce_dtype=REDUCED[reduce_dtype],
-        **given,
+    options = {"checkpointed": checkpointed, "by_accelerate": by_accelerate, **given}
+    dtype = REDUCED[reduce_dtype]
+    step = Step(
+        *measured(
+            "transformers_step",
+            shape,
+            reduce_dtype,
+            options,
+            by=lambda: astuple(transformers_step(shape, reduce_dtype=dtype, **options)),
+        )
     )
     assert predicted.forward == pytest.approx(step.forward, rel=TOLERANCE)
     assert predicted.backward == pytest.approx(step.backward, rel=TOLERANCE)
@@ -114,8 +119,12 @@ def test_longer_sequences() -> None:
 def test_torchs_own_tracker_sees_the_same_peak(checkpointed: bool, by_accelerate: bool) -> None:
     """MemTracker counts the sharded parameters as well."""
     shape = _shape(32000)
-    tracked = transformers_step(
-        shape, checkpointed=checkpointed, by_accelerate=by_accelerate, measure=tracked_peak
+    options = {"checkpointed": checkpointed, "by_accelerate": by_accelerate}
+    (tracked,) = measured(
+        "transformers_tracked_peak",
+        shape,
+        options,
+        by=lambda: (transformers_step(shape, measure=tracked_peak, **options),),
     )
     sharding = Sharding(ranks=RANKS, root_holds_ends=not by_accelerate)
     step = _predicted(shape, sharding, checkpointed=checkpointed)

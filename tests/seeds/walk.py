@@ -49,8 +49,8 @@ def failures(text: str) -> list[str]:
 
 @lru_cache(maxsize=32)
 def advice(model: str, gpus: str, **fields: object) -> Answer:
-    """The whole answer to one request."""
-    return advise(Request(model=model, gpus=gpus, **fields))
+    """The answer for the job as typed."""
+    return advise(Request(model=model, gpus=gpus, **{"quick": True, **fields}))
 
 
 def evaluation(found: Answer, spec: str) -> Evaluation:

@@ -27,6 +27,8 @@ from advisor.base.limits import (
     MOST_JSON_VALUES,
 )
 
+pytestmark = pytest.mark.every_python
+
 DIGITS = "9" * MOST_DIGITS
 LAUGHS = "a0: &a0 [x]\n" + "".join(
     f"a{level}: &a{level} [{','.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 10)

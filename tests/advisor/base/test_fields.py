@@ -14,6 +14,8 @@ from advisor.base.fields import convert, parse, parse_all, read_fields, read_rec
 from advisor.models.spec import ModelSpec
 from tests.advisor.toys import LLAMA
 
+pytestmark = pytest.mark.every_python
+
 
 class Shade(StrEnum):
     DARK = "dark-blue"

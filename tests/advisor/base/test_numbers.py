@@ -7,6 +7,8 @@ from advisor.base.fields import convert, parse
 from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
 from advisor.base.units import parse_bytes, parse_gpus, whole_number
 
+pytestmark = pytest.mark.every_python
+
 
 @pytest.mark.parametrize(
     ("text", "number"),

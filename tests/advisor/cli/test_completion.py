@@ -8,6 +8,8 @@ import pytest
 from advisor.cli.main import main as advise
 from harness.cli.main import main as harness
 
+pytestmark = pytest.mark.every_python
+
 COMMANDS = {"advise": advise, "harness": harness}
 
 

@@ -23,6 +23,8 @@ from advisor.frameworks.names import Framework
 from advisor.report.command_help import FlagKind
 from advisor.request.request import Request, SearchScope
 
+pytestmark = pytest.mark.every_python
+
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
 HEAVY = ("torch", "numpy", "pandas", "hydra", "omegaconf", "optuna", "matplotlib", "scipy")
 

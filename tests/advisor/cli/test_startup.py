@@ -8,6 +8,8 @@ import pytest
 
 from tests.test_architecture import HEAVY
 
+pytestmark = pytest.mark.every_python
+
 ANSWER = (
     "import io, sys, contextlib\n"
     "from advisor.cli.main import main\n"

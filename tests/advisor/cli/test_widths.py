@@ -8,7 +8,7 @@ from advisor.cli import commands, main
 from advisor.cli.help import SUBCOMMANDS
 from advisor.report.breaking import command_lines
 
-WIDTHS = (60, 80, 140)
+WIDTHS = (60, 140)
 JOB = "--model llama3_70b --gpus 32xH100"
 QWEN = "--model qwen3_32b --gpus 64xH100 --framework"
 LINES = (

@@ -19,7 +19,7 @@ from advisor.cli.writing import write_exports
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
-JOB = ("--model", "llama3_8b", "--gpus", "8xH100", "--recompute", "none")
+JOB = ("--model", "llama3_8b", "--gpus", "8xH100", "--recompute", "none", "--quick")
 
 
 def test_both_are_written_and_say_the_command(tmp_path, capsys) -> None:
@@ -125,7 +125,7 @@ def test_a_file_is_written_where_a_stream_is_closed(closed: str, tmp_path: Path)
 
 
 def test_nothing_is_written_where_every_setting_is_rejected(tmp_path: Path) -> None:
-    answer = advise(Request(model="llama3_8b", gpus="8xH100", recompute=("none",)))
+    answer = advise(Request(model="llama3_8b", gpus="8xH100", recompute=("none",), quick=True))
     with pytest.raises(UserError, match="there is nothing to write: every setting is rejected"):
         write_exports(replace(answer, candidates=()), None, tmp_path / "step.json", None, ())
     assert not list(tmp_path.iterdir())

@@ -29,6 +29,7 @@ def test_flags_are_one_line_in_the_family(framework: Framework) -> None:
         seq_length=4096,
         micro_batch_size=1,
         global_batch_size=8,
+        quick=True,
     )
     advice = advise(request)
     report = flags_report(advice, with_layout=True)

@@ -9,7 +9,7 @@ import pytest
 
 from advisor.cli import main
 
-JOB = "--model qwen3_32b --gpus 64xH100 --framework"
+JOB = "--model qwen3_32b --gpus 64xH100 --quick --framework"
 
 
 def shown(

@@ -18,7 +18,8 @@ from advisor.search.near_changes import neighbours
 
 
 def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Answer:
-    return advise(Request(model=model, gpus=gpus, **fields))
+    """The answer for the job as typed, unless `fields` have quick=False."""
+    return advise(Request(model=model, gpus=gpus, **{"quick": True, **fields}))
 
 
 def specs(advice: Answer) -> list[str]:
@@ -38,7 +39,7 @@ def test_the_main_job_starts_from_its_preset() -> None:
 
 
 def test_no_recompute_is_the_answer_when_it_fits_and_nothing_needs_a_remedy() -> None:
-    advice = ask(quick=True)
+    advice = ask()
     assert specs(advice)[0] == "none"
     assert not advice.remedies
     assert advice.search is None
@@ -189,6 +190,7 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
         pipeline_model_parallel_size=1,
         expert_model_parallel_size=1,
         recompute=("none", "full:uniform:1"),
+        quick=False,
     )
     assert not advice.fits
     first, *others = (remedy.change for remedy in advice.remedies)
@@ -401,8 +403,8 @@ DEEPSEEK = {"model": "deepseek_v3", "gpus": "1024xH100"}
 )
 def test_options_are_changes_that_can_be_typed(change: str, job: dict) -> None:
     """Done as it says, a change is legal, and no change any more."""
-    (found,) = [one for one in neighbours(ask(quick=True, **job).job) if change in one.words]
-    changed = ask(quick=True, **{**job, "overrides": tuple(found.words.split())})
+    (found,) = [one for one in neighbours(ask(**job).job) if change in one.words]
+    changed = ask(**{**job, "overrides": tuple(found.words.split())})
     assert changed.candidates
     assert not [one for one in neighbours(changed.job) if change in one.words]
 
@@ -411,7 +413,7 @@ def test_options_are_changes_that_can_be_typed(change: str, job: dict) -> None:
 def test_where_no_change_alone_fits_the_best_of_all_layouts_is_the_first_remedy() -> None:
     budget = {"tensor_model_parallel_size": 1, "memory_budget": "16GiB"}
     job = {"pipeline_model_parallel_size": 1, **budget}
-    advice = ask(model="llama2_7b", gpus="8xA100", **job)
+    advice = ask(model="llama2_7b", gpus="8xA100", quick=False, **job)
     first, *others = advice.remedies
     assert first.why.startswith("no single change is enough")
     assert first.fit_probability >= LIKELY

@@ -41,7 +41,7 @@ def test_the_cheapest_bytes_go_first_and_the_last_operator_in_part() -> None:
 def test_no_setting_frees_more_in_its_seconds(
     model: str, gpus: str, fields: dict[str, Any]
 ) -> None:
-    job = advise(Request(model=model, gpus=gpus, **fields)).job
+    job = advise(Request(model=model, gpus=gpus, quick=True, **fields)).job
     stack, evaluator = parts_of(job.config.framework), Evaluator(job, load_calibration(job.gpu))
     shape, rates = evaluator.shape, evaluator.rates
     for held in evaluator.stages:

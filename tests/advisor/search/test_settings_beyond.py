@@ -23,11 +23,3 @@ def test_a_search_of_layouts_is_no_slower_than_the_optimum(fields: dict[str, Any
     optimum = advise(Request(**fields, search=SearchScope.OPTIMUM)).candidates[0].evaluation
     assert searched.fits
     assert searched.step_time_seconds <= optimum.step_time_seconds * (1 + SAME_TIME)
-
-
-def test_what_is_asked_for_is_all_that_is_looked_at() -> None:
-    request = Request(
-        model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT, recompute=("full:uniform:1",)
-    )
-    specs = {c.evaluation.setting.spec for c in advise(request).candidates}
-    assert specs <= {"full:uniform:1", "none"}

@@ -107,6 +107,6 @@ def test_the_program_is_there() -> None:
 
 
 def test_layers_of_another_framework_are_not_rehearsed() -> None:
-    other = advise(Request(model="llama3_8b", gpus="8xH100", framework="torchtitan"))
+    other = advise(Request(model="llama3_8b", gpus="8xH100", framework="torchtitan", quick=True))
     with pytest.raises(UserError, match="Megatron's layers, which torchtitan does not use"):
         verify(other, 1)

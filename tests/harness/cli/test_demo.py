@@ -23,7 +23,7 @@ def test_the_demo_gives_a_verdict(tmp_path: Path, harness_in: Harness) -> None:
     def harness(*words: str) -> CompletedProcess[str]:
         return harness_in(tmp_path, *words)
 
-    assert harness("run", *SMALL, "name=first").returncode == 0
+    assert harness("run", *SMALL, "name=first", "--no-report").returncode == 0
     (file,) = (tmp_path / "runs/first/trials").glob("*/result.json")
     warmup = json.loads(file.read_text())["times"]["warmup_seconds"]
     assert len(warmup) == MeasurementPlan().min_warmup_steps, "losses of the same steps everywhere"

@@ -188,15 +188,3 @@ def test_flags_and_overrides_may_stand_anywhere() -> None:
     assert run.parse([]).retry == frozenset()
     assert run.parse(["--retry=unstable,oom"]).retry == {"unstable", "oom"}
     assert run.again_line("run", ["a=1", "--retry=unstable"]) == "harness run a=1"
-
-
-def test_importing_the_command_line_and_the_worker_loads_nothing_heavy() -> None:
-    modules = "cli.main cli.run cli.compare cli.golden execution.worker execution.runner"
-    code = (
-        f"import sys, {', '.join(f'harness.{name}' for name in modules.split())}\n"
-        "print({'torch', 'hydra', 'omegaconf', 'numpy', 'pandas'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "set()"

@@ -88,7 +88,7 @@ def test_a_backend_s_broken_model_is_no_secret(monkeypatch: pytest.MonkeyPatch) 
 
 def test_on_a_gpu_the_plan_is_what_advise_says() -> None:
     made = plan("experiment=llama3_8b_1xh200", *AS_ASKED, machine=H200)
-    advice = advise(Request(model="llama3_8b", gpus="1xH200"))
+    advice = advise(Request(model="llama3_8b", gpus="1xH200", quick=True))
     best = advice.candidates[:3]
     assert specs(made) == [(c.rank, c.evaluation.setting.spec) for c in best]
     for setting, candidate in zip(made.settings, best, strict=True):

@@ -147,6 +147,7 @@ def test_advice_from_end_to_end(framework: str) -> None:
         seq_length=8192,
         micro_batch_size=2,
         global_batch_size=16,
+        quick=True,
     )
     advice = advise(request)
     report = json.loads(plain_advice(advice, explained=1).to_json())
@@ -183,7 +184,7 @@ def test_a_search_ranks_every_sharding() -> None:
     first = advice.candidates[0].evaluation
     for sharding in DataParallelSharding:
         override = f"layout.data_parallel_sharding={sharding}"
-        alone = replace(request, search=None, overrides=(override,))
+        alone = replace(request, search=None, quick=True, overrides=(override,))
         best = advise(alone).candidates[0].evaluation
         assert not best.fits or first.step_time_seconds <= best.step_time_seconds
 

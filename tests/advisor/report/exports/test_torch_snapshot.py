@@ -19,7 +19,7 @@ from advisor.search.advise import advise
 pytestmark = pytest.mark.slow
 
 ORIGIN = ExportOrigin(request="advise --model m", row="row 1: none", version="1.0")
-LLAMA = Request(model="llama3_70b", gpus="32xH100")
+LLAMA = Request(model="llama3_70b", gpus="32xH100", quick=True)
 REQUESTS = {
     "interleaved": replace(LLAMA, recompute=("selective:mlp", "full:uniform:4")),
     "offload": replace(LLAMA, recompute=("selective:mlp+offload=core_attn",)),
@@ -34,7 +34,7 @@ REQUESTS = {
 
 @pytest.fixture(scope="module", params=REQUESTS)
 def rows(request: pytest.FixtureRequest) -> tuple[RankedEvaluation, ...]:
-    return advise(REQUESTS[request.param]).candidates
+    return advise(replace(REQUESTS[request.param], quick=True)).candidates
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_it_holds_plain_data_alone(rows: tuple[RankedEvaluation, ...]) -> None:
 
 
 def test_many_blocks_are_drawn_together_and_that_is_said(tmp_path: Path) -> None:
-    row = advise(REQUESTS["many microbatches"]).candidates[0]
+    row = advise(replace(REQUESTS["many microbatches"], quick=True)).candidates[0]
     said = write_snapshot(row, tmp_path / "s.pickle", ORIGIN)
     assert said == "each block of kept memory is one layer"
 

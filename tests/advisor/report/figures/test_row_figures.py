@@ -22,7 +22,7 @@ from advisor.step.timeline import timeline
 @pytest.fixture(scope="module")
 def llama() -> Answer:
     specs = ("none", "selective:mlp", "full:block:2")
-    return advise(Request(model="llama3_70b", gpus="32xH100", recompute=specs))
+    return advise(Request(model="llama3_70b", gpus="32xH100", recompute=specs, quick=True))
 
 
 @pytest.mark.parametrize("kind", [*OF_ONE_ROW, "time"])

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
@@ -18,6 +17,7 @@ pytest.importorskip("hydra")
 from harness.judge.results import load_results
 from harness.trial.codec import decode_result
 from harness.trial.result import TrialResult
+from tests.harness.drive import until
 
 ROOT = Path(__file__).parents[4]
 Harness = Callable[..., subprocess.CompletedProcess[str]]
@@ -126,15 +126,10 @@ def test_nothing_is_left_where_the_harness_is_killed(tmp_path: Path) -> None:
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     program = [sys.executable, "-m", "harness.cli.main", *words, "recompute=none"]
     running = subprocess.Popen(program, cwd=tmp_path, env=ENVIRONMENT, **quiet)
-    deadline = time.monotonic() + 20
-    while not any("hanging" in p.read_text() for p in tmp_path.rglob("log.txt")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: any("hanging" in p.read_text() for p in tmp_path.rglob("log.txt")))
     running.send_signal(signal.SIGKILL)
     running.wait()
-    while alive(str(script)):
-        assert time.monotonic() < deadline, "left running"
-        time.sleep(0.05)
+    until(lambda: not alive(str(script)))
 
 
 def test_a_command_that_does_not_exist(tmp_path: Path, harness: Harness) -> None:

@@ -24,6 +24,7 @@ from harness.execution.launchers.local import (
 from harness.execution.launchers.torchrun import TorchrunLauncher, command
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Trial
+from tests.harness.drive import has_ended, until
 
 
 def shell(folder: Path, script: str) -> ProcessGroup:
@@ -53,25 +54,12 @@ def test_what_the_first_process_leaves_running_is_ended(tmp_path: Path) -> None:
     group = shell(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child")
     assert ended(group).code == 0
     child = int((tmp_path / "child").read_text())
-    assert gone(child)
-
-
-def gone(pid: int) -> bool:
-    for _ in range(500):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False
+    until(lambda: has_ended(child))
 
 
 def test_stop_is_polite_first(tmp_path: Path) -> None:
     group = shell(tmp_path, "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.01; done")
-    while not (tmp_path / "log.txt").read_text():
-        time.sleep(0.01)
+    until((tmp_path / "log.txt").read_text)
     exit_ = group.stop(10.0)
     assert exit_.code == 5
     assert (tmp_path / "log.txt").read_text().endswith("bye\n")
@@ -79,8 +67,7 @@ def test_stop_is_polite_first(tmp_path: Path) -> None:
 
 def test_stop_is_firm_in_the_end(tmp_path: Path) -> None:
     group = shell(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.01; done")
-    while not (tmp_path / "log.txt").read_text():
-        time.sleep(0.01)
+    until((tmp_path / "log.txt").read_text)
     before = time.monotonic()
     exit_ = group.stop(0.2)
     assert exit_.signal == signal.SIGKILL
@@ -89,8 +76,7 @@ def test_stop_is_firm_in_the_end(tmp_path: Path) -> None:
 
 def test_families_are_found(tmp_path: Path) -> None:
     group = shell(tmp_path, "sleep 60 & sleep 60")
-    while len(descendants(group.pid)) < 2:
-        time.sleep(0.01)
+    until(lambda: len(descendants(group.pid)) >= 2)
     assert group_leaders(descendants(group.pid)) == {group.pid}
     assert group.pid in descendants(os.getpid())
     group.stop(1.0)
@@ -132,11 +118,10 @@ def test_a_tethered_process_dies_with_its_parent(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", parent], env={**os.environ, "HARNESS_TETHER": "1"}
     )
-    while not (pid_file.exists() and pid_file.read_text()):
-        time.sleep(0.01)
+    until(lambda: pid_file.exists() and pid_file.read_text())
     process.kill()
     process.wait()
-    assert gone(int(pid_file.read_text()))
+    until(lambda: has_ended(int(pid_file.read_text())))
 
 
 def test_local_runs_the_worker_on_the_folder(tmp_path: Path, trial: Trial) -> None:
@@ -180,11 +165,10 @@ def test_two_ranks_under_torchrun(tmp_path, trial, two_ranks, faults, case) -> N
         faults({f"{trial.name}/1": "hang", f"{trial.name}/0": "hang"})
     group = TorchrunLauncher([str(stub)]).start(trial, folder, {"OMP_NUM_THREADS": "1"})
     if case == "hang":
-        while len(descendants(group.pid)) < 2:
-            time.sleep(0.05)
+        until(lambda: len(descendants(group.pid)) >= 2)
         ranks = descendants(group.pid)
         exit_ = replace(group.stop(0.1), timed_out=True)
-        assert all(gone(pid) for pid in ranks)
+        until(lambda: all(map(has_ended, ranks)))
     else:
         exit_ = ended(group, 60)
     result = conclude(folder, trial, Attempt(started_at="", clock=time.monotonic()), exit_)

@@ -3,7 +3,6 @@ one to two of them. `make bench` does the same with 1,000 tasks."""
 
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ pytest.importorskip("pg8000")
 
 from harness.sweeps.workers.ledger import RESULT
 from harness.sweeps.workers.storages import open_storage
+from tests.harness.drive import until
 from tests.harness.sweeps.workers import postgres
 
 ROOT = Path(__file__).parents[4]
@@ -87,10 +87,7 @@ class Sweep:
         return Counter(t.user_attrs["result"] for t in done)
 
     def _reach(self, tasks: int) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.measured().total() < tasks:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: self.measured().total() >= tasks, PATIENCE_SECONDS)
 
 
 def kill(number: int) -> Fault:

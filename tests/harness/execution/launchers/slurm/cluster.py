@@ -5,10 +5,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from tests.harness.drive import has_ended, until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 NODES = ("node1", "node2")
@@ -148,14 +148,6 @@ class Cluster:
             until(lambda: has_ended(pid), 10)
 
 
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def free_ports(number: int) -> list[int]:
     """Ports that nobody listens on."""
     sockets = [socket.socket() for _ in range(number)]
@@ -166,11 +158,3 @@ def free_ports(number: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
-
-
-def until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until `true` says so; AssertionError where it does not."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)

@@ -17,7 +17,8 @@ from harness.execution.runner import UNMEASURED
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder
-from tests.harness.execution.launchers.slurm.cluster import Cluster, until
+from tests.harness.drive import until
+from tests.harness.execution.launchers.slurm.cluster import Cluster
 
 MakePlan = Callable[..., RunPlan]
 MakeRunner = Callable[..., SlurmRunner]
