@@ -49,6 +49,12 @@ _DERIVED_MODEL_ERROR = 0.05  # a judgement: no measured peak of 4 bits, MXFP8 or
 _EIGHT_BIT_MODEL_ERROR = 0.02
 """A judgement: four peaks of one job with current scaling agree to 0.001 %, after they had shown a
 fault of 1 % (results/measured/h200)."""
+_CONTEXT_RANKS_SPREAD = 0.08
+"""Of allocated, one sigma where a sequence is cut over ranks: the one published run of which this
+is known (CP 8, all-to-all) reserved so much more than was predicted."""
+_CONTEXT_RANKS_MOST = 0.949
+"""And the most that such a job is said to be likely to fit: one run measures no spread, so that
+nobody is promised 19 in 20."""
 _POOLS_SPREAD = 0.5  # of them, a judgement: the rest of two published runs of torchtitan
 _CONTEXT_SPREAD = 150 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
@@ -63,7 +69,8 @@ class Reserved(Struct, frozen=True, kw_only=True):
     """Reserved peak of one rank: allocated bytes, fragmentation and fixed terms, whose sum `total`
     is what the card must give; `spread` is one sigma. uneven: what the busiest rank adds where
     routing is not balanced, in what fits alone. unused: what a simulation of the allocator by so
-    many requests leaves unused; None where it is the usual share."""
+    many requests leaves unused; None where it is the usual share. most_likely: the highest
+    probability to fit, where the spread was not measured."""
 
     allocated: int
     total: int
@@ -75,6 +82,7 @@ class Reserved(Struct, frozen=True, kw_only=True):
     requests: int = 0
     spreads: tuple[float, float, float] = (0.0, 0.0, 0.0)
     measured_more: int = 0
+    most_likely: float = 1.0
 
     @property
     def at_most(self) -> float:
@@ -96,7 +104,8 @@ class Reserved(Struct, frozen=True, kw_only=True):
         """Probability that this rank stays within `budget_bytes`: `total` and `uneven` normally
         distributed. Of one rank; that others run out as well is left to the caller."""
         mean, sigma = self.need
-        return 0.5 * (1.0 + erf((budget_bytes - mean) / (sigma * sqrt(2.0))))
+        found = 0.5 * (1.0 + erf((budget_bytes - mean) / (sigma * sqrt(2.0))))
+        return min(self.most_likely, found)
 
     @property
     def need(self) -> tuple[float, float]:
@@ -212,6 +221,9 @@ def reserved_memory(
     else:
         fragmentation = float(unused)
     fragmentation += beyond * allocated
+    cut = layout.context_parallel_size > 1
+    if cut:
+        spread = hypot(spread, _CONTEXT_RANKS_SPREAD * allocated)
     fixed, fixed_bytes, variance = _fixed_terms(layout, pools)
     return Reserved(
         allocated=allocated,
@@ -222,4 +234,5 @@ def reserved_memory(
         spreads=(error * allocated, spread, sqrt(variance)),
         uneven=uneven,
         unused=unused,
+        most_likely=_CONTEXT_RANKS_MOST if cut else 1.0,
     )

@@ -317,13 +317,14 @@ NEGLIGIBLE = MIB
 Request = tuple[int, int]
 """The number of a name, and the bytes requested for it; 0 gives them back, and negative bytes are
 requested and given back at once. A name that is live is not requested again, and one that is not is
-not given back."""
+not given back. Numbers from OTHER_STREAM on are requested on another stream."""
 _Name = tuple[int, str]
 """The layer of the unit, and the storage's own name; of what a layer hands on, the next layer's
 "input" and "gradient"."""
 _Named = tuple[_Name, int]
-INPUT, GRADIENT, STRIDE = 0, 1, 1 << 20
-"""Numbers of a unit's input and its gradient; those of the next unit lie a stride after."""
+INPUT, GRADIENT, STRIDE, OTHER_STREAM = 0, 1, 1 << 20, 1 << 19
+"""Numbers of a unit's input and its gradient; those of the next unit lie a stride after, of what
+another stream allocates half a stride."""
 
 
 @lru_cache(maxsize=4096)
@@ -345,8 +346,15 @@ def unit_requests(
     gone = [(gathering, 0), (stays, 0), (left, number * found.left)]
     ends = (0, "input"), (0, "gradient"), (number, "input"), (number, "gradient")
     numbers = dict(zip(ends, (INPUT, GRADIENT, STRIDE + INPUT, STRIDE + GRADIENT), strict=True))
+    elsewhere = {
+        (index, name) for index, one in enumerate(each) for o in one for name in o.second_stream
+    }
+
+    def number_of(name: _Name) -> int:
+        return numbers.setdefault(name, len(numbers) + OTHER_STREAM * (name in elsewhere))
+
     there, back = (
-        tuple([(numbers.setdefault(name, len(numbers)), size) for name, size in requests])
+        tuple([(number_of(name), size) for name, size in requests])
         for requests in (
             (*come, *forward, (gathering, 0)),
             ((gathering, gathered), *backward, *gone),
