@@ -61,16 +61,17 @@ _COMMUNICATOR_SPREAD = 300 * 10**6
 _CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "measured on H100 and H200, torch 2.11")
 
 
-_ONE_IN_TWENTY = 1.645
-"""Standard deviations above the mean that a normal variable exceeds one time in twenty."""
+_ONE_IN_TWENTY, _ONE_IN_TEN = 1.645, 1.2816
+"""Standard deviations above the mean that a normal variable exceeds one time in so many."""
 
 
 class Reserved(Struct, frozen=True, kw_only=True):
     """Reserved peak of one rank: allocated bytes, fragmentation and fixed terms, whose sum `total`
     is what the card must give; `spread` is one sigma. uneven: what the busiest rank adds where
-    routing is not balanced, in what fits alone. unused: what a simulation of the allocator by so
-    many requests leaves unused; None where it is the usual share. most_likely: the highest
-    probability to fit, where the spread was not measured."""
+    routing is not balanced: its `stated` bytes are allocated ones, what fits goes by its mean.
+    unused: what a simulation of the allocator by so many requests leaves unused; None where it is
+    the usual share. most_likely: the highest probability to fit, where the spread was not
+    measured."""
 
     allocated: int
     total: int
@@ -101,7 +102,7 @@ class Reserved(Struct, frozen=True, kw_only=True):
         return (NamedBytes("fragmentation", self.fragmentation, source), *self.fixed)
 
     def fit_probability(self, budget_bytes: int) -> float:
-        """Probability that this rank stays within `budget_bytes`: `total` and `uneven` normally
+        """Probability that this rank stays within `budget_bytes`: what it needs is normally
         distributed. Of one rank; that others run out as well is left to the caller."""
         mean, sigma = self.need
         found = 0.5 * (1.0 + erf((budget_bytes - mean) / (sigma * sqrt(2.0))))
@@ -110,7 +111,13 @@ class Reserved(Struct, frozen=True, kw_only=True):
     @property
     def need(self) -> tuple[float, float]:
         """Bytes that it must be given: mean and standard deviation."""
-        return self.total + self.uneven.mean, hypot(self.spread, self.uneven.spread)
+        more = self.uneven.mean - self.uneven.stated
+        return self.total + more, hypot(self.spread, self.uneven.spread)
+
+    def room(self, budget_bytes: int) -> float:
+        """Bytes that uneven routing may add for a rank that stays within `budget_bytes` 9 times out
+        of 10."""
+        return budget_bytes - (self.total - self.uneven.stated) - _ONE_IN_TEN * self.spread
 
 
 @lru_cache(maxsize=4096)
