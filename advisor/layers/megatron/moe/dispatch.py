@@ -205,7 +205,7 @@ def _reduce_scatter(
 
 def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) -> Dispatched:
     """MoEAllGatherTokenDispatcher: every rank gathers all tokens (in the buffer of the process) and
-    picks those of its experts."""
+    picks those of its experts. A variable of MoELayer.forward holds all their probabilities."""
     counts, dtype = moe_tokens(shape), router_dtype(shape)
     parallel = shape.expert_model_parallel_size * shape.expert_tensor_parallel_size > 1
     operators: list[Operator] = []
@@ -246,7 +246,7 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
             extra_backward_bytes=_added_bytes(shape, made[0]),
         )
     )
-    return Dispatched(*made, tuple(operators), ())
+    return Dispatched(*made, tuple(operators), (weights,))
 
 
 def gathered_token_bytes(shape: RankShape) -> int:
