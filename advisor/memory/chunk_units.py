@@ -6,7 +6,7 @@ backward, and ends with what it keeps: what it hands on is the next one's. `unit
 events of its operators, `unit_requests` asks the allocator for them one by one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Final
@@ -53,6 +53,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     gradient_left: of what the backward leaves until the unit's next forward, the gradient that it
     hands on. A token dispatcher holds the probabilities of its last forward, and with them the
     graph they came from: in a replay that begins with the checkpoint's input, whose gradient stays.
+    until_dispatch: of its forward up to where the dispatcher lets go of that.
     stays: bytes of gathered parameters that come with its forward and go with its backward.
     """
 
@@ -66,6 +67,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     away: int = 0
     joined: int = 0
     gradient_left: int = 0
+    until_dispatch: Peak = Peak()
     stays: int = 0
 
     @property
@@ -214,7 +216,15 @@ def _plain(shape: RankShape, row: Row) -> Unit:
         entry=0 if name in ("embedding", "loss") else hidden,
         away=by_runs,
         joined=(shape.model.mtp_num_layers or 0) * hidden if predicts else 0,
+        until_dispatch=_until_dispatch(operators, found.there) if left else Peak(),
     )
+
+
+def _until_dispatch(operators: tuple[Operator, ...], events: Sequence[Event]) -> Peak:
+    """The most bytes of `events`, a forward, up to the first operator that sends tokens away."""
+    sends = next(one.name for one in operators if one.module is Module.DISPATCH)
+    end = next(n for n, (kind, name, _) in enumerate(events) if kind == WORK and name == sends)
+    return fold(events[: end + 1]).peak
 
 
 def _holds_graph(shape: RankShape, layers: Layers) -> bool:
