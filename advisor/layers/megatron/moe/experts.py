@@ -11,6 +11,7 @@ from math import prod
 from msgspec import Struct
 
 from advisor.layers.expert_tokens import MoeTokens, moe_tokens, router_dtype, rows, runs_grouped
+from advisor.layers.megatron.mlp import glu_halves
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
@@ -154,7 +155,7 @@ def _activation(
             wide = prod(output.shape) * probs.dtype.itemsize
         names = ["weighted_input"]
         if shape.model.activation.gated:
-            names += ["expert_glu_gate", "expert_glu_value"]
+            names += [f"expert_{half}" for half in glu_halves(shape)]
         saved += tuple(rows(shape, f"{name}{part.suffix}", *output.shape) for name in names)
     return Operator(
         f"experts.activation{part.suffix}",
