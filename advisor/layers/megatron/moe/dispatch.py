@@ -173,13 +173,13 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
 
 
 def _unpermute(shape: RankShape, source: Tensor, output: Tensor, permutation: Tensor) -> Operator:
-    """Sums of the rows of each token."""
+    """Sums of the rows of each token, which are kept where probabilities multiply them."""
     return Operator(
         "unpermute",
         Module.COMBINE,
         (source,),
         (output,),
-        saved=(permutation,),
+        saved=(permutation, *((source,) if shape.weighs_outputs else ())),
         extra_forward_bytes=_added_bytes(shape, source),
     )
 

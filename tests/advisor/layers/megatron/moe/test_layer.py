@@ -66,6 +66,21 @@ def test_gated_experts_keep_no_copy_of_their_linear_half_before_the_offset() -> 
     assert [shape.copies_glu_value for shape in shapes] == [False, True]
 
 
+def test_probabilities_that_come_last_keep_what_they_multiply() -> None:
+    """megatron-core 0.11: what the experts give, in place of the product and the probabilities."""
+    unfused = {**GROUPED, "activation": Activation.GEGLU}
+    now, then = (
+        saved_bytes(layer(replace(moe_shape(**unfused), weighs_outputs=last)))
+        for last in (False, True)
+    )
+    assert now["weighted_input"] == ROUTED * 32 * 2
+    assert set(now) - set(then) == {"weighted_input", "expert_probs"}
+    assert {name: then[name] for name in set(then) - set(now)} == {"unsorted_out": ROUTED * HIDDEN}
+    old, new = (resolve_revision("megatron_lm", version) for version in ("0.11", "0.12"))
+    shapes = [of_release(moe_shape(), one, overlaps_exchange=False) for one in (old, new)]
+    assert [shape.weighs_outputs for shape in shapes] == [True, False]
+
+
 def test_a_release_that_sorts_keeps_all_pairs_of_expert_and_token() -> None:
     """8 bytes each, in place of a map and of the probabilities in the router's type."""
     masked, sorting = (
