@@ -47,7 +47,8 @@ class StageMemory(Struct, frozen=True, kw_only=True):
     """Peak of the ranks of one pipeline stage.
 
     peak_allocated_bytes compares with torch.cuda.max_memory_allocated; peak_reserved_bytes is what
-    the card must give: fragmentation, context and communicators included.
+    the card must give: fragmentation, context and communicators included. Where routing is free,
+    both are ones that 9 of 10 runs stay within.
     in_flight_microbatches counts forward passes of one chunk whose backward has not begun, in units
     of whole stages (a chunk of VPP v counts 1/v).
     """
@@ -81,12 +82,23 @@ class TimeBreakdown(Struct, frozen=True, kw_only=True):
         return passes + self.pipeline_bubble + self.optimizer + self.offload + self.host
 
 
+class UnevenRouting(Struct, frozen=True, kw_only=True):
+    """What tokens that are not dealt evenly cost the stage that they fill first. stated: bytes of
+    its peak, that 9 of 10 runs stay within; doubled: bytes of twice the mean on the busiest rank;
+    safe: busiest/mean up to which it is LIKELY to fit, below 1 where that is none."""
+
+    stated: int
+    doubled: int
+    safe: float
+
+
 class EvaluationDetail(Struct, frozen=True, kw_only=True):
     """What a report shows of an evaluation beyond what ranks it. needs: bytes that a rank of each
-    stage must be given, mean and standard deviation."""
+    stage must be given, mean and standard deviation. uneven: None where routing is balanced."""
 
     stages: tuple[StageMemory, ...]
     needs: tuple[tuple[float, float], ...]
+    uneven: UnevenRouting | None = None
     saved_bytes_per_layer: dict[LayerKind, int]
     hardware_flops_per_step: float
 
@@ -155,6 +167,11 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def needs(self) -> tuple[tuple[float, float], ...]:
         """Bytes that a rank of each stage must be given: mean and standard deviation."""
         return self._detail.needs
+
+    @property
+    def uneven(self) -> UnevenRouting | None:
+        """What uneven routing costs; None where it is balanced or given."""
+        return self._detail.uneven
 
     @property
     def saved_bytes_per_layer(self) -> dict[LayerKind, int]:

@@ -74,10 +74,11 @@ def clearance(evaluation: Evaluation) -> tuple[float, int]:
     the stage that is closest to it."""
     budget = evaluation.budget_bytes
     mean, sigma = min(evaluation.needs, key=lambda need: (budget - need[0]) / need[1])
-    if type(evaluation.calibration) is Calibration:
+    bounded = evaluation.job.layout.context_parallel_size > 1  # memory/allocator.py, most_likely
+    if type(evaluation.calibration) is Calibration and not bounded:
         return round((budget - mean) / sigma, 3), units(sigma)
-    learned = min(max(evaluation.fit_probability, _SURE), 1 - _SURE)
-    return round(NormalDist().inv_cdf(learned), 3), units(sigma)
+    likely = min(max(evaluation.fit_probability, _SURE), 1 - _SURE)
+    return round(NormalDist().inv_cdf(likely), 3), units(sigma)
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

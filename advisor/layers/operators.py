@@ -249,6 +249,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
     second_stream_bytes: of either workspace, what another stream than the computing one allocates:
         the caching allocator keeps that for it.
+    second_stream: names of storages, gradients among them, that the other stream allocates.
     weight_gradient_bytes: gradients of the weights that are tensors of their own and stay until the
         whole layer has gone back.
     narrow_weight_gradient_bytes: 16-bit gradients of fp32 weights, which are cast when everything
@@ -278,6 +279,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     forward_workspace: int = 0
     backward_workspace: int = 0
     second_stream_bytes: int = 0
+    second_stream: frozenset[str] = frozenset()
     weight_gradient_bytes: int = 0
     narrow_weight_gradient_bytes: int = 0
     extra_forward_bytes: int = 0

@@ -25,7 +25,9 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     ``compiled_loss``: torch.compile fuses the loss, so that no logits in fp32 are in memory.
     ``sorts_routing_map``: whether an unfused permutation of tokens to experts sorts all pairs of
     them, or selects by a mask. ``scores_in_fp32``: whether a router's sigmoid is cast to the
-    router's type at its end alone. ``frees_last_depth``: whether logits and losses of the last
+    router's type at its end alone. ``copies_glu_value``: whether an unfused gated activation keeps
+    a copy of its linear half. ``weighs_outputs``: whether probabilities multiply what experts give,
+    not their activations. ``frees_last_depth``: whether logits and losses of the last
     depth of multi-token prediction go before the model's own logits come. ``holds_dispatched``:
     whether a schedule holds the tokens that experts get, whatever these keep of them.
     ``takes_any_layout``: whether the GPU's 8-bit GEMMs do without transposed operands.
@@ -58,6 +60,8 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     compiled_loss: bool = False
     sorts_routing_map: bool = False
     scores_in_fp32: bool = False
+    copies_glu_value: bool = True
+    weighs_outputs: bool = False
     frees_last_depth: bool = False
     holds_dispatched: bool = False
     takes_any_layout: bool = False

@@ -81,6 +81,7 @@ class Applied(Struct, frozen=True):
             fixed=(*reserved.fixed, *terms),
             spread=sqrt(max(0.0, variance)),
             measured_more=allocated,
+            most_likely=1.0 if memory.measures_unused else reserved.most_likely,
         )
 
     def fit_probability(self, setting: Setting, predicted: float, budget_bytes: int) -> float:

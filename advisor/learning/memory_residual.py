@@ -69,6 +69,11 @@ class MemoryResidual(Struct, frozen=True, kw_only=True, dict=True):
                 found.add((share, 1 - share), error, 1 / _ROW_SIGMA**2)
         return found.posterior()
 
+    @property
+    def measures_unused(self) -> bool:
+        """Whether any row says what the allocator leaves unused."""
+        return any(row.measured_unused is not None for row in self.rows)
+
     @cached_property
     def unused(self) -> Shift:
         """Of what the allocator leaves unused, as a share of the allocated bytes."""

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.memory.chunk import ChunkFootprint
+from advisor.memory.events import highest
 from advisor.memory.static import GRADIENT_COPIES
 from advisor.plan.schedule import schedule_points
 
@@ -71,27 +72,34 @@ def activation_peak(
     """
     each = [chunk.kept for chunk in distinct]
     left = [chunk.left for chunk in distinct]
-    running = [(c.forward.num_bytes - c.kept, c.backward.num_bytes - c.kept) for c in distinct]
+    # of one chunk every forward but those of the warm-up follows a backward
+    again = len(classes) == 1 and microbatches > pp - stage
+    forward = [highest(c.forward, c.forward_again) if again else c.forward for c in distinct]
+    running = [
+        (there.num_bytes - c.kept, c.backward.num_bytes - c.kept)
+        for there, c in zip(forward, distinct, strict=True)
+    ]
     best_total, best = -1, None
-    highest = [-1, -1]  # forward, backward
+    most = [-1, -1]  # forward, backward
     for moment in schedule_points(pp, len(classes), microbatches, stage, classes, spent=any(left)):
         backward, number, _, by_class, held, spent = moment
         total = sum(map(mul, by_class, each)) + held * hidden_bytes
         total += running[classes[number]][backward]
         if spent:
             total += sum(map(mul, spent, left))
-        if total > highest[backward]:
-            highest[backward] = total
+        if total > most[backward]:
+            most[backward] = total
             if total > best_total:
                 best_total, best = total, moment
     assert best is not None
     chunk, kept = distinct[classes[best.chunk]], sum(map(mul, best.by_class, each))
-    peak, direction = (chunk.backward, "backward") if best.backward else (chunk.forward, "forward")
+    there = forward[classes[best.chunk]]
+    peak, direction = (chunk.backward, "backward") if best.backward else (there, "forward")
     return ActivationPeak(
         kept=kept,
         transient=best_total - kept,
         in_flight=best.in_flight,
         phase=f"{direction} of chunk {best.chunk}: {peak.point}",
-        forward=highest[False],
-        backward=highest[True],
+        forward=most[False],
+        backward=most[True],
     )

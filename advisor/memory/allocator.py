@@ -49,21 +49,29 @@ _DERIVED_MODEL_ERROR = 0.05  # a judgement: no measured peak of 4 bits, MXFP8 or
 _EIGHT_BIT_MODEL_ERROR = 0.02
 """A judgement: four peaks of one job with current scaling agree to 0.001 %, after they had shown a
 fault of 1 % (results/measured/h200)."""
+_CONTEXT_RANKS_SPREAD = 0.08
+"""Of allocated, one sigma where a sequence is cut over ranks: the one published run of which this
+is known (CP 8, all-to-all) reserved so much more than was predicted."""
+_CONTEXT_RANKS_MOST = 0.949
+"""And the most that such a job is said to be likely to fit: one run measures no spread, so that
+nobody is promised 19 in 20."""
 _POOLS_SPREAD = 0.5  # of them, a judgement: the rest of two published runs of torchtitan
 _CONTEXT_SPREAD = 150 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
 _CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "measured on H100 and H200, torch 2.11")
 
 
-_ONE_IN_TWENTY = 1.645
-"""Standard deviations above the mean that a normal variable exceeds one time in twenty."""
+_ONE_IN_TWENTY, _ONE_IN_TEN = 1.645, 1.2816
+"""Standard deviations above the mean that a normal variable exceeds one time in so many."""
 
 
 class Reserved(Struct, frozen=True, kw_only=True):
     """Reserved peak of one rank: allocated bytes, fragmentation and fixed terms, whose sum `total`
     is what the card must give; `spread` is one sigma. uneven: what the busiest rank adds where
-    routing is not balanced, in what fits alone. unused: what a simulation of the allocator by so
-    many requests leaves unused; None where it is the usual share."""
+    routing is not balanced: its `stated` bytes are allocated ones, what fits goes by its mean.
+    unused: what a simulation of the allocator by so many requests leaves unused; None where it is
+    the usual share. most_likely: the highest probability to fit, where the spread was not
+    measured."""
 
     allocated: int
     total: int
@@ -75,6 +83,7 @@ class Reserved(Struct, frozen=True, kw_only=True):
     requests: int = 0
     spreads: tuple[float, float, float] = (0.0, 0.0, 0.0)
     measured_more: int = 0
+    most_likely: float = 1.0
 
     @property
     def at_most(self) -> float:
@@ -93,15 +102,22 @@ class Reserved(Struct, frozen=True, kw_only=True):
         return (NamedBytes("fragmentation", self.fragmentation, source), *self.fixed)
 
     def fit_probability(self, budget_bytes: int) -> float:
-        """Probability that this rank stays within `budget_bytes`: `total` and `uneven` normally
+        """Probability that this rank stays within `budget_bytes`: what it needs is normally
         distributed. Of one rank; that others run out as well is left to the caller."""
         mean, sigma = self.need
-        return 0.5 * (1.0 + erf((budget_bytes - mean) / (sigma * sqrt(2.0))))
+        found = 0.5 * (1.0 + erf((budget_bytes - mean) / (sigma * sqrt(2.0))))
+        return min(self.most_likely, found)
 
     @property
     def need(self) -> tuple[float, float]:
         """Bytes that it must be given: mean and standard deviation."""
-        return self.total + self.uneven.mean, hypot(self.spread, self.uneven.spread)
+        more = self.uneven.mean - self.uneven.stated
+        return self.total + more, hypot(self.spread, self.uneven.spread)
+
+    def room(self, budget_bytes: int) -> float:
+        """Bytes that uneven routing may add for a rank that stays within `budget_bytes` 9 times out
+        of 10."""
+        return budget_bytes - (self.total - self.uneven.stated) - _ONE_IN_TEN * self.spread
 
 
 @lru_cache(maxsize=4096)
@@ -212,6 +228,9 @@ def reserved_memory(
     else:
         fragmentation = float(unused)
     fragmentation += beyond * allocated
+    cut = layout.context_parallel_size > 1
+    if cut:
+        spread = hypot(spread, _CONTEXT_RANKS_SPREAD * allocated)
     fixed, fixed_bytes, variance = _fixed_terms(layout, pools)
     return Reserved(
         allocated=allocated,
@@ -222,4 +241,5 @@ def reserved_memory(
         spreads=(error * allocated, spread, sqrt(variance)),
         uneven=uneven,
         unused=unused,
+        most_likely=_CONTEXT_RANKS_MOST if cut else 1.0,
     )

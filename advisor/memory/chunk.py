@@ -21,12 +21,14 @@ from advisor.plan.recompute_plan import RecomputePlan
 class ChunkFootprint(Struct, frozen=True, kw_only=True):
     """What one microbatch of one chunk keeps, and the most it needs in either pass (kept bytes
     included), above what was alive before its forward. left: what its backward leaves until the
-    next forward of the chunk. unsure: by how much kept may differ, one sigma."""
+    next forward of the chunk, whose peak with that is `forward_again`. unsure: by how much kept may
+    differ, one sigma."""
 
     kept: int
     forward: Peak
     backward: Peak
     left: int = 0
+    forward_again: Peak = Peak()
     unsure: int = 0
 
 
@@ -74,9 +76,11 @@ def chunk_footprint(
     kept = sum(copies * unit.kept for unit, copies, _ in rows) + kept_mask
     stays = sum(copies * unit.stays for unit, copies, _ in rows)
     left = sum(copies * unit.left for unit, copies, _ in rows)
-    there = in_a_row(
-        (Segment(mask - stays), *_forward(rows, _held_embedding(shape, plan) if first else 0))
-    )
+    held = _held_embedding(shape, plan) if first else 0
+    there = in_a_row((Segment(mask - stays), *_forward(rows, held)))
+    again = Peak()
+    if left and working_set is None:
+        again = in_a_row((Segment(mask - stays + left), *_forward(rows, held, again=True))).peak
     back = in_a_row((Segment(kept), *_backward(rows, shape, plan, first, last)), last=True)
     peaks = [Peak(kept_mask), back.peak]
     if first and _predicts(plan):
@@ -91,6 +95,7 @@ def chunk_footprint(
         kept=kept,
         forward=highest(Peak(mask), there.peak, cut),
         backward=highest(*peaks),
+        forward_again=again,
         left=0 if working_set is not None else left - (rows[0][0].gradient_left if rows else 0),
         unsure=plan.kept_bytes_sigma,
     )
@@ -114,12 +119,16 @@ def _rows(units: Iterable[tuple[chunk_units.Unit, int]]) -> Iterator[_Row]:
         copied = unit.away
 
 
-def _forward(rows: list[_Row], embedded: int) -> Iterator[Segment]:
+def _forward(rows: list[_Row], embedded: int, *, again: bool = False) -> Iterator[Segment]:
     """The units in order. embedded: the embedding's output, which a variable holds next to the
-    layers after the first."""
+    layers after the first. again: what the backward before has left goes unit by unit."""
     for index, (unit, copies, copied) in enumerate(rows):
         variable = embedded if (index > 1 or copies > 1) and unit.name != "loss" else 0
-        yield unit.forward.around(copied + variable).times(copies)
+        one = unit.forward.around(copied + variable)
+        if again and unit.left:
+            begin = Segment(0, unit.until_dispatch.above(copied + variable))
+            one = in_a_row((begin, Segment(-unit.left), one))
+        yield one.times(copies)
 
 
 def _backward(

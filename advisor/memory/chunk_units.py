@@ -6,7 +6,7 @@ backward, and ends with what it keeps: what it hands on is the next one's. `unit
 events of its operators, `unit_requests` asks the allocator for them one by one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Final
@@ -53,6 +53,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     gradient_left: of what the backward leaves until the unit's next forward, the gradient that it
     hands on. A token dispatcher holds the probabilities of its last forward, and with them the
     graph they came from: in a replay that begins with the checkpoint's input, whose gradient stays.
+    until_dispatch: of its forward up to where the dispatcher lets go of that.
     stays: bytes of gathered parameters that come with its forward and go with its backward.
     """
 
@@ -66,6 +67,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     away: int = 0
     joined: int = 0
     gradient_left: int = 0
+    until_dispatch: Peak = Peak()
     stays: int = 0
 
     @property
@@ -214,7 +216,15 @@ def _plain(shape: RankShape, row: Row) -> Unit:
         entry=0 if name in ("embedding", "loss") else hidden,
         away=by_runs,
         joined=(shape.model.mtp_num_layers or 0) * hidden if predicts else 0,
+        until_dispatch=_until_dispatch(operators, found.there) if left else Peak(),
     )
+
+
+def _until_dispatch(operators: tuple[Operator, ...], events: Sequence[Event]) -> Peak:
+    """The most bytes of `events`, a forward, up to the first operator that sends tokens away."""
+    sends = next(one.name for one in operators if one.module is Module.DISPATCH)
+    end = next(n for n, (kind, name, _) in enumerate(events) if kind == WORK and name == sends)
+    return fold(events[: end + 1]).peak
 
 
 def _holds_graph(shape: RankShape, layers: Layers) -> bool:
@@ -317,13 +327,14 @@ NEGLIGIBLE = MIB
 Request = tuple[int, int]
 """The number of a name, and the bytes requested for it; 0 gives them back, and negative bytes are
 requested and given back at once. A name that is live is not requested again, and one that is not is
-not given back."""
+not given back. Numbers from OTHER_STREAM on are requested on another stream."""
 _Name = tuple[int, str]
 """The layer of the unit, and the storage's own name; of what a layer hands on, the next layer's
 "input" and "gradient"."""
 _Named = tuple[_Name, int]
-INPUT, GRADIENT, STRIDE = 0, 1, 1 << 20
-"""Numbers of a unit's input and its gradient; those of the next unit lie a stride after."""
+INPUT, GRADIENT, STRIDE, OTHER_STREAM = 0, 1, 1 << 20, 1 << 19
+"""Numbers of a unit's input and its gradient; those of the next unit lie a stride after, of what
+another stream allocates half a stride."""
 
 
 @lru_cache(maxsize=4096)
@@ -345,8 +356,15 @@ def unit_requests(
     gone = [(gathering, 0), (stays, 0), (left, number * found.left)]
     ends = (0, "input"), (0, "gradient"), (number, "input"), (number, "gradient")
     numbers = dict(zip(ends, (INPUT, GRADIENT, STRIDE + INPUT, STRIDE + GRADIENT), strict=True))
+    elsewhere = {
+        (index, name) for index, one in enumerate(each) for o in one for name in o.second_stream
+    }
+
+    def number_of(name: _Name) -> int:
+        return numbers.setdefault(name, len(numbers) + OTHER_STREAM * (name in elsewhere))
+
     there, back = (
-        tuple([(numbers.setdefault(name, len(numbers)), size) for name, size in requests])
+        tuple([(number_of(name), size) for name, size in requests])
         for requests in (
             (*come, *forward, (gathering, 0)),
             ((gathering, gathered), *backward, *gone),

@@ -28,17 +28,24 @@ from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, kept_
 _LARGEST_OF_64: Final = (0.72 + 0.52) / 2
 _SPREAD: Final = 0.5
 """Of the bytes, one sigma: a judgement, between a loss that balances worse and biases."""
+_STATED: Final = 1.2816
+"""Sigmas that the stated peak has beyond the mean: 9 of 10 runs stay within it, as likely as a job
+must fit (answer/evaluation.py LIKELY). A peak is the highest of all steps and microbatches."""
 
 
 class Unevenness(Struct, frozen=True):
-    """Bytes of the busiest rank beyond what balanced routing gives, and one sigma of them."""
+    """Bytes of the busiest rank beyond what balanced routing gives, and one sigma of them; what 9
+    of 10 runs stay within (`stated`). doubled: what twice the mean in every layer would add."""
 
     mean: int = 0
     spread: float = 0.0
+    stated: int = 0
+    doubled: int = 0
 
     def beyond(self, hidden: int) -> "Unevenness":
         """Of what exceeds `hidden` bytes, by which something else peaks higher than the layers."""
-        return self if not hidden else Unevenness(max(0, self.mean - hidden), self.spread)
+        mean, stated = (max(0, each - hidden) for each in (self.mean, self.stated))
+        return replace(self, mean=mean, stated=stated)
 
 
 EVEN: Final = Unevenness()
@@ -46,37 +53,42 @@ EVEN: Final = Unevenness()
 
 class RoutedBytes(Struct, frozen=True):
     """Bytes of a chunk that grow with the tokens that a rank gets, were they doubled: kept of one
-    microbatch, and of one layer that runs. layers: those with experts."""
+    microbatch, and of one layer that runs. layers: those with experts. again: of a running layer
+    what it has not kept."""
 
     kept: int = 0
     running: int = 0
     layers: int = 0
+    again: int = 0
 
 
 @lru_cache(maxsize=8192)
 def routed_bytes(shape: RankShape, plan: RecomputePlan) -> RoutedBytes:
     """Those of a chunk under `plan`."""
-    kept = running = layers = 0
+    found = RoutedBytes()
     for segment in plan.segments:
-        of_segment, of_layer, experts = _of_segment(shape, segment)
-        kept += of_segment * segment.copies
-        running = max(running, of_layer)
-        layers += experts * segment.copies
-    return RoutedBytes(kept, running, layers)
+        one = _of_segment(shape, segment)
+        found = RoutedBytes(
+            kept=found.kept + one.kept * segment.copies,
+            running=max(found.running, one.running),
+            layers=found.layers + one.layers * segment.copies,
+            again=max(found.again, one.again),
+        )
+    return found
 
 
 @lru_cache(maxsize=8192)
-def _of_segment(shape: RankShape, segment: Segment) -> tuple[int, int, int]:
-    """Kept by one copy, by one running layer, and its layers with experts."""
-    kept = running = layers = 0
+def _of_segment(shape: RankShape, segment: Segment) -> RoutedBytes:
+    """Those of one copy."""
+    kept = running = layers = again = 0
     for kind in segment.layers:
         if kind.feed_forward is not FeedForward.MOE:
             continue
         layers += 1
-        running = max(running, _more_kept(shape, kind, ()))
-        if not segment.whole:
-            kept += _more_kept(shape, kind, segment.runs)
-    return kept, running, layers
+        runs = _more_kept(shape, kind, ())
+        keeps = 0 if segment.whole else _more_kept(shape, kind, segment.runs)
+        kept, running, again = kept + keeps, max(running, runs), max(again, runs - keeps)
+    return RoutedBytes(kept, running, layers, again)
 
 
 @lru_cache(maxsize=8192)
@@ -93,16 +105,23 @@ def _kept(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> int:
 
 class UnevenStage(Struct, frozen=True):
     """What the busiest rank of a stage holds beyond the mean: of a microbatch in flight by chunk,
-    `together` of `kept`, and `running` next to them."""
+    `together` of `kept`, and `running` next to them. Were tokens doubled, `again` next to `kept`:
+    what the running layer had not kept, and as much as it has in all for its gradients. most: the
+    largest excess."""
 
     kept: tuple[int, ...]
     together: float
     running: float
+    again: int = 0
+    most: float = inf
 
     def unevenness(self, in_flight: tuple[int, ...]) -> Unevenness:
         """With so many microbatches of each chunk in flight."""
-        mean = int(sum(map(mul, self.kept, in_flight)) * self.together + self.running)
-        return Unevenness(mean, _SPREAD * mean)
+        kept = sum(map(mul, self.kept, in_flight))
+        mean = int(kept * self.together + self.running)
+        doubled = kept + self.again
+        stated = max(mean, min(mean * (1 + _STATED * _SPREAD), self.most * doubled))
+        return Unevenness(mean, _SPREAD * mean, int(stated), doubled)
 
 
 def uneven_stage(shape: RankShape, chunks: Sequence[RoutedBytes], most: float) -> UnevenStage:
@@ -120,6 +139,8 @@ def uneven_stage(shape: RankShape, chunks: Sequence[RoutedBytes], most: float) -
         tuple(chunk.kept for chunk in chunks),
         min(most, together),
         max(chunk.running for chunk in chunks) * min(most, at_once),
+        max(chunk.running + chunk.again for chunk in chunks),
+        most,
     )
 
 

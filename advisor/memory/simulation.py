@@ -10,7 +10,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.memory.caching_allocator import Block, CachingAllocator, OutOfMemoryError
 from advisor.memory.chunk import ChunkTrace, Requests
-from advisor.memory.chunk_units import NEGLIGIBLE
+from advisor.memory.chunk_units import NEGLIGIBLE, OTHER_STREAM
 from advisor.memory.static import StaticMemory, stage_weights
 from advisor.plan.schedule import Pass, num_warmup_passes, passes
 
@@ -99,7 +99,7 @@ class Rank:
                 name = number + place
                 if size > 0:
                     if name not in live:
-                        live[name] = allocate(size)
+                        live[name] = allocate(size, int(number & OTHER_STREAM > 0))
                 elif (block := live.pop(name, None)) is not None:
                     release(block)
                 elif size:

@@ -153,7 +153,7 @@ _FOLLOWS: Final = {
 
 _NO_FRAMEWORKS: Final = {
     "memory_budget_bytes": assumed("all of the GPU's memory"),
-    "moe_load_imbalance": assumed("balanced experts; fit probabilities allow for imbalance"),
+    "moe_load_imbalance": assumed("uneven experts in memory, balanced ones in time"),
     "transformer_engine_version": assumed("the newest known release"),
     "expandable_segments": assumed("off, torch's default"),
     "mean_packed_length": assumed("sequences are not packed"),

@@ -243,11 +243,26 @@ def _detail(
     return evaluation.EvaluationDetail(
         stages=tuple(stage.summary(k, vpp) for k, stage in enumerate(stages)),
         needs=tuple(stage.reserved.need for stage in stages),
+        uneven=_uneven(stages, evaluator.budget_bytes),
         saved_bytes_per_layer=kept,
         hardware_flops_per_step=float(
             evaluator.model_flops + replays * job.num_microbatches * ranks
         ),
     )
+
+
+def _uneven(stages: list[StageDetail], budget: int) -> evaluation.UnevenRouting | None:
+    """Of the stage that uneven routing fills first."""
+    found = [
+        evaluation.UnevenRouting(
+            stated=reserved.uneven.stated,
+            doubled=reserved.uneven.doubled,
+            safe=1 + reserved.room(budget) / reserved.uneven.doubled,
+        )
+        for reserved in (stage.reserved for stage in stages)
+        if reserved.uneven.doubled
+    ]
+    return min(found, key=lambda one: one.safe, default=None)
 
 
 def _learned(job: Job, calibration: Calibration) -> "Applied | None":

@@ -41,6 +41,7 @@ from advisor.plan.recompute_plan import RecomputePlan
 from advisor.plan.schedule import first_in_flight
 
 _GRAPHS = "pool and inputs of CUDA graphs"
+_UNEVEN = "uneven routing: the busiest rank, 9 runs in 10"
 _SHARES_LEFT = (0.01, 0.03, 0.06)
 """Of allocated bytes, what a card is given in addition to see whether a rank gets by with it."""
 
@@ -165,6 +166,9 @@ class JobMemory:
             uneven = EVEN
             if (most := busiest[stage]) is not None:
                 uneven = most.unevenness(peak.in_flight).beyond(whole.total - peak.total)
+            if uneven.stated:
+                routed = NamedBytes(_UNEVEN, uneven.stated, "arXiv 2408.15664, table 2")
+                fixed = replace(fixed, buffers=(*fixed.buffers, routed))
             # stacks that are unsure have one chunk, and one microbatch in flight
             unsure = chunks[self._pipeline.stages[stage].chunks[0]].unsure
             allocated = fixed.total + whole.total

@@ -258,4 +258,4 @@ def test_depth_and_pattern_are_given_together() -> None:
         )
     )
     assert advice.job.model.layer_kinds == (DENSE, MOE, MOE, MOE)
-    assert any("fit probabilities allow" in text for text in advice.assumptions)
+    assert any("9 of 10 runs" in text for text in advice.assumptions)

@@ -84,8 +84,8 @@ _SAME = (
     "num_layers hidden_size ffn_hidden_size num_attention_heads vocab_size normalization activation"
     " add_bias_linear add_qkv_bias qk_layernorm attention_output_gate multi_latent_attention"
     " q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type mtp_num_layers"
-    " share_embeddings_and_output_weights position_embedding_type hidden_dropout attention_dropout"
-    " attention_softmax_in_fp32 bias_activation_fusion bias_dropout_fusion"
+    " share_embeddings_and_output_weights position_embedding_type rotary_percent hidden_dropout"
+    " attention_dropout attention_softmax_in_fp32 bias_activation_fusion bias_dropout_fusion"
 )
 
 

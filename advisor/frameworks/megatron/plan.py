@@ -125,13 +125,17 @@ def chunk_plan(
 
 
 def of_release(shape: RankShape, revision: Revision, *, overlaps_exchange: bool) -> RankShape:
-    """`shape` where a release has it otherwise: from 0.17 on permute sorts, process_mtp_loss is a
-    function of its own, and the schedule during another microbatch lets go of the 16-bit tokens
-    that HybridEP has sent (models/gpt/fine_grained_callables.py, should_free_input); from 0.18 on
-    topk_routing_with_score_function stays in fp32 (transformer/moe/moe_utils.py,
-    transformer/multi_token_prediction.py)."""
+    """`shape` where a release has it otherwise: from 0.12 on experts get probabilities
+    (moe/experts.py of 0.11.0 and 0.12.3); from 0.15 on gated activations have an offset, which is
+    added to a copy (transformer/mlp.py, moe/experts.py of 0.14.0 and 0.15.3); from 0.17 on permute
+    sorts, process_mtp_loss is a function of its own, and the schedule during another microbatch
+    lets go of the 16-bit tokens that HybridEP has sent (models/gpt/fine_grained_callables.py,
+    should_free_input); from 0.18 on topk_routing_with_score_function stays in fp32
+    (transformer/moe/moe_utils.py, transformer/multi_token_prediction.py)."""
     return replace(
         shape,
+        weighs_outputs=not revision.at_least(0, 12),
+        copies_glu_value=revision.at_least(0, 15),
         sorts_routing_map=revision.at_least(0, 17),
         frees_last_depth=revision.at_least(0, 17),
         holds_dispatched=overlaps_exchange

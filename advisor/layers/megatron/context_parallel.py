@@ -114,6 +114,7 @@ def over_context_ranks(shape: RankShape, alone: Operator) -> Operator:
         forward_workspace=max(0, run.forward_alive - sum(fresh.values())),
         backward_workspace=max(alone.backward_workspace, run.backward_alive - sizes.inputs),
         second_stream_bytes=_of_second_stream(shape, sizes),
+        second_stream=_on_second_stream(shape, alone, saved),
         extra_forward_bytes=run.forward_traffic,
         extra_backward_bytes=run.backward_traffic,
     )
@@ -122,14 +123,30 @@ def over_context_ranks(shape: RankShape, alone: Operator) -> Operator:
 def _of_second_stream(shape: RankShape, sizes: _Sizes) -> int:
     """Bytes that every other step allocates on the stream of context parallelism
     (flash_attn_streams): of the ring's forward what the steps hold together, of all_gather the
-    gradients of its second step, which attends to the keys of all ranks."""
+    gradients of its second step, which attends to the keys of all ranks, and of the exchange the
+    output's gradient."""
     kind = _kind(shape)
     if kind is CpCommType.ALL_GATHER:
         return sizes.gathered + sizes.query // 2
     if kind is CpCommType.A2A:
-        return 0
+        return sizes.output
     steps = 1 if sizes.release >= _TWO_STEPS else sizes.ring // 2
     return steps * (sizes.keys_values + sizes.output + sizes.statistics)
+
+
+def _on_second_stream(
+    shape: RankShape, alone: Operator, saved: tuple[Tensor, ...]
+) -> frozenset[str]:
+    """What is put in order there when it has been exchanged (flash_attn_a2a_communicate): q, k and
+    v, which the backward needs, the output with its heads given back, and the gradients of q, k and
+    v. What the ring attends to afterwards is a copy (AttnFuncWithCPAndKVP2P)."""
+    kind = _kind(shape)
+    if kind not in (CpCommType.A2A, CpCommType.A2A_P2P):
+        return frozenset()
+    gradients = (f"gradient of {tensor.name}" for tensor in alone.inputs)
+    exchanged = saved[:3] if kind is CpCommType.A2A else saved[:1]
+    written = (tensor.storage.name for tensor in (*exchanged, *alone.outputs))
+    return frozenset((*written, *gradients))
 
 
 def _kind(shape: RankShape) -> CpCommType:

@@ -42,19 +42,23 @@ def _activation(shape: RankShape, source: Tensor, output: Tensor, mlp: Mlp) -> O
     """Bias and activation. Fused, it keeps its input [s/cp, b, fc1 width / tp] alone.
 
     With activation_func_fp8_input_store the input is kept in 8 bits (fused_bias_swiglu.py).
-    Unfused SwiGLU keeps the input (both halves are views of it), silu(gate), and the copy that
-    `value + glu_linear_offset` makes. Unfused GELU keeps input plus bias, squared ReLU keeps the
-    ReLU's output: one tensor of the input's size each.
+    Unfused SwiGLU keeps the input (both halves are views of it), silu(gate), and from 0.15 on the
+    copy that `value + glu_linear_offset` makes. Unfused GELU keeps input plus bias, squared ReLU
+    keeps the ReLU's output: one tensor of the input's size each.
     """
     saved: tuple[Tensor, ...] = (source,)
     if shape.quantizes and shape.model.activation_func_fp8_input_store:
         saved = (Tensor(f"{source.name}_fp8", source.shape, DType.FLOAT8, copy_of=source.name),)
     if shape.model.activation.gated and not fuses_activation(shape):
         saved += tuple(
-            Tensor(f"{mlp.prefix}{half}", output.shape, output.dtype)
-            for half in ("glu_gate", "glu_value")
+            Tensor(f"{mlp.prefix}{half}", output.shape, output.dtype) for half in glu_halves(shape)
         )
     return Operator(f"{mlp.prefix}activation", mlp.activation, (source,), (output,), saved=saved)
+
+
+def glu_halves(shape: RankShape) -> tuple[str, ...]:
+    """What an unfused gated activation keeps besides its input, each half of that."""
+    return ("glu_gate", "glu_value") if shape.copies_glu_value else ("glu_gate",)
 
 
 def fuses_activation(shape: RankShape) -> bool:

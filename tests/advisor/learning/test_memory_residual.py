@@ -45,4 +45,6 @@ def test_bytes_that_nobody_measured_say_nothing() -> None:
     bare = replace(ROW, measured_allocated=None, measured_unused=None, measured_outside=None)
     found = MemoryResidual(rows=(bare,), width=WIDTH)
     assert found.states.mean == (0.0, 0.0)
+    assert not found.measures_unused
+    assert MemoryResidual(rows=(bare, ROW), width=WIDTH).measures_unused
     assert found.outside.mean == 0.0

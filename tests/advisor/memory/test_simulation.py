@@ -10,6 +10,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
 from advisor.memory.chunk import ChunkTrace
+from advisor.memory.chunk_units import OTHER_STREAM
 from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, _groups, simulate
 from advisor.memory.static import StaticMemory
 from advisor.models.presets import load_model
@@ -58,6 +59,17 @@ def test_weights_that_move_into_a_buffer_leave_their_segments_to_the_passes() ->
     ]
     assert [one.allocated for one in found] == [170 * MIB, 170 * MIB]
     assert [one.reserved for one in found] == [170 * MIB, 200 * MIB]
+
+
+def test_what_another_stream_allocated_is_of_no_use_to_this_one() -> None:
+    """By hand: 50 that come and go there, then 40 here, which need a segment of their own."""
+    there = ((OTHER_STREAM, 50 * MIB), (OTHER_STREAM, 0))
+    found = [
+        run(held(), ChunkTrace(((0, first),), ((0, ((1, 40 * MIB), (1, 0))),)))
+        for first in (there, tuple((0, size) for _, size in there))
+    ]
+    assert [one.allocated for one in found] == [50 * MIB, 50 * MIB]
+    assert [one.reserved for one in found] == [90 * MIB, 50 * MIB]
 
 
 def test_weights_are_stepped_in_groups_of_so_many_elements() -> None:

@@ -173,13 +173,13 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
 
 
 def _unpermute(shape: RankShape, source: Tensor, output: Tensor, permutation: Tensor) -> Operator:
-    """Sums of the rows of each token."""
+    """Sums of the rows of each token, which are kept where probabilities multiply them."""
     return Operator(
         "unpermute",
         Module.COMBINE,
         (source,),
         (output,),
-        saved=(permutation,),
+        saved=(permutation, *((source,) if shape.weighs_outputs else ())),
         extra_forward_bytes=_added_bytes(shape, source),
     )
 
@@ -205,7 +205,7 @@ def _reduce_scatter(
 
 def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) -> Dispatched:
     """MoEAllGatherTokenDispatcher: every rank gathers all tokens (in the buffer of the process) and
-    picks those of its experts."""
+    picks those of its experts. A variable of MoELayer.forward holds all their probabilities."""
     counts, dtype = moe_tokens(shape), router_dtype(shape)
     parallel = shape.expert_model_parallel_size * shape.expert_tensor_parallel_size > 1
     operators: list[Operator] = []
@@ -246,7 +246,7 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
             extra_backward_bytes=_added_bytes(shape, made[0]),
         )
     )
-    return Dispatched(*made, tuple(operators), ())
+    return Dispatched(*made, tuple(operators), (weights,))
 
 
 def gathered_token_bytes(shape: RankShape) -> int:

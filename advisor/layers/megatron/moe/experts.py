@@ -11,6 +11,7 @@ from math import prod
 from msgspec import Struct
 
 from advisor.layers.expert_tokens import MoeTokens, moe_tokens, router_dtype, rows, runs_grouped
+from advisor.layers.megatron.mlp import glu_halves
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
@@ -145,16 +146,16 @@ def _activation(
 ) -> Operator:
     """Activation times the tokens' probabilities. Fused, it keeps its input and the probabilities.
     Unfused, also the activation's parts and its product before the probabilities, which is
-    multiplied in their type.
+    multiplied in their type. In megatron-core 0.11 probabilities come last, in the unpermutation.
     """
-    saved: tuple[Tensor, ...] = (source, probs)
+    saved: tuple[Tensor, ...] = (source,) if shape.weighs_outputs else (source, probs)
     wide = 0
     if not fuses_weighted_activation(shape):
-        if probs.dtype is not shape.dtype:
+        names = [] if shape.weighs_outputs else ["weighted_input"]
+        if names and probs.dtype is not shape.dtype:
             wide = prod(output.shape) * probs.dtype.itemsize
-        names = ["weighted_input"]
         if shape.model.activation.gated:
-            names += ["expert_glu_gate", "expert_glu_value"]
+            names += [f"expert_{half}" for half in glu_halves(shape)]
         saved += tuple(rows(shape, f"{name}{part.suffix}", *output.shape) for name in names)
     return Operator(
         f"experts.activation{part.suffix}",

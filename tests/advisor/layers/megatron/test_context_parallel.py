@@ -91,6 +91,30 @@ def test_bytes_are_those_of_transformer_engine(run: tuple[Any, ...]) -> None:
         assert held == pytest.approx(forward, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("cp", "heads", "kept", "back"), [(4, 32, 5242880, 5242880), (8, 32, 2621440, 2621440)]
+)
+def test_what_the_second_stream_allocates_of_an_exchange(
+    cp: int, heads: int, kept: int, back: int
+) -> None:
+    """flash_attn_a2a_communicate of transformer_engine 2.20.2 on CPU tensors, its
+    torch.cuda.stream replaced by one that is noted for each new storage: q, k, v and the output
+    forward; back the output's gradient, and those of q, k and v."""
+    found = _attention(_shape("a2a", cp, cp, heads=heads))
+    sizes = {t.storage.name: t.num_bytes for t in (*found.saved, *found.outputs)}
+    gradients = {f"gradient of {tensor.name}": tensor.num_bytes for tensor in found.inputs}
+    names = found.second_stream
+    assert names <= sizes.keys() | gradients.keys()
+    assert sum(size for name, size in sizes.items() if name in names) == kept
+    written = sum(size for name, size in gradients.items() if name in names)
+    assert found.second_stream_bytes + written == back
+
+
+@pytest.mark.parametrize("kind", ["p2p", "all_gather"])
+def test_a_ring_keeps_what_the_computing_stream_allocated(kind: str) -> None:
+    assert _attention(_shape(kind, 4)).second_stream == frozenset()
+
+
 def test_the_ring_of_older_releases_holds_all_of_its_steps() -> None:
     """Until 2.19 as much as on one rank alone, however many there are; from 2.20 on less by CP."""
     old = [_attention(_shape("p2p", cp, transformer_engine=(2, 19))) for cp in (4, 16)]

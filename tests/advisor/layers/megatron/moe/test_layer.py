@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from advisor.frameworks.megatron.plan import of_release
+from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.layers.megatron.moe.layer import moe_operators
 from advisor.layers.operators import MOE_MODULES, CollectiveKind, Group, Module, Operator
 from advisor.layers.shape import RankShape
@@ -49,6 +51,34 @@ def test_a_squared_relu_keeps_its_output_before_the_probabilities_unless_fused()
     assert kept(**GROUPED, **squared)["weighted_input"] == ROUTED * 32 * 2
     assert "weighted_input" not in kept(**GROUPED, **fused)
     assert "weighted_input_7" in kept(**fused)
+
+
+def test_gated_experts_keep_no_copy_of_their_linear_half_before_the_offset() -> None:
+    """x[1] is a view of linear_fc1's output in megatron-core 0.14.0; in 0.15.3 glu_linear_offset is
+    added to it."""
+    unfused = {**GROUPED, "activation": Activation.GEGLU}
+    added = kept(**unfused)
+    before = saved_bytes(layer(replace(moe_shape(**unfused), copies_glu_value=False)))
+    assert added["expert_glu_value"] == ROUTED * 32 * 2
+    assert set(added) - set(before) == {"expert_glu_value"}
+    releases = (resolve_revision("megatron_lm", version) for version in ("0.14", "0.15"))
+    shapes = [of_release(moe_shape(), one, overlaps_exchange=False) for one in releases]
+    assert [shape.copies_glu_value for shape in shapes] == [False, True]
+
+
+def test_probabilities_that_come_last_keep_what_they_multiply() -> None:
+    """megatron-core 0.11: what the experts give, in place of the product and the probabilities."""
+    unfused = {**GROUPED, "activation": Activation.GEGLU}
+    now, then = (
+        saved_bytes(layer(replace(moe_shape(**unfused), weighs_outputs=last)))
+        for last in (False, True)
+    )
+    assert now["weighted_input"] == ROUTED * 32 * 2
+    assert set(now) - set(then) == {"weighted_input", "expert_probs"}
+    assert {name: then[name] for name in set(then) - set(now)} == {"unsorted_out": ROUTED * HIDDEN}
+    old, new = (resolve_revision("megatron_lm", version) for version in ("0.11", "0.12"))
+    shapes = [of_release(moe_shape(), one, overlaps_exchange=False) for one in (old, new)]
+    assert [shape.weighs_outputs for shape in shapes] == [True, False]
 
 
 def test_a_release_that_sorts_keeps_all_pairs_of_expert_and_token() -> None:

@@ -1,0 +1,25 @@
+"""Numbers of a row that the explorer computes with."""
+
+from statistics import NormalDist
+
+import pytest
+from msgspec.structs import replace
+
+from advisor.explorer.step_numbers import clearance
+from advisor.frameworks.megatron.setting import NONE
+from advisor.hardware.calibration import load_calibration
+from advisor.search.evaluate import Evaluator
+from tests.advisor.memory.test_imbalance import job
+
+
+@pytest.mark.parametrize("cp", [1, 2])
+def test_the_clearance_is_that_of_the_fit_probability(cp: int) -> None:
+    """Also where a sequence is cut over ranks, which is never promised to fit."""
+    of = job(moe_router_force_load_balancing=True)
+    layout = replace(of.layout, context_parallel_size=cp)
+    of = replace(of, layout=layout, num_gpus=8 * cp)
+    found = Evaluator(of, load_calibration(of.gpu)).evaluate(NONE)
+    clear, sigma = clearance(found)
+    assert NormalDist().cdf(clear) == pytest.approx(found.fit_probability, abs=1e-3)
+    assert (found.fit_probability < 0.95) is (cp > 1)
+    assert sigma > 0
