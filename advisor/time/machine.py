@@ -151,7 +151,7 @@ def machine(
         * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
-        scan_flops=linear.sustained_flops * calibration.scan_share,
+        scan_flops=linear.sustained_flops * calibration.scan_share * _scan_width(gpu),
         quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
         host=host,
@@ -203,6 +203,17 @@ def power_ratio(gpu: Gpu, calibration: Calibration) -> float:
         return 1.0
     ratio = gpu.board_power_watts / (gpu.bf16_flops / 10**12) / told
     return min(ratio, 1 / calibration.gemm_sustained_share)  # no clock is above the full one
+
+
+_SM_FLOPS: Final = 989e12 / 132
+"""Dense 16-bit FLOP/s of a multiprocessor of H100, whose matrix instructions have 64 rows. The
+products of a scan's chunks are too small for Blackwell's, of 128 rows and more (PTX ISA: wgmma,
+tcgen05.mma)."""
+
+
+def _scan_width(gpu: Gpu) -> float:
+    """Part of the tensor cores' rate that the products of scans can use."""
+    return min(1.0, _SM_FLOPS * gpu.sm_count / gpu.bf16_flops)
 
 
 _SCALED_BLOCKS = 0.951

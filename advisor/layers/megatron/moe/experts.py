@@ -118,7 +118,9 @@ def _linear(
         weights=tuple(weights),
         gemm=shape.gemm(part.count, width, depth, part.experts),
         extra_forward_bytes=padding + biased,
-        extra_backward_bytes=padding + biased + shape.main_grad_traffic(weights[0].num_elements),
+        extra_backward_bytes=padding
+        + (_bias_gradient_traffic(shape, output) if biased else 0)
+        + shape.main_grad_traffic(weights[0].num_elements),
         backward_workspace=gradient_copies(shape, output)
         + shape.weight_gradient_bytes(weights[0].num_elements),
     )
@@ -131,6 +133,14 @@ def _bias_traffic(shape: RankShape, output: Tensor) -> int:
     added = wide + (wide + narrow) + wide
     joined = 2 * wide + (wide + narrow if wide != narrow else 0)
     return output.num_elements * (added + joined)
+
+
+def _bias_gradient_traffic(shape: RankShape, output: Tensor) -> int:
+    """The same back: the gradient in the router's type, its products with bias and probabilities
+    and their sums, and a 16-bit copy of each expert's part, which are joined."""
+    wide, narrow = router_dtype(shape).itemsize, shape.dtype.itemsize
+    cast = wide + narrow if wide != narrow else 0
+    return output.num_elements * (2 * cast + 2 * 3 * wide + 2 * narrow)
 
 
 def _padding_traffic(shape: RankShape, rows_of: Tensor) -> int:
