@@ -127,6 +127,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     ring_ramp: how the chunks that fill a ring lengthen it; 0: not at all.
     dispatch_seconds: what a dispatch or combine of DeepEP and HybridEP costs more than an NCCL
         collective: the layout of the exchange, and barriers.
+    dispatch_training_share: of the rate of isolated ones, what they reach in training steps.
     deepep_sm_bytes_per_second: bytes that each SM of a DeepEP dispatch moves over NVLink.
     deepep_blocks: DeepEP's dispatch keeps the processor, EP overlap or not.
     speed_spread: relative standard deviation of the speed of a job's GPUs; the slowest is awaited.
@@ -170,7 +171,8 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     fp4_gemm_efficiency: float = 0.0
     quantized_training_share: float = 1.0
     attention_training_share: float = 1.0
-    exchange_hidden_fraction: float = 0.97
+    exchange_hidden_fraction: float = 1.0
+    dispatch_training_share: float = 1.0
     scan_share: float = 0.19
     grouped_gemm_share: float = 1.0
     gemm_tile_seconds: float = 2.24e-6
@@ -194,7 +196,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     host_wrapped_call_seconds: float = 24e-6
     host_module_seconds: float = 24e-6
     host_quantize_seconds: float = 9e-6
-    host_answer_seconds: float = 31e-6
+    host_answer_seconds: float = 40e-6
     host_native_call_seconds: float = 10e-6
     grace_slowdown: float = 1.4
     host_memory_bytes_per_second: float = 17e9
@@ -257,6 +259,7 @@ EFFICIENCIES = (
     "exchange_hidden_fraction",
     "attention_training_share",
     "scan_share",
+    "dispatch_training_share",
 )
 AT_MOST_ONE = (
     "eager_bandwidth_share",

@@ -64,7 +64,8 @@ def flex_dispatcher(
         Routing.of_model(model), layout.expert_model_parallel_size, max(1, near // etp)
     )
     return Dispatcher(
-        seconds_per_byte=max(on_network / outside, etp * on_nvlink / inside),
+        seconds_per_byte=max(on_network / outside, etp * on_nvlink / inside)
+        / calibration.dispatch_training_share,
         fixed_seconds=calibration.collective_seconds + calibration.dispatch_seconds,
         sms=sms,
     )

@@ -49,11 +49,11 @@ CONSTANTS: Final = (
         reason="between no overlap and perfect overlap",
     ),
     Constant(
-        field="exchange_hidden_fraction",
-        value=0.7,
+        field="dispatch_training_share",
+        value=0.9,
         sigma=0.3,
-        unit="of the time that can be hidden",
-        reason="the experts' exchange runs on its own streams, beside another microbatch's kernels",
+        unit="of the rate of isolated dispatches",
+        reason="as for GEMMs; ranks wait for each other",
     ),
     Constant(
         field="scan_share",
@@ -98,13 +98,6 @@ CONSTANTS: Final = (
         unit="s",
         reason="on Grace, forward and backward of a grouped MLP of 64 experts take 3.3 ms "
         "(TransformerEngine PR 2897)",
-    ),
-    Constant(
-        field="host_answer_seconds",
-        value=40e-6,
-        sigma=0.7,
-        unit="s",
-        reason="a copy to the host and a stream's synchronization",
     ),
     Constant(
         field="host_memory_bytes_per_second",
