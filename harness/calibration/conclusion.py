@@ -168,7 +168,8 @@ def fitted(
             notes[field] = f"{_MEASURED}: median over {median_of}"
     for field in _MEASURABLE:
         notes.setdefault(field, f"not measured here: value of `{base.name}`")
-    values |= {"name": name, "provenance": Provenance.MEASURED, "known_errors": ()}
+    values |= {"name": name, "provenance": Provenance.MEASURED}
+    values |= {"known_errors": (), "own_errors": (), "watts_per_teraflop": 0.0}
     return replace(base, fit_error="", left_out_error="", **values), notes
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.optimize import least_squares
 
+from advisor.base.dtypes import Precision
 from advisor.base.grouping import grouped
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
@@ -42,7 +43,7 @@ _SHARED: Final = (
 _START: Final = {
     "gemm_efficiency": 0.85,
     "fp8_gemm_efficiency": 0.8,
-    "gemm_sustained_share": 0.87,
+    "gemm_sustained_share": 0.7,  # from above, boards of more power than told hide it
     "grouped_gemm_share": 0.8,
 }
 _OF_FAMILY: Final = {
@@ -64,7 +65,10 @@ def rows() -> tuple[GemmRow, ...]:
 
 
 def is_fitted(row: GemmRow) -> bool:
-    """Whether the constants are fitted on it (see _LIBRARY)."""
+    """Whether the constants are fitted on it (see _LIBRARY); none here is of 4 bits, whose speed is
+    told by whole steps (Calibration.fp4_speed_exponent)."""
+    if row.precision is Precision.NVFP4:
+        return False
     return row.precision.is_quantized or not row.source.startswith(_LIBRARY)
 
 

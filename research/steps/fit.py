@@ -24,9 +24,8 @@ from research.steps.constants import CONSTANTS, GENERATIONS, prior_calibration
 TIME_SIGMA: Final = 0.04
 """Relative scatter of a published time around a right model: repeats within a source are good to
 5 % (results/published/README.md)."""
-_LOOSE: Final = {"llm_foundry": 0.10, "simumax_b200": 0.06}
-"""The same of a source whose software is years older than the others' (versions lie 20 % apart), or
-that times the second and third step of a run without any overlap."""
+_LOOSE: Final = {"llm_foundry": 0.10}
+"""The same of a source whose software is years older than the others' (versions lie 20 % apart)."""
 _OUTLIER: Final = 3.0
 _STEP: Final = 0.05
 _ROUNDS: Final = 12
