@@ -100,6 +100,10 @@ GRADIENTS_AT_ONCE = 2**28
 """Elements of which the harness's native step makes fp32 copies together."""
 
 
+COMPILED: Final = ("model", "loss")
+"""What torchtitan compiles unless it is told otherwise (0.2.2 config/job_config.py Compile)."""
+
+
 class JobConfig(Struct, frozen=True, kw_only=True):
     """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
 
@@ -130,7 +134,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     squared lengths over the sum of their lengths.
     The PyTorch stacks alone have: ``weights_dtype``, the type of the weights between steps (None:
     what the framework loads them in); ``optimizer_implementation``; ``optimizer_in_backward``,
-    which steps each weight when its gradient is there; ``torch_compile``; ``attn_implementation``;
+    which steps each weight when its gradient is there; ``torch_compile``, and torchtitan's
+    ``compile_components``, what it compiles; ``attn_implementation``;
     ``use_liger_kernel``, Liger's norms, rotary embedding, SwiGLU and loss; ``tiled_mlp``,
     DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence; ``flat_parameters``,
     torch's FSDP1 in place of FSDP2.
@@ -170,6 +175,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     optimizer_implementation: OptimizerImplementation = OptimizerImplementation.FUSED
     optimizer_in_backward: bool = False
     torch_compile: bool = False
+    compile_components: tuple[str, ...] = COMPILED
     attn_implementation: AttnImplementation = AttnImplementation.SDPA
     use_liger_kernel: bool = False
     tiled_mlp: bool = False
@@ -229,6 +235,11 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         if remainders:
             main -= self.precision.parameter_dtype.itemsize
         return main + self.exp_avg_dtype.itemsize + self.exp_avg_sq_dtype.itemsize
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether torchtitan compiles the loss with the model."""
+        return self.torch_compile and "loss" in self.compile_components
 
     def __post_init__(self) -> None:
         refuse(_CONFIG_RULES, self)
@@ -305,6 +316,15 @@ _CONFIG_RULES: Final = (
     ),
     *map(_reduces_in, ("main_grads_dtype", "weights_dtype")),
     *(_held_in(*row) for row in _OPTIMIZER_DTYPES.items()),
+    _on(
+        "job.compile_components",
+        lambda job: (
+            not {*job.compile_components} <= {*COMPILED}
+            or (job.torch_compile and "model" not in job.compile_components)
+        ),
+        "must be model, or model and loss: a loss that is compiled alone is not modelled",
+        "use model, or model,loss",
+    ),
     _on(
         "job.fp8_recipe",
         lambda job: (

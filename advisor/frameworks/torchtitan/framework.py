@@ -47,7 +47,10 @@ _FACTS: Final = supported_jobs.StackFacts(
     newest_with_experts="0.2",
     label="torchtitan",
     key_options=options.OPTIONS,
-    own_options=("optimizer_implementation", "optimizer_in_backward", "torch_compile"),
+    own_options=(
+        *("optimizer_implementation", "optimizer_in_backward"),
+        *("torch_compile", "compile_components"),
+    ),
     granularities=(
         Granularity.NONE,
         Granularity.FULL,
@@ -108,8 +111,9 @@ class _Memory(memory_model.TorchMemory):
         )
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
-        """The loss is compiled with the blocks (compile.components)."""
-        return replace(shape, compiled_loss=job.config.torch_compile)
+        """0.1 compiles the loss with the blocks, later releases where compile.components says so
+        (components/loss.py)."""
+        return replace(shape, compiled_loss=job.config.compiles_loss)
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
@@ -150,6 +154,14 @@ class _Settings(recompute_settings.TorchSettings):
             source="torchtitan 0.1.0 config",
             versions=("0.1",),
             example="blocks:32*full",
+        ),
+        "compile.components": TorchRule(
+            when=lambda _, job, __: job.config.torch_compile and not job.config.compiles_loss,
+            reason="torchtitan 0.1 compiles the loss with the model",
+            fix="leave job.compile_components out, or --framework-version 0.2",
+            source="torchtitan 0.1.0 components/loss.py",
+            versions=("0.1",),
+            example="job.torch_compile=true job.compile_components=model",
         ),
         "mode.memory_budget": TorchRule(
             when=lambda setting, _, __: setting.granularity is Granularity.BUDGET,

@@ -1,13 +1,17 @@
 """torchtitan's layouts, what it refuses of them, and what its lists keep."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from advisor.base.errors import UserError
 from advisor.cli.main import main
 from advisor.frameworks.torch.setting import FULL, OpPolicy, op
 from advisor.layers.operators import CollectiveKind
+from advisor.lint.request_from import read_job
 from advisor.models.options import AttentionBackend, LoadBalancing
+from advisor.search.rank_shape import rank_shape
 
 from .jobs import stack_job
 
@@ -129,6 +133,56 @@ def test_asynchronous_tp_runs_collectives_during_gemms() -> None:
     assert seconds < without.time_seconds.exposed_communication
     memory = evaluator.evaluate(FULL).peak.memory_bytes
     assert memory == without.peak.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.1", "--training.compile"),
+        ("0.2", "--compile.enable --parallelism.enable_async_tensor_parallel"),
+        ("0.3", "--compile.enable --compile.enable_async_tensor_parallel"),
+    ],
+)
+def test_options_of_the_compiler_by_release(version: str, words: str) -> None:
+    """torchtitan 0.1.0 config_manager.py, 0.2.2 config/job_config.py, 0.3.0 config/configs.py."""
+    overrides = ("job.torch_compile=true", "layout.tp_comm_overlap=true")
+    stack, job = stack_job(
+        "torchtitan", framework_version=version, tensor_model_parallel_size=8, overrides=overrides
+    )
+    assert {*words.split()} <= {*stack.spelling.layout_flags(job).split()}
+
+
+def test_the_loss_is_compiled_by_release_and_components() -> None:
+    def reason(version: str, components: str) -> tuple[bool, list[str]]:
+        overrides = ("job.torch_compile=true", f"job.compile_components={components}")
+        stack, job = stack_job("torchtitan", framework_version=version, overrides=overrides)
+        shape = stack.memory.shape(job, rank_shape(job))
+        return shape.compiled_loss, [found.rule for found in stack.settings.check(FULL, job)]
+
+    assert reason("0.2", "model,loss") == reason("0.1", "model,loss") == (True, [])
+    assert reason("0.2", "model") == (False, [])
+    assert reason("0.1", "model")[1] == ["compile.components"], "0.1 compiles it in any case"
+    with pytest.raises(UserError, match="a loss that is compiled alone is not modelled"):
+        reason("0.2", "loss")
+    with pytest.raises(UserError, match="is torchtitan's"):
+        stack_job("fsdp2", overrides=("job.compile_components=model",))
+
+
+def test_components_are_read_and_written(tmp_path: Path) -> None:
+    overrides = ("job.torch_compile=true", "job.compile_components=model")
+    stack, job = stack_job("torchtitan", framework_version="0.2", overrides=overrides)
+    assert "--compile.enable --compile.components=model" in stack.spelling.layout_flags(job)
+    for name, text in (
+        ("t.toml", stack.spelling.config_file(FULL, job)),
+        ("t.sh", f"torchrun -m torchtitan.train {stack.spelling.layout_flags(job)}"),
+    ):
+        (tmp_path / name).write_text(text)
+        request = read_job(str(tmp_path / name), {"gpus": "8xH100", "model": "llama3_8b"}).request
+        assert {*overrides} <= {*request.overrides}
+    stack, job = stack_job("torchtitan", overrides=overrides)
+    lines = stack.spelling.config_file(FULL, job).splitlines()
+    assert "    config.compile.enable = True" in lines
+    assert '    config.compile.components = ["model"]' in lines
 
 
 def test_asynchronous_tp_needs_a_compiler() -> None:
