@@ -114,7 +114,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     (Megatron-LM arguments.py; DeepSpeed's offload_optimizer with its ratio, which needs no such
     optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is
     Accelerate's, which reduces gradients with every microbatch instead of the last alone;
-    ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone. ``copies_gradients`` is
+    ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone (torchtitan's
+    enable_fsdp_float8_all_gather: as they are gathered). ``copies_gradients`` is
     our own: Megatron's optimizer makes fp32 copies of its shard of 16-bit gradients all at once,
     the harness's native step a few at a time. ``fp8_recipe`` is what Megatron's OptimizerConfig
     names where no linear layer computes in 8 bits; None: what the framework leaves there

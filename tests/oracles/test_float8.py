@@ -5,6 +5,7 @@ the tests: without it the figures are those that were recorded with 0.18.0.
 """
 
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,6 +18,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 from torch import nn  # noqa: E402
 
 from advisor.base.dtypes import Precision  # noqa: E402
+from advisor.frameworks.torch.parameter_groups import Sharding, _Layers  # noqa: E402
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import budget, parse_setting  # noqa: E402
@@ -41,9 +43,13 @@ def _shape(name: str, impl: TransformerImpl) -> RankShape:
     return replace(shape_of(MODELS[name], impl), precision=Precision.FP8_CURRENT)
 
 
-def _converted(made: nn.Module) -> nn.Module:
+def _converted(made: nn.Module, **options: bool) -> nn.Module:
     float8 = pytest.importorskip("torchao.float8")
-    return float8.convert_to_float8_training(made, config=float8.Float8LinearConfig())
+    return float8.convert_to_float8_training(
+        made,
+        config=float8.Float8LinearConfig(**options),
+        module_filter_fn=lambda _, name: name != "output",
+    )
 
 
 @pytest.mark.parametrize("impl", [TITAN, FACE])
@@ -89,6 +95,39 @@ def test_budgets(name: str) -> None:
         plan = chunk_plan(budget(fraction), shape, shape.model.layer_kinds[:1], how)
         predicted = chunk_footprint(shape, plan, False, False).kept
         assert predicted == pytest.approx(kept, abs=SCALARS)
+
+
+@pytest.mark.parametrize("in_8_bits", [False, True])
+def test_bytes_that_fsdp2_gathers(in_8_bits: bool) -> None:
+    """What is there of a block of torchtitan's model when its group is gathered."""
+    model = replace(MODELS["llama3_8b"], num_layers=2, vocab_size=512)
+    shape = replace(shape_of(model, TITAN), precision=Precision.FP8_CURRENT)
+
+    def live() -> tuple[int, ...]:
+        from .stacks.fsdp import titan_step
+
+        convert = partial(_converted, enable_fsdp_float8_all_gather=in_8_bits)
+        return (titan_step(shape, convert, measure=_gathered),)
+
+    (found,) = measured("float8_gathered", shape, in_8_bits, by=live)
+    sharding = Sharding(ranks=8, in_8_bits=in_8_bits)
+    sent = _Layers.of(shape, sharding).sent
+    assert sharding.gathered(sent) == pytest.approx(found, abs=SCALARS)
+
+
+def _gathered(_: RankShape, model: Any) -> int:
+    """Of the first block; of an 8-bit tensor its data, not what wraps it in 16 bits."""
+    from .stacks.meter import LiveBytes
+
+    class Unwrapped(LiveBytes):
+        def _note(self, tensor: Any) -> None:
+            if not hasattr(tensor, "_scale"):
+                super()._note(tensor)
+
+    model._get_fsdp_state()._lazy_init()
+    with Unwrapped() as live:
+        model.layers["0"].unshard()
+        return live.now
 
 
 def _in_8_bits(block, shape):

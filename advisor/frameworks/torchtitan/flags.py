@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from advisor.frameworks.torch.block_regimes import BlockRegime
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
+from advisor.frameworks.torchtitan.options import GATHER
 from advisor.job.job import Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import CpCommType
@@ -198,9 +199,11 @@ def _float8(config: JobConfig) -> Sections:
     """All linear layers but the output."""
     if not config.precision.is_quantized or not says_float8(config):
         return {}
-    if config.framework_version == "0.1":
-        return {"model": {"converters": ["float8"]}, "float8": {"filter_fqns": ["output"]}}
-    return {"model": {"converters": [_FLOAT8]}, _FLOAT8: {"filter_fqns": ["output"]}}
+    section = "float8" if config.framework_version == "0.1" else _FLOAT8
+    own: dict[str, Any] = {"filter_fqns": ["output"]}
+    if config.fp8_param_gather:
+        own[GATHER] = True
+    return {"model": {"converters": [section]}, section: own}
 
 
 def _optimizer(config: JobConfig) -> Sections:

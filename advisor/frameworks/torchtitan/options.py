@@ -10,7 +10,9 @@ from advisor.job.layout import DataParallelSharding
 AC: Final = "activation_checkpoint"
 PARALLELISM: Final = "parallelism"
 MODES: Final = ("none", "full", "selective", "memory_budget")
-SECTIONS: Final = (PARALLELISM, "training", AC, "model", "compile", "job", "optimizer", "float8")
+SECTIONS: Final = (
+    *(PARALLELISM, "training", AC, "model", "compile", "job", "optimizer", "float8", "quantize"),
+)
 CONVERTERS: Final = "model.converters"
 ASYNC_TP: Final = f"{PARALLELISM}.enable_async_tensor_parallel"
 COMPILED_ASYNC_TP: Final = "compile.enable_async_tensor_parallel"
@@ -18,6 +20,7 @@ COMPONENTS: Final = "compile.components"
 RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
 _DEFAULT: Final = "predicted at its default"
+_KERNEL: Final = "scales of all weights at once"
 _REPLICAS: Final = "data_parallel_replicate_degree"
 _DEBUGGING: Final = "visualize_memory_budget_pareto preserve_rng_state determinism_check debug"
 _NOT_MODELLED: Final = {
@@ -33,7 +36,10 @@ _NOT_MODELLED: Final = {
         pipeline_parallel_expert_parallel_overlap context_parallel_load_balancer
     """,
 }
-_FLOAT8: Final = "enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp"
+_FLOAT8: Final = ("quantize.linear.float8", "float8")
+"""Sections of 0.2, and of 0.1."""
+GATHER: Final = "enable_fsdp_float8_all_gather"
+_SCALES: Final = "precompute_float8_dynamic_scale_for_fsdp"
 
 
 def components(value: Any) -> tuple[str, ...]:
@@ -72,7 +78,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     key(f"{AC}.memory_budget", 0.5, "recompute"),
     *keys(Status.HARMLESS, AC, {"debugging": _DEBUGGING}),
     key(CONVERTERS, None, "job.precision", kind=object, means={}),
-    *keys(Status.UNPRICED, "quantize.linear.float8", {_DEFAULT: _FLOAT8}),
+    *(key(f"{section}.{GATHER}", False, "job.fp8_param_gather") for section in _FLOAT8),
+    *(row for section in _FLOAT8 for row in keys(Status.HARMLESS, section, {_KERNEL: _SCALES})),
     key("compile.enable", False, "job.torch_compile"),
     key("training.compile", False, "job.torch_compile", note="0.1"),
     key(COMPONENTS, COMPILED, "job.compile_components", means=components),

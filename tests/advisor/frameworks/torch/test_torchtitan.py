@@ -8,6 +8,7 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.cli.main import main
 from advisor.frameworks.torch.setting import FULL, OpPolicy, op
+from advisor.job.pipeline_split import pipeline_stages
 from advisor.layers.operators import CollectiveKind
 from advisor.lint.request_from import read_job
 from advisor.models.options import AttentionBackend, LoadBalancing
@@ -166,6 +167,27 @@ def test_the_loss_is_compiled_by_release_and_components() -> None:
         reason("0.2", "loss")
     with pytest.raises(UserError, match="is torchtitan's"):
         stack_job("fsdp2", overrides=("job.compile_components=model",))
+
+
+def test_an_all_gather_in_8_bits(tmp_path: Path) -> None:
+    """Half of a layer's bytes, except its norms'; 0.3 has none."""
+    overrides = ("job.precision=fp8_current", "job.fp8_param_gather=true")
+    found = []
+    for more in (overrides[:1], overrides):
+        stack, job = stack_job("torchtitan", framework_version="0.2", overrides=more)
+        (chunks,) = pipeline_stages(job.model, job.layout)
+        found.append(stack.memory.fixed_memory(job, rank_shape(job), chunks).working_set)
+    wide, narrow = (one.layer.forward for one in found)
+    norms = 2 * 2 * 4096 * 2
+    assert narrow - norms == (wide - norms) // 2
+    assert found[0].embedding == found[1].embedding, "is no linear layer"
+    script = tmp_path / "t.sh"
+    script.write_text(f"torchrun -m torchtitan.train {stack.spelling.layout_flags(job)}")
+    request = read_job(str(script), {"gpus": "8xH100", "model": "llama3_8b"}).request
+    assert overrides[1] in request.overrides
+    stack, job = stack_job("torchtitan", overrides=overrides)
+    rules = [found.rule for found in stack.settings.check(FULL, job)]
+    assert rules == ["float8.enable_fsdp_float8_all_gather"]
 
 
 def test_components_are_read_and_written(tmp_path: Path) -> None:
