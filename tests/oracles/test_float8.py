@@ -27,6 +27,7 @@ from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment  # noqa: E402
+from tests.advisor.frameworks.torch.jobs import stack_job  # noqa: E402
 
 from .recorded import measured  # noqa: E402
 from .stacks.measure import measure  # noqa: E402
@@ -58,6 +59,34 @@ def test_an_eager_block_keeps_16_bits(impl: TransformerImpl) -> None:
     (kept,) = measured("float8_kept", shape, by=lambda: (measure(shape, _converted).kept,))
     plain = RecomputePlan((Segment((DENSE,)),))
     assert chunk_footprint(shape, plan=plain, first=False, last=False).kept == kept
+
+
+@pytest.mark.parametrize("spec", ["op:torchtitan", "op:save_matmul"])
+def test_policies_find_the_products_of_an_eager_block(spec: str) -> None:
+    """A policy is asked for aten.mm of 8-bit tensors, as it is for those of 16."""
+    shape, setting = _shape("llama3_8b", TITAN), parse_setting(spec)
+    wrap = _wrapper(setting)
+
+    def live() -> tuple[int, ...]:
+        return (measure(shape, lambda made: wrap(_converted(made))).kept,)
+
+    (found,) = measured("float8_kept_by_policy", shape, spec, by=live)
+    how = Semantics(hooked=Checkpoint.NON_REENTRANT, counts_addmm=False)
+    plan = chunk_plan(setting, shape, shape.model.layer_kinds[:1], how)
+    assert chunk_footprint(shape, plan, False, False).kept == found
+
+
+def test_the_python_converts_what_is_predicted() -> None:
+    """The statements that the answer prints run."""
+    float8 = pytest.importorskip("torchao.float8")
+    overrides = ("job.precision=fp8_current", "job.fp8_param_gather=true")
+    stack, job = stack_job("fsdp2", overrides=overrides)
+    statement = stack.spelling.setting_flags(parse_setting("none"), job).split("; ")[0]
+    model = nn.ModuleDict({"wq": nn.Linear(32, 32), "output": nn.Linear(32, 32)})
+    exec(statement, {"model": model, **vars(float8)})
+    assert isinstance(model["wq"], float8.float8_linear.Float8Linear)
+    assert model["wq"].config.enable_fsdp_float8_all_gather
+    assert type(model["output"]) is nn.Linear
 
 
 @pytest.mark.parametrize("name", ["llama3_8b", "qwen3_8b"])
