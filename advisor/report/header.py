@@ -133,7 +133,9 @@ def _split_words(layout: ParallelLayout) -> list[str]:
 
 def _sharding_words(layout: ParallelLayout) -> str:
     if layout.data_parallel_sharding is not None:
-        return f"DP sharding {layout.data_parallel_sharding}"
+        replicas = layout.data_parallel_replicate_size
+        of_each = f" in each of {replicas} replicas" if replicas > 1 else ""
+        return f"DP sharding {layout.data_parallel_sharding}{of_each}"
     return "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
 
 

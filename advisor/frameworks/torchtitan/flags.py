@@ -150,9 +150,12 @@ def _job(job: Job) -> Sections:
     old = config.framework_version == "0.1"
     keeps = layout.data_parallel_sharding is DataParallelSharding.GRADIENTS
     degrees: dict[str, Any] = {
-        "data_parallel_shard_degree": layout.data_parallel_size,
+        "data_parallel_shard_degree": layout.data_parallel_size
+        // layout.data_parallel_replicate_size,
         "fsdp_reshard_after_forward": "never" if keeps else "default",
     }
+    if layout.data_parallel_replicate_size > 1:
+        degrees["data_parallel_replicate_degree"] = layout.data_parallel_replicate_size
     if layout.tensor_model_parallel_size > 1:
         degrees["tensor_parallel_degree"] = layout.tensor_model_parallel_size
         if layout.tp_comm_overlap and config.framework_version != "0.3":

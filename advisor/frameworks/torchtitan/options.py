@@ -53,7 +53,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     key("training.local_batch_size", 8, "job.micro_batch_size"),
     key("training.batch_size", None, "job.micro_batch_size", kind=int, note="0.1"),
     key("training.global_batch_size", -1, "job.global_batch_size"),
-    *keys(Status.CHECKED, PARALLELISM, {"counted in the number of GPUs": _REPLICAS}),
+    key(f"{PARALLELISM}.{_REPLICAS}", 1, "layout.data_parallel_replicate_size"),
     key(f"{PARALLELISM}.data_parallel_shard_degree", -1, "layout.data_parallel_size"),
     key(RESHARD, "default", "layout.data_parallel_sharding", means=_SHARDINGS),
     key(f"{PARALLELISM}.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size"),

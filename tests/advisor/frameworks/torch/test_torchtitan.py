@@ -169,6 +169,42 @@ def test_the_loss_is_compiled_by_release_and_components() -> None:
         stack_job("fsdp2", overrides=("job.compile_components=model",))
 
 
+def test_replicas_of_shards_are_read_and_cut_over_fewer_ranks(tmp_path: Path) -> None:
+    """HSDP: four replicas of eight ranks hold what eight ranks would."""
+    overrides = ("layout.data_parallel_replicate_size=4",)
+    stack, job = stack_job("torchtitan", gpus="32xH100", global_batch_size=64, overrides=overrides)
+    words = stack.spelling.layout_flags(job)
+    assert "data_parallel_shard_degree=8 " in words
+    script = tmp_path / "t.sh"
+    script.write_text(f"torchrun -m torchtitan.train {words}")
+    request = read_job(str(script), {"gpus": "32xH100", "model": "llama3_8b"}).request
+    assert overrides[0] in request.overrides
+
+    _, alone = stack_job("torchtitan", gpus="8xH100")
+    fixed = [
+        stack.memory.fixed_memory(one, rank_shape(one), *pipeline_stages(one.model, one.layout))
+        for one in (job, alone)
+    ]
+    assert fixed[0].static == fixed[1].static
+    assert fixed[0].working_set == fixed[1].working_set
+
+
+@pytest.mark.parametrize(
+    ("framework", "replicas", "reason"),
+    [
+        ("torchtitan", 3, "3 replicas must divide DP 8"),
+        ("torchtitan", 8, "DDP, which is not modelled"),
+        ("torchtitan", 0, "must be at least 1"),
+        ("fsdp2", 2, "HSDP is not modelled for fsdp2"),
+        ("megatron_lm", 2, "shards with use_distributed_optimizer"),
+    ],
+)
+def test_other_replicas_are_refused(framework, replicas, reason, capsys) -> None:
+    request = ["--model", "llama3_8b", "--gpus", "8xH100", "--framework", framework, "--quick"]
+    assert main([*request, f"layout.data_parallel_replicate_size={replicas}"]) == 2
+    assert reason in capsys.readouterr().err
+
+
 def test_an_all_gather_in_8_bits(tmp_path: Path) -> None:
     """Half of a layer's bytes, except its norms'; 0.3 has none."""
     overrides = ("job.precision=fp8_current", "job.fp8_param_gather=true")
