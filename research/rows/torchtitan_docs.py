@@ -1,8 +1,8 @@
 """torchtitan's own figures: Llama 3 8B under FSDP2 on A100 and H100.
 
 Its H100 has 96 GB at 2.4 TB/s and a limit of 500 W: the job's card has that memory, and as nobody
-says at which clock it runs, nothing is fitted on these rows. The same holds of float8, of which the
-advisor has no layers there, and of what is compiled; of the A100 rows nobody says whether they are.
+says at which clock it runs, nothing is fitted on these rows. The same holds of float8 and of what
+is compiled; of the A100 rows nobody says whether they are.
 The loss of December 2024 was not compiled with the model.
 No field of a job says that TP is asynchronous. Left out: context parallelism, H200 with float8 and
 tables without a GPU.
