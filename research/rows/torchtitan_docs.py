@@ -2,10 +2,8 @@
 
 Its H100 has 96 GB at 2.4 TB/s and a limit of 500 W: the job's card has that memory, and as nobody
 says at which clock it runs, nothing is fitted on these rows. The same holds of float8 and of what
-is compiled; of the A100 rows nobody says whether they are.
-The loss of December 2024 was not compiled with the model.
-No field of a job says that TP is asynchronous. Left out: context parallelism, H200 with float8 and
-tables without a GPU.
+is compiled; of the A100 rows nobody says whether they are. The loss of December 2024 was not
+compiled with the model. Left out: context parallelism, H200 with float8 and tables without a GPU.
 """
 
 from pathlib import Path
