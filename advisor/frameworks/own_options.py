@@ -44,6 +44,7 @@ _REFUSALS: Final = {
         "is not modelled for {framework}",
         "leave it out, or --framework huggingface or fsdp2",
     ),
+    "compile_components": ("is torchtitan's", "--framework torchtitan, or leave it out"),
     "use_liger_kernel": (
         "replaces layers of transformers, which {framework} does not use",
         _TRANSFORMERS,

@@ -100,6 +100,10 @@ GRADIENTS_AT_ONCE = 2**28
 """Elements of which the harness's native step makes fp32 copies together."""
 
 
+COMPILED: Final = ("model", "loss")
+"""What torchtitan compiles unless it is told otherwise (0.2.2 config/job_config.py Compile)."""
+
+
 class JobConfig(Struct, frozen=True, kw_only=True):
     """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
 
@@ -110,7 +114,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     states and work to the host (DeepSpeed's offload_optimizer with its ratio);
     ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is
     Accelerate's, which reduces gradients with every microbatch instead of the last alone;
-    ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone. ``copies_gradients`` is
+    ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone (torchtitan's
+    enable_fsdp_float8_all_gather: as they are gathered). ``copies_gradients`` is
     our own: Megatron's optimizer makes fp32 copies of its shard of 16-bit gradients all at once,
     the harness's native step a few at a time. ``fp8_recipe`` is what Megatron's OptimizerConfig
     names where no linear layer computes in 8 bits; None: what the framework leaves there
@@ -130,7 +135,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     squared lengths over the sum of their lengths.
     The PyTorch stacks alone have: ``weights_dtype``, the type of the weights between steps (None:
     what the framework loads them in); ``optimizer_implementation``; ``optimizer_in_backward``,
-    which steps each weight when its gradient is there; ``torch_compile``; ``attn_implementation``;
+    which steps each weight when its gradient is there; ``torch_compile``, and torchtitan's
+    ``compile_components``, what it compiles; ``attn_implementation``;
     ``use_liger_kernel``, Liger's norms, rotary embedding, SwiGLU and loss; ``tiled_mlp``,
     DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence; ``flat_parameters``,
     torch's FSDP1 in place of FSDP2.
@@ -170,6 +176,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     optimizer_implementation: OptimizerImplementation = OptimizerImplementation.FUSED
     optimizer_in_backward: bool = False
     torch_compile: bool = False
+    compile_components: tuple[str, ...] = COMPILED
     attn_implementation: AttnImplementation = AttnImplementation.SDPA
     use_liger_kernel: bool = False
     tiled_mlp: bool = False
@@ -229,6 +236,11 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         if remainders:
             main -= self.precision.parameter_dtype.itemsize
         return main + self.exp_avg_dtype.itemsize + self.exp_avg_sq_dtype.itemsize
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether torchtitan compiles the loss with the model."""
+        return self.torch_compile and "loss" in self.compile_components
 
     def __post_init__(self) -> None:
         refuse(_CONFIG_RULES, self)
@@ -305,6 +317,15 @@ _CONFIG_RULES: Final = (
     ),
     *map(_reduces_in, ("main_grads_dtype", "weights_dtype")),
     *(_held_in(*row) for row in _OPTIMIZER_DTYPES.items()),
+    _on(
+        "job.compile_components",
+        lambda job: (
+            not {*job.compile_components} <= {*COMPILED}
+            or (job.torch_compile and "model" not in job.compile_components)
+        ),
+        "must be model, or model and loss: a loss that is compiled alone is not modelled",
+        "use model, or model,loss",
+    ),
     _on(
         "job.fp8_recipe",
         lambda job: (

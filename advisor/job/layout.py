@@ -44,7 +44,8 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     ``overlap_moe_expert_parallel_comm`` runs the experts' exchange of one microbatch next to the
     kernels of another; ``delay_wgrad_compute`` puts weight gradients next to it too.
 
-    ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
+    ``data_parallel_sharding`` is that of frameworks other than Megatron, None there;
+    ``data_parallel_replicate_size`` counts groups of ranks that hold the same shards (HSDP).
 
     ``scatter_gather_tensors_in_pipeline``: tensor-parallel ranks each send a part of a stage's
     output, which the next stage gathers (Megatron-LM of 2021 and 2022, arXiv 2104.04473 section
@@ -77,10 +78,11 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     account_for_loss_in_pipeline_split: bool = False
     pipeline_model_parallel_layout: str = ""
     data_parallel_sharding: DataParallelSharding | None = None
+    data_parallel_replicate_size: int = 1
     scatter_gather_tensors_in_pipeline: bool = False
 
     def __post_init__(self) -> None:
-        for field in (*DEGREES, *END_STAGES):
+        for field in (*DEGREES, *END_STAGES, "data_parallel_replicate_size"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise UserError(f"layout.{field}", value, "must be at least 1")
@@ -141,8 +143,9 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
 
     @property
     def sharding_ranks(self) -> int:
-        """Ranks over which FSDP and ZeRO cut a model's states: DP x CP."""
-        return self.data_parallel_size * self.context_parallel_size
+        """Ranks over which FSDP and ZeRO cut a model's states: DP x CP, of one replica."""
+        shards = max(1, self.data_parallel_size // self.data_parallel_replicate_size)
+        return shards * self.context_parallel_size
 
     @property
     def optimizer_shards(self) -> int:

@@ -141,6 +141,7 @@ def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
         ("tensor parallel", tp),
         ("context parallel", cp),
         ("data parallel", dp * cp),
+        ("replicas of shards", layout.data_parallel_replicate_size),
         *((pair, pp) for pair in pairs),
         ("model parallel", tp * pp),
         ("expert parallel", ep),

@@ -133,7 +133,9 @@ def _split_words(layout: ParallelLayout) -> list[str]:
 
 def _sharding_words(layout: ParallelLayout) -> str:
     if layout.data_parallel_sharding is not None:
-        return f"DP sharding {layout.data_parallel_sharding}"
+        replicas = layout.data_parallel_replicate_size
+        of_each = f" in each of {replicas} replicas" if replicas > 1 else ""
+        return f"DP sharding {layout.data_parallel_sharding}{of_each}"
     return "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
 
 
@@ -147,7 +149,8 @@ def run_words(job: Job) -> list[str]:
     overlaps_experts = sends and layout.overlap_moe_expert_parallel_comm
     alone = layout.data_parallel_size * layout.context_parallel_size == 1
     said = {
-        "torch.compile": config.torch_compile,
+        "torch.compile": config.compiles_loss,
+        "torch.compile without the loss": config.torch_compile and not config.compiles_loss,
         graph_words(config): config.cuda_graph_impl is not CudaGraphImpl.NONE,
         f"dispatcher {model.moe_token_dispatcher_type}{backend}": sends,
         "EP overlap": overlaps_experts and not layout.delay_wgrad_compute,

@@ -1,8 +1,7 @@
 """stas00/ml-engineering: Llama 3.1 8B on one node of H200, 8K to 256K tokens, DeepSpeed ZeRO-3.
 
-The run had transformers' layers with FlashAttention 3 and Liger's kernels (fused loss, tiled MLP),
-each layer checkpointed with its input on the host, Adam on the host. Only DeepSpeed's own
-checkpoints put inputs there, so the job has the eager layers that call these. Step times follow
+The run had transformers' layers with FlashAttention 3 and Liger's kernels (fused loss), each layer
+in torch's checkpoint (not reentrant), Adam on the host; no tiled MLP. Step times follow
 from TFLOP/s of the model: six FLOPs a parameter except the embedding's, and attention halved, which
 gives the shares of attention that the source prints. One sequence a GPU. Six versions of torch at
 8K, 20 % apart, are one job.
@@ -51,7 +50,6 @@ def _target(row: Row) -> Target:
         "transformer_impl": TransformerImpl.TRANSFORMERS,
         "use_liger_kernel": True,
         "attn_implementation": AttnImplementation.FLASH_ATTENTION_3,
-        "tiled_mlp": True,
     }
     done = resolved("llama3.1_8b", f"{row['num_gpus']}xH200", values)
     version = row["notes"].split(":")[0] if _CAVEATS in row["source_path_or_table"] else ""
@@ -64,7 +62,7 @@ def _target(row: Row) -> Target:
         group="ml-engineering",
         source=row["source_path_or_table"],
         job=done.job,
-        setting=setting_of(done.job, "full+cpu_checkpointing"),
+        setting=setting_of(done.job, "full"),
         seconds=tokens * model_flops_per_token(done.job) / (float(row["tflops_per_gpu"]) * 1e12),
         options=done.options,
         judged_only="one of six versions of torch" if version else "",

@@ -1,10 +1,9 @@
 """torchtitan's own figures: Llama 3 8B under FSDP2 on A100 and H100.
 
 Its H100 has 96 GB at 2.4 TB/s and a limit of 500 W: the job's card has that memory, and as nobody
-says at which clock it runs, nothing is fitted on these rows. The same holds of float8, of which the
-advisor has no layers there, and of what is compiled; of the A100 rows nobody says whether they are.
-No field of a job says that TP is asynchronous. Left out: context parallelism, H200 with float8 and
-tables without a GPU.
+says at which clock it runs, nothing is fitted on these rows. The same holds of float8 and of what
+is compiled; of the A100 rows nobody says whether they are. The loss of December 2024 was not
+compiled with the model. Left out: context parallelism, H200 with float8 and tables without a GPU.
 """
 
 from pathlib import Path
@@ -28,6 +27,8 @@ from research.rows.targets import Target
 
 _MODELS: Final = {"Llama 3.1 8B": "llama3.1_8b", "Llama 3 8B": "llama3_8b"}
 _RELEASE: Final = "0.2"
+_BEFORE: Final = "_202412_"
+"""In the names of tables of releases before 0.1.0."""
 _SEQUENCE: Final = "8192"
 _HBM2E: Final = "HBM2e"
 _HBM2E_BYTES_PER_SECOND: Final = 2.4e12
@@ -52,6 +53,7 @@ def _target(row: Row) -> Target:
         "framework_version": _RELEASE,
         "tensor_model_parallel_size": tp,
         "torch_compile": compiled,
+        **({"compile_components": ("model",)} if _BEFORE in row["source_path_or_table"] else {}),
         **({"tp_comm_overlap": True} if asynchronous else {}),
     }
     done = resolved(_MODELS[row["model"]], f"{row['num_gpus']}x{kind}", values)

@@ -1,12 +1,10 @@
 """Reserved memory of Llama 3.1 8B under ZeRO-3 on 8 x H200, against stas00/ml-engineering.
 
-Adam on the host, Liger's kernels, each layer a checkpoint whose input stays: what grows with the
-sequence is 0.44 MiB a token, more than a tiled MLP leaves. Nothing is fitted on these rows; torch's
-own maximum has no context and no communicators in it.
+Adam on the host, Liger's kernels, each layer a checkpoint whose input stays. Nothing is fitted on
+these rows; torch's own maximum has no context and no communicators in it.
 """
 
 import pytest
-from msgspec.structs import replace
 
 from advisor.frameworks.torch.setting import FULL
 from advisor.hardware.calibration import load_calibration
@@ -16,10 +14,12 @@ from tests.published.rows import stas_h200_b200
 
 GIB = 2**30
 OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
-SHORTEST = 8192
 TOLERANCE = 0.05
-"""-4.8 to 4.2 %: the streams' caches are bounds of DeepSpeed's source. At the shortest length,
-where constants are most of it, 8.6 % are missing."""
+"""-3.2 to 4.7 %: the streams' caches are bounds of DeepSpeed's source, and what lies unused is the
+allocator's, which the order of every request decides."""
+UNLIKE_ITS_NEIGHBOURS = 65536
+"""12.6 GiB and 0.00043 GiB a token, the source's own line through its rows, are 8.8 % more than its
+row of this length; so are 8.3 % here."""
 
 
 def test_reserved_memory_by_sequence() -> None:
@@ -27,10 +27,9 @@ def test_reserved_memory_by_sequence() -> None:
     targets = {one.job.config.seq_length: one for one in ml_engineering_targets()}
     assert targets.keys() == measured.keys()
     for length, target in targets.items():
-        job = replace(target.job, config=replace(target.job.config, tiled_mlp=False))
-        evaluator = Evaluator(job, load_calibration(job.gpu))
+        evaluator = Evaluator(target.job, load_calibration(target.job.gpu))
         found = evaluator.evaluate(FULL).simulated.peak_reserved_bytes
         terms = evaluator.stage_detail(FULL, 0).reserved.terms
         outside = sum(t.num_bytes for t in terms if t.name.endswith(OUTSIDE_TORCH))
-        near = 0.09 if length == SHORTEST else TOLERANCE
+        near = 0.09 if length == UNLIKE_ITS_NEIGHBOURS else TOLERANCE
         assert (found - outside) / GIB == pytest.approx(measured[length], rel=near)

@@ -1,7 +1,7 @@
 """Weights, gradients, optimizer states and buffers under DeepSpeed's ZeRO with bf16.
 
 Source: DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py, stage3.py, config.py and
-offload_config.py (defaults). Read, not run: no oracle of ZeRO's memory runs without a GPU.
+offload_config.py (defaults). Read; only its coordinator of parameters was run, in tests/oracles.
 """
 
 from typing import Final
@@ -22,13 +22,15 @@ from advisor.memory.working_set import ShardingOverhead, WorkingSet
 
 SUB_GROUP_ELEMENTS: Final = 1_000_000_000
 REDUCE_BUCKET_ELEMENTS: Final = 500_000_000
-PREFETCH_BUCKET_ELEMENTS: Final = 50_000_000
-MAX_REUSE_ELEMENTS: Final = 1_000_000_000
+MAX_LIVE_ELEMENTS: Final = 1_000_000_000
 _BUCKETS_AHEAD: Final = 2
 _COORDINATOR: Final = "DeepSpeed partitioned_param_coordinator.py"
 _FP32_STATES: Final = 3  # main parameter and two Adam moments
 _WORDS: Final = StaticLabels(
-    weights=("bf16 weights, whole or a shard (stage 3)", "DeepSpeed runtime/zero"),
+    weights=(
+        "bf16 weights, whole or (stage 3) a shard and those gathered ahead",
+        "DeepSpeed runtime/zero, max_live_parameters",
+    ),
     gradients=("bf16 gradients, whole or a shard (from stage 2)", "DeepSpeed runtime/zero"),
     optimizer=(
         "fp32 master weights and moments",
@@ -45,12 +47,14 @@ def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> F
     buffers = (*torch_buffers(job, shape), *_buckets(elements, sharding))
     static = _static(elements, sharding, ranks)
     working_set = _working_set(shape, elements, sharding, ranks)
+    gathered = working_set.embedding.stays
     if job.config.optimizer_cpu_offload:
         static = _without_optimizer(static, elements_that_stay(elements, job), sharding)
         buffers += _accumulation_buffer(shape, sharding)
-        working_set = replace(working_set, step=0)
+        working_set = replace(working_set, step=-gathered)
     if job.config.param_cpu_offload:
         static = replace(static, weights=0)
+    static = replace(static, weights=static.weights + gathered)
     return FixedMemory(
         static=static,
         words=_WORDS,
@@ -148,18 +152,18 @@ def _stream_pools(
 ) -> tuple[NamedBytes, ...]:
     """What the allocator keeps for the streams of stage 3 besides the peak.
 
-    Parameters are gathered on a stream of their own: what the embedding took there holds a layer
-    later, and the rest is of no use to kernels. A bucket is put in the order of the ranks before it
-    is sent (reduce_scatter_coalesced). Gradients that have gone into a bucket are free only when
-    the stream that sends it comes to that (record_stream), and the processor is up to so many
-    buckets ahead of it (max_param_reduce_events).
+    Parameters are gathered on a stream of their own, the embedding on top of all that are live:
+    once it has gone back, its bytes are of no use to kernels. A bucket is put in the order of the
+    ranks before it is sent (reduce_scatter_coalesced). Gradients that have gone into a bucket are
+    free only when the stream that sends it comes to that (record_stream), and the processor is up
+    to so many buckets ahead of it (max_param_reduce_events).
     """
     if sharding is not DataParallelSharding.FULL:
         return ()
-    bucket, layer = _bucket(elements), _largest_layer(shape) * DType.BF16.itemsize
-    end = _end(shape) * DType.BF16.itemsize
+    bucket, left = _bucket(elements), max(0, elements - _live(shape, elements))
+    end = min(_end(shape), left) * DType.BF16.itemsize
     return (
-        NamedBytes("all-gather stream's cache", max(0, end - layer), _COORDINATOR),
+        NamedBytes("all-gather stream's cache", end, _COORDINATOR),
         NamedBytes(
             "reduce bucket copied in rank order", bucket, "DeepSpeed coalesced_collectives.py"
         ),
@@ -169,8 +173,14 @@ def _stream_pools(
     )
 
 
-def _largest_layer(shape: RankShape) -> int:
-    return max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
+def _live(shape: RankShape, elements: int) -> int:
+    """Elements that are gathered at once, in either pass: at the call of every module the next ones
+    are prefetched, at least one parameter, so that max_live_parameters are soon reached. What a
+    module asks for is gathered in any case: a whole layer, which its replay leaves until it goes
+    back, and next to it the output layer where the loss holds it."""
+    layer = max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
+    asked = max(layer, _end(shape)) + _end(shape) * shape.use_liger_kernel
+    return min(elements, max(MAX_LIVE_ELEMENTS, asked))
 
 
 def _end(shape: RankShape) -> int:
@@ -181,43 +191,21 @@ def _end(shape: RankShape) -> int:
 def _working_set(
     shape: RankShape, elements: int, sharding: DataParallelSharding | None, ranks: int
 ) -> WorkingSet:
-    """Stage 3 gathers a layer and what it prefetches. Liger's loss reads the output layer's weight
-    without a call of the layer: it is the model's (register_external_parameter), gathered from its
-    first operator to its last. Layers that are used again within max_reuse_distance stay: at the
-    end of the forward the last ones. A weight's gradient goes into the bucket as
-    soon as it is made; one that is larger waits for the next (__add_grad_to_ipg_bucket). The step
-    brings the shard's gradients to fp32, all at once (stage 3: sub_group_size parameters at a time,
-    1e9 by default)."""
+    """Stage 3 gathers ahead (see _live). Liger's loss reads the output layer's weight without a
+    call of the layer: it is the model's (register_external_parameter), gathered from its first
+    operator to its last. A weight's gradient goes into the bucket as soon as it is made; one that
+    is larger waits for the next (__add_grad_to_ipg_bucket). The step brings the shard's gradients
+    to fp32, all at once (stage 3: sub_group_size parameters at a time, 1e9 by default)."""
     narrow = DType.BF16.itemsize
     cut = sharding is not DataParallelSharding.NONE
     step = _shard(elements * DType.FP32.itemsize, ranks, cut=cut)
     if sharding is not DataParallelSharding.FULL:
         return WorkingSet(step=step)
-    largest, end, external = _largest_layer(shape), _end(shape), shape.use_liger_kernel
-    stays = largest * _layers_that_stay(shape, largest, end)
-    layer = (largest + PREFETCH_BUCKET_ELEMENTS + end * external) * narrow
-    gathered = ShardingOverhead(forward=layer, backward=layer)
-    first = ShardingOverhead(
-        forward=end * (1 + external) * narrow, backward=end * (1 + external) * narrow
-    )
-    last = ShardingOverhead(forward=(end + stays) * narrow, backward=(end + stays) * narrow)
+    live, end = _live(shape, elements) * narrow, _end(shape)
     waits = end * narrow if end > REDUCE_BUCKET_ELEMENTS else 0
-    others = max(0, stays - largest) * narrow
     return WorkingSet(
-        embedding=first,
-        first_layer=gathered,
-        layer=gathered,
-        last_layer=replace(gathered, backward=gathered.backward + waits + others),
-        head=last,
-        step=step,
+        embedding=ShardingOverhead(stays=live),
+        last_layer=ShardingOverhead(backward=waits),
+        step=step - live,
         adds_weight_grads=True,
     )
-
-
-def _layers_that_stay(shape: RankShape, layer: int, end: int) -> int:
-    """Layers whose weights are used again within max_reuse_distance elements of the order of
-    modules when their forward ends: those after them go forward, are replayed and go back, and so
-    does the output layer, which Liger's loss has the model use once."""
-    between = end if shape.use_liger_kernel else 2 * end
-    left = MAX_REUSE_ELEMENTS - between - layer
-    return 0 if left < 0 else min(shape.model.num_layers, 1 + left // (3 * layer))

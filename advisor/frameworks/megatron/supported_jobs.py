@@ -224,10 +224,10 @@ class MegatronJobs(JobSupport):
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """Degrees decide; a sharding of other frameworks is refused."""
-        sharding = given.get("data_parallel_sharding")
-        if sharding is not None:
-            reason = f"{self.framework} shards with use_distributed_optimizer"
-            raise UserError("layout.data_parallel_sharding", sharding, reason, "leave it out")
+        for name in ("data_parallel_sharding", "data_parallel_replicate_size"):
+            if given.get(name) not in (None, 1):
+                reason = f"{self.framework} shards with use_distributed_optimizer"
+                raise UserError(f"layout.{name}", given[name], reason, "leave it out")
         return None
 
     def splits(self, config: JobConfig) -> LayerSplits:

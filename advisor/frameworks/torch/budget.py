@@ -49,9 +49,8 @@ def policy_run(
 
 
 def is_known(shape: RankShape, kind: LayerKind) -> bool:
-    """Whether the graph of a layer is known: not with casts to 8 bits, or of autocast."""
-    cast = shape.precision.is_quantized or shape.autocast
-    return not cast and unknown_operator(shape, (kind,)) is None
+    """Whether the graph of a layer is known: not with casts of autocast."""
+    return not shape.autocast and unknown_operator(shape, (kind,)) is None
 
 
 def _run(

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Final
 
+from advisor.base.dtypes import Precision
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import recompute_settings, stack, supported_jobs
@@ -28,6 +29,7 @@ _FACTS: Final = supported_jobs.StackFacts(
     ),
     policies=(OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL),
     options=(Modifier.OFFLOAD,),
+    precisions=(Precision.BF16, Precision.FP8_CURRENT),
 )
 
 
@@ -37,6 +39,13 @@ def _segments_of_shards(setting: TorchSetting, job: Job, _: supported_jobs.Stack
 
 class _Settings(recompute_settings.TorchSettings):
     own_rules: ClassVar[Rules] = {
+        "float8.fsdp1": TorchRule(
+            when=lambda _, job, __: job.config.flat_parameters and job.config.fp8_param_gather,
+            reason="FSDP1 gathers its flat parameters in 16 bits",
+            fix="leave job.flat_parameters or job.fp8_param_gather out",
+            source="torchao 0.18.0 float8/fsdp_utils.py",
+            example="job.precision=fp8_current job.fp8_param_gather=true job.flat_parameters=true",
+        ),
         "checkpoint_sequential.reentrant": TorchRule(
             given=lambda setting, _, __: setting.use_reentrant,
             when=_segments_of_shards,

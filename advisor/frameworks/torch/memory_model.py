@@ -147,6 +147,7 @@ def eager_memory(
         weights_dtype=dtype,
         steps_in_backward=config.optimizer_in_backward,
         flat=config.flat_parameters,
+        in_8_bits=config.fp8_param_gather,
     )
     elements, experts = stage_elements(shape, chunks), stage_expert_elements(shape, chunks)
     own = sharding.elements(elements, experts)

@@ -14,9 +14,11 @@ from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.static import StaticMemory, layer_elements, num_elements, stage_expert_elements
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
+from advisor.models.layer_kind import LayerKind
 
 _ADAM_MOMENTS = 2
 
@@ -33,6 +35,8 @@ class Sharding(Struct, frozen=True, kw_only=True):
     there already, as shards, or whole (`accumulates_whole`: set_requires_gradient_sync off).
     weights_dtype: type of the shards and of their gradients, which go at once where
     `steps_in_backward`. flat: FSDP1, whose groups are one flat parameter each, the ends the root's.
+    in_8_bits: whether layers' linear weights are cast before they are gathered (torchao 0.18.0
+    float8/fsdp_utils.py fsdp_pre_all_gather); what is not freed is counted in 16.
     """
 
     ranks: int
@@ -45,6 +49,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     weights_dtype: DType = DType.FP32
     steps_in_backward: bool = False
     flat: bool = False
+    in_8_bits: bool = False
 
     def gathered(self, elements: int) -> int:
         """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
@@ -94,23 +99,25 @@ def stream_pools(shape: RankShape, sharding: Sharding) -> int:
     tied = shape.model.share_embeddings_and_output_weights
     head = num_elements(output_weights(shape, holds_embedding=tied))
     ends = num_elements(embedding_weights(shape)), head
-    layers = _Layers.of(shape)
+    layers = _Layers.of(shape, sharding)
     largest = max(layers.largest, sum(ends) if sharding.root_holds_ends else max(ends))
     shards = 0 if sharding.accumulates else sharding.shard(layers.all + sum(ends), layers.experts)
     return sharding.gathered(largest) + sharding.reduced(largest) + shards
 
 
 class _Layers(Struct, frozen=True):
-    """Elements of a model's layers: of the largest, and the experts in it; of all, and theirs."""
+    """Elements of a model's layers: of the largest, and the experts in it; of all, and theirs.
+    sent: 16-bit elements that have the bytes of the largest one's all-gather."""
 
     number: int
     largest: int
+    sent: int
     experts_of_largest: int
     all: int
     experts: int
 
     @staticmethod
-    def of(shape: RankShape) -> "_Layers":
+    def of(shape: RankShape, sharding: Sharding) -> "_Layers":
         """Those of the whole model."""
         kinds = shape.model.layer_kinds
         each = {kind: layer_elements(shape, kind) for kind in dict.fromkeys(kinds)}
@@ -119,7 +126,16 @@ class _Layers(Struct, frozen=True):
             stage_expert_elements(shape, (ModelChunk(layers),)) for layers in ((largest,), kinds)
         )
         total = sum(each[kind] for kind in kinds)
-        return _Layers(len(kinds), each[largest], of_largest, total, experts)
+        narrow = _elements_in_8_bits(shape, largest) if sharding.in_8_bits else 0
+        sent = each[largest] - narrow // DType.BF16.itemsize
+        return _Layers(len(kinds), each[largest], sent, of_largest, total, experts)
+
+
+def _elements_in_8_bits(shape: RankShape, kind: LayerKind) -> int:
+    """Of the weights of torchao's linear layers; experts are none."""
+    operators = transformer_layer(shape, kind)
+    linear = (o for o in operators if o.gemm and o.gemm.quantized and not o.weights[0].expert)
+    return sum(weight.num_elements for o in linear for weight in o.weights if weight.in_linear)
 
 
 @lru_cache(maxsize=1024)
@@ -130,7 +146,7 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
     the next group's is there. Backward: its own, the all-gather of the group that goes back next,
     and the reduce-scatter's input of the group that went back before.
     """
-    layers = _Layers.of(shape)
+    layers = _Layers.of(shape, sharding)
     embedding = num_elements(embedding_weights(shape))
     tied = shape.model.share_embeddings_and_output_weights
     head = num_elements(output_weights(shape, holds_embedding=tied))
@@ -183,20 +199,21 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
 
 
 def _layer(
-    sharding: Sharding, layer: int, *, before: int, below: int, above: int
+    sharding: Sharding, layers: _Layers, *, before: int, below: int, above: int
 ) -> ShardingOverhead:
-    """A layer during the all-gather of `below` elements and the reduce-scatter of `above`.
+    """The largest layer during the all-gather of `below` elements and the reduce-scatter of
+    `above`.
 
     When it enters its forward, the all-gather's output of the `before` elements of the group
     before it is there as well.
     """
-    gathered = sharding.gathered(layer)
+    gathered = sharding.gathered(layers.sent)
     own, ahead = (gathered, sharding.gathered(below)) if sharding.reshards else (0, 0)
     return ShardingOverhead(
         entry=sharding.gathered(before) + gathered + own,
         forward=gathered + own,
         backward=own + ahead + sharding.reduced(above),
-        exit=ahead + _reduction(sharding, layer),
+        exit=ahead + _reduction(sharding, layers.largest),
         ahead=ahead,
         again=own,
     )
@@ -231,20 +248,20 @@ def _groups_of_their_own(
     (torchtitan's apply_fsdp, Accelerate's fsdp2_prepare_model). The last all-gather's output goes
     when the root's forward returns.
     """
-    gathers, layer = sharding.reshards, layers.largest
+    gathers, layer, sent = sharding.reshards, layers.largest, layers.sent
     first, last = sharding.gathered(embedding) * gathers, sharding.gathered(head) * gathers
-    ahead = sharding.gathered(layer) * gathers
+    ahead = sharding.gathered(sent) * gathers
     return WorkingSet(
         embedding=ShardingOverhead(
             forward=first + sharding.gathered(embedding),
             backward=first + sharding.reduced(layer),
             exit=_reduction(sharding, embedding, last=embedding),
         ),
-        first_layer=_layer(sharding, layer, before=embedding, below=embedding, above=layer),
-        layer=_layer(sharding, layer, before=layer, below=layer, above=layer),
-        last_layer=_layer(sharding, layer, before=layer, below=layer, above=head),
+        first_layer=_layer(sharding, layers, before=embedding, below=embedding, above=layer),
+        layer=_layer(sharding, layers, before=sent, below=sent, above=layer),
+        last_layer=_layer(sharding, layers, before=sent, below=sent, above=head),
         head=ShardingOverhead(
-            entry=sharding.gathered(layer) + sharding.gathered(head) + last,
+            entry=sharding.gathered(sent) + sharding.gathered(head) + last,
             forward=sharding.gathered(head) + last,
             backward=last + ahead,
             exit=ahead + _reduction(sharding, head, last=head),
@@ -260,26 +277,26 @@ def _one_group_of_ends(
     layer waits there for the embedding's. Where it is the root's, the backward of a loss inside the
     root begins with the all-gather of the last layer.
     """
-    gathers, layer, ends = sharding.reshards, layers.largest, embedding + head
+    gathers, sent, ends = sharding.reshards, layers.sent, embedding + head
     group = sharding.gathered(ends) * gathers
     waiting = group + sharding.gathered(head)
-    ahead = sharding.gathered(layer) * gathers
+    ahead = sharding.gathered(sent) * gathers
     prefetched = ahead * (loss_inside and sharding.root_holds_ends)
-    first_layer = _layer(sharding, layer, before=ends, below=0, above=layer)
-    between = _layer(sharding, layer, before=layer, below=layer, above=layer)
-    last_layer = _layer(sharding, layer, before=layer, below=layer, above=0)
+    first_layer = _layer(sharding, layers, before=ends, below=0, above=layers.largest)
+    between = _layer(sharding, layers, before=sent, below=sent, above=layers.largest)
+    last_layer = _layer(sharding, layers, before=sent, below=sent, above=0)
     return WorkingSet(
         embedding=ShardingOverhead(
             forward=group + sharding.gathered(ends),
-            backward=waiting + sharding.reduced(layer),
+            backward=waiting + sharding.reduced(layers.largest),
             exit=_reduction(sharding, ends, last=head),
         ),
         first_layer=_more(first_layer, group, waiting),
         layer=_more(between, group, waiting),
         last_layer=_more(last_layer, group, waiting),
-        head=ShardingOverhead(forward=group + sharding.gathered(layer), backward=group + ahead),
+        head=ShardingOverhead(forward=group + sharding.gathered(sent), backward=group + ahead),
         loss=ShardingOverhead(
-            forward=group + sharding.gathered(layer) * loss_inside, backward=group + prefetched
+            forward=group + sharding.gathered(sent) * loss_inside, backward=group + prefetched
         ),
     )
 

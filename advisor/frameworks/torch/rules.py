@@ -117,7 +117,7 @@ def _unknown_options(setting: TorchSetting, _: Job, facts: StackFacts) -> Iterat
 
 
 def _unknown_graph(setting: TorchSetting, job: Job, _: StackFacts) -> str | None:
-    if setting.budget is None or job.config.precision.is_quantized:
+    if setting.budget is None:
         return None
     return unknown_operator(block_shape(job), job.model.layer_kinds)
 
@@ -186,14 +186,6 @@ SETTING_RULES: Final[Rules] = {
         fix="use at most {job.model.num_layers}",
         source="advisor",
         example="selective:33",
-    ),
-    "budget.float8": TorchRule(
-        given=lambda setting, _, __: setting.budget is not None,
-        when=lambda _, job, __: job.config.precision.is_quantized,
-        reason="what torch.compile keeps of 8-bit linear layers is not modelled",
-        fix="use full or an operator policy",
-        source="advisor",
-        example="job.precision=fp8_current budget:0.5",
     ),
     "budget.unknown_graph": TorchRule(
         summary="a budget needs layers of which it is known what torch.compile does with them",

@@ -48,12 +48,19 @@ def snippet(setting: TorchSetting, job: Job) -> str:
 
 def _weights(job: Job) -> str:
     """The type between steps, where it is not the one that they are loaded in; Liger's kernels in
-    place of transformers' (liger_kernel.transformers)."""
+    place of transformers' (liger_kernel.transformers); linear layers except the output in 8 bits
+    (torchao.float8)."""
     config, parts = job.config, []
     if config.weights_dtype is not None:
         parts.append(f"model.to(torch.{config.weights_dtype})")
     if config.use_liger_kernel:
         parts.append("_apply_liger_kernel_to_instance(model=model)")
+    if config.precision.is_quantized:
+        gathers = f"enable_fsdp_float8_all_gather={config.fp8_param_gather}"
+        parts.append(
+            f"convert_to_float8_training(model, config=Float8LinearConfig({gathers}), "
+            'module_filter_fn=lambda _, name: name not in ("output", "lm_head"))'
+        )
     return "; ".join(parts)
 
 

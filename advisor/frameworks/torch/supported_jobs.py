@@ -378,7 +378,10 @@ def given_sharding(
             nearest = "leave it out, or --framework megatron_lm"
             raise UserError(f"layout.{name}", given[name], relation, nearest)
     for name, value in given.items():
-        if name not in (*DATA_PARALLEL_ONLY, *_OWN):
+        if name == "data_parallel_replicate_size" and value != 1:
+            relation = f"HSDP is not modelled for {framework}"
+            raise UserError(f"layout.{name}", value, relation, "--framework torchtitan, or 1")
+        if name not in (*DATA_PARALLEL_ONLY, *_OWN, "data_parallel_replicate_size"):
             relation = f"is an option of Megatron, not of {framework}"
             raise UserError(f"layout.{name}", value, relation, "leave it out")
     name = "data_parallel_sharding"

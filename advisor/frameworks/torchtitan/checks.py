@@ -68,16 +68,12 @@ def _other_mode(keys: Keys) -> Any:
     return keys.get(_OPTION) is not None and mode != "selective" and mode in options.MODES and mode
 
 
-def _may_be_compiled(keys: Keys) -> bool:
+def _may_compile_the_model(keys: Keys) -> bool:
     unknown = keys.has("compile.enable") and keys.get("compile.enable") is None
-    return bool(unknown or keys.truth("training.compile"))
-
-
-def _budget_without_compile(keys: Keys) -> bool:
-    components = keys.get("compile.components")
-    whole_model = components is None or "model" in str(components)
-    compiled = (keys.truth("compile.enable") and whole_model) or _may_be_compiled(keys)
-    return keys.get(_MODE) == "memory_budget" and not compiled
+    named = keys.get(options.COMPONENTS)
+    with_model = named is None or "model" in options.components(named)
+    enabled = keys.truth("compile.enable") and with_model
+    return bool(enabled or unknown or keys.truth("training.compile"))
 
 
 def _other_expert_degree(keys: Keys) -> str:
@@ -151,16 +147,17 @@ RULES: Final = (
     ),
     key_rules.key_rule(
         _MODE,
-        _budget_without_compile,
+        lambda k: k.get(_MODE) == "memory_budget" and not _may_compile_the_model(k),
         "Memory budget mode requires model to be compiled",
         fault="memory_budget.compile",
         source=f"{_CHECKPOINT} apply_ac",
         **_compile,
     ),
     key_rules.key_rule(
-        options.ASYNC_TP,
+        (options.ASYNC_TP, options.COMPILED_ASYNC_TP),
         lambda k: (
-            k.truth(options.ASYNC_TP) and not (k.truth("compile.enable") or _may_be_compiled(k))
+            any(map(k.truth, (options.ASYNC_TP, options.COMPILED_ASYNC_TP)))
+            and not _may_compile_the_model(k)
         ),
         "Async TP requires torch.compile",
         fault="async_tensor_parallel.compile",

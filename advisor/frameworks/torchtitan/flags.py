@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from advisor.frameworks.torch.block_regimes import BlockRegime
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
+from advisor.frameworks.torchtitan.options import GATHER
 from advisor.job.job import Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import CpCommType
@@ -72,7 +73,9 @@ def python_module(setting: TorchSetting, job: Job) -> str:
     lines = [f"from {_CHECKPOINTS} import {name}", "", ""] if name else []
     lines += ["def recompute(config):", '    """In a recipe: return recompute(llama3_8b())."""']
     for section, values in _job(job).items():
-        lines += [f"    config.{section}.{key} = {json.dumps(values[key])}" for key in values]
+        for key, value in values.items():
+            written = value if isinstance(value, bool) else json.dumps(value)
+            lines.append(f"    config.{section}.{key} = {written}")
     if setting.granularity is Granularity.BUDGET:
         lines.append("    config.compile.enable = True")
     made = f"{name}.Config({budget})" if name else None
@@ -88,7 +91,7 @@ def toml(setting: TorchSetting, job: Job) -> str:
     import tomlkit
 
     document: dict[str, Any] = {}
-    for section, values in {**_job(job), **_mode(setting)}.items():
+    for section, values in (*_job(job).items(), *_mode(setting).items()):
         table = document
         for name in section.split("."):
             table = table.setdefault(name, {})
@@ -144,14 +147,18 @@ def _job(job: Job) -> Sections:
     """`default` frees all groups but the head's between the passes, `never` frees none."""
     config = job.config
     layout = job.layout
+    old = config.framework_version == "0.1"
     keeps = layout.data_parallel_sharding is DataParallelSharding.GRADIENTS
     degrees: dict[str, Any] = {
-        "data_parallel_shard_degree": layout.data_parallel_size,
+        "data_parallel_shard_degree": layout.data_parallel_size
+        // layout.data_parallel_replicate_size,
         "fsdp_reshard_after_forward": "never" if keeps else "default",
     }
+    if layout.data_parallel_replicate_size > 1:
+        degrees["data_parallel_replicate_degree"] = layout.data_parallel_replicate_size
     if layout.tensor_model_parallel_size > 1:
         degrees["tensor_parallel_degree"] = layout.tensor_model_parallel_size
-        if layout.tp_comm_overlap:
+        if layout.tp_comm_overlap and config.framework_version != "0.3":
             degrees["enable_async_tensor_parallel"] = True
     if layout.context_parallel_size > 1:
         degrees["context_parallel_degree"] = layout.context_parallel_size
@@ -165,12 +172,25 @@ def _job(job: Job) -> Sections:
             "local_batch_size": config.micro_batch_size,
             "global_batch_size": config.global_batch_size,
             "seq_len": config.seq_length,
+            **({"compile": True} if old and config.torch_compile else {}),
         },
         "parallelism": degrees,
         **_optimizer(config),
         **_float8(config),
-        **({"compile": {"enable": True}} if config.torch_compile else {}),
+        **({} if old else _compile(job)),
     }
+
+
+def _compile(job: Job) -> Sections:
+    """From 0.2 on; in 0.3 asynchronous TP stands there as well (0.3.0 config/configs.py)."""
+    config, values = job.config, dict[str, Any]()
+    if config.torch_compile:
+        values["enable"] = True
+        if not config.compiles_loss:
+            values["components"] = list(config.compile_components)
+        if job.layout.tp_comm_overlap and config.framework_version == "0.3":
+            values["enable_async_tensor_parallel"] = True
+    return {"compile": values} if values else {}
 
 
 def says_float8(config: JobConfig) -> bool:
@@ -182,9 +202,11 @@ def _float8(config: JobConfig) -> Sections:
     """All linear layers but the output."""
     if not config.precision.is_quantized or not says_float8(config):
         return {}
-    if config.framework_version == "0.1":
-        return {"model": {"converters": ["float8"]}, "float8": {"filter_fqns": ["output"]}}
-    return {"model": {"converters": [_FLOAT8]}, _FLOAT8: {"filter_fqns": ["output"]}}
+    section = "float8" if config.framework_version == "0.1" else _FLOAT8
+    own: dict[str, Any] = {"filter_fqns": ["output"]}
+    if config.fp8_param_gather:
+        own[GATHER] = True
+    return {"model": {"converters": [section]}, section: own}
 
 
 def _optimizer(config: JobConfig) -> Sections:

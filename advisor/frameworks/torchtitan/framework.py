@@ -30,9 +30,7 @@ _NO_SUCH_MODEL = (
     "torchtitan has no Mixtral: build a custom model from Llama 3's attention and "
     "torchtitan's experts"
 )
-_FLOAT8_NOTE = (
-    "float8: all linear layers except the output, parameters gathered in 16 bits (torchao)"
-)
+_FLOAT8_NOTE = "float8: all linear layers except the output (torchao)"
 _COMPILE_NOTE = (
     "memory_budget needs compile.enable: torchtitan compiles each block instead of wrapping it in "
     "a checkpoint"
@@ -47,7 +45,10 @@ _FACTS: Final = supported_jobs.StackFacts(
     newest_with_experts="0.2",
     label="torchtitan",
     key_options=options.OPTIONS,
-    own_options=("optimizer_implementation", "optimizer_in_backward", "torch_compile"),
+    own_options=(
+        *("optimizer_implementation", "optimizer_in_backward"),
+        *("torch_compile", "compile_components"),
+    ),
     granularities=(
         Granularity.NONE,
         Granularity.FULL,
@@ -108,8 +109,9 @@ class _Memory(memory_model.TorchMemory):
         )
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
-        """The loss is compiled with the blocks (compile.components)."""
-        return replace(shape, compiled_loss=job.config.torch_compile)
+        """0.1 compiles the loss with the blocks, later releases where compile.components says so
+        (components/loss.py)."""
+        return replace(shape, compiled_loss=job.config.compiles_loss)
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
@@ -150,6 +152,22 @@ class _Settings(recompute_settings.TorchSettings):
             source="torchtitan 0.1.0 config",
             versions=("0.1",),
             example="blocks:32*full",
+        ),
+        "compile.components": TorchRule(
+            when=lambda _, job, __: job.config.torch_compile and not job.config.compiles_loss,
+            reason="torchtitan 0.1 compiles the loss with the model",
+            fix="leave job.compile_components out, or --framework-version 0.2",
+            source="torchtitan 0.1.0 components/loss.py",
+            versions=("0.1",),
+            example="job.torch_compile=true job.compile_components=model",
+        ),
+        "float8.enable_fsdp_float8_all_gather": TorchRule(
+            when=lambda _, job, __: job.config.fp8_param_gather,
+            reason="torchtitan 0.3 scales float8 by rows, and gathers parameters in 16 bits",
+            fix="job.fp8_param_gather=false, or --framework-version 0.2",
+            source="torchtitan 0.3.0 components/quantization/float8.py",
+            versions=("0.3",),
+            example="job.precision=fp8_current job.fp8_param_gather=true",
         ),
         "mode.memory_budget": TorchRule(
             when=lambda setting, _, __: setting.granularity is Granularity.BUDGET,

@@ -17,6 +17,7 @@ from advisor.job.layout import ParallelLayout
 
 _TP: Final = "tensor_model_parallel_size"
 _OVERLAP: Final = "tp_comm_overlap"
+_REPLICAS: Final = "data_parallel_replicate_size"
 _EP: Final = "expert_model_parallel_size"
 _ETP: Final = "expert_tensor_parallel_size"
 _ONE: Final = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
@@ -25,7 +26,7 @@ _ONE: Final = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_
 def titan_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int) -> ParallelLayout:
     """FSDP over what TP and CP leave of the GPUs; experts over EP of them, cut by TP as well where
     EP is 1 (torchtitan then knows no other way) or where ETP says so."""
-    sharded = {name: value for name, value in given.items() if name != _OVERLAP}
+    sharded = {name: value for name, value in given.items() if name not in (_OVERLAP, _REPLICAS)}
     sharding = given_sharding(facts, sharded, _ONE, "only FSDP, TP, CP and EP are modelled")
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)
     if min(tp, ep) < 1:
@@ -49,6 +50,7 @@ def titan_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int) -> Par
         expert_tensor_parallel_size=given.get(_ETP) or (1 if ep > 1 else None),
         data_parallel_size=given.get("data_parallel_size", num_gpus // (tp * cp)),
         data_parallel_sharding=sharding,
+        data_parallel_replicate_size=given.get(_REPLICAS, 1),
         tp_comm_overlap=given.get(_OVERLAP, False),
     )
 
@@ -61,6 +63,20 @@ def _other_expert_degree(_: TorchSetting, job: Job, __: StackFacts) -> Match | N
     return Match(reason="" if ep > 1 else "without EP, TP splits the experts (apply_moe_ep_tp)")
 
 
+def _no_shards(_: TorchSetting, job: Job, __: StackFacts) -> Match | None:
+    layout = job.layout
+    replicas, ranks = layout.data_parallel_replicate_size, layout.data_parallel_size
+    if replicas == 1:
+        return None
+    if layout.expert_model_parallel_size > 1:
+        return Match("replicas of shards are not modelled with EP", "EP 1")
+    if ranks % replicas:
+        return Match(f"{replicas} replicas must divide DP {ranks}")
+    if ranks == replicas and layout.context_parallel_size == 1:
+        return Match("without shards torchtitan runs DDP, which is not modelled")
+    return None
+
+
 LAYOUT_RULES: Final[Rules] = {
     "layout.not_modelled": TorchRule(
         when=lambda _, job, __: any(getattr(job.layout, name) != 1 for name in _ONE),
@@ -70,6 +86,13 @@ LAYOUT_RULES: Final[Rules] = {
         example="layout.pipeline_model_parallel_size=2",
     ),
     **CONTEXT_RULES,
+    "parallelism.data_parallel_replicate_degree": TorchRule(
+        summary="replicas of shards (HSDP) divide the data-parallel ranks, with EP 1",
+        when=_no_shards,
+        fix="layout.data_parallel_replicate_size=1",
+        source="torchtitan 0.2.2 distributed/parallel_dims.py, models/llama3/infra/parallelize.py",
+        example="layout.data_parallel_replicate_size=3",
+    ),
     "parallelism.expert_tensor_parallel_degree": TorchRule(
         when=_other_expert_degree,
         reason="Currently we only support ETP=TP or ETP=1",

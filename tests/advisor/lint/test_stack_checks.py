@@ -12,6 +12,7 @@ from advisor.lint.target import lint_target
 
 AC, ASYNC = "[activation_checkpoint]\n", "[parallelism]\nenable_async_tensor_parallel = true"
 EXPERTS = "[parallelism]\nexpert_parallel_degree = 2\nexpert_tensor_parallel_degree = 2"
+LOSS = "components = ['loss']"
 BUDGET, COMPONENTS = "mode = 'memory_budget'", "enable = true\ncomponents = true"
 CALLS, KWARGS = "activation_checkpointing.calls", "gradient_checkpointing_kwargs"
 TITAN = "[model]\nname = 'llama3'\n[training]\nseq_len = 8192\n"
@@ -44,6 +45,7 @@ def linted(tmp_path: Path, name: str, text: str) -> str:
         ("[parallelism]\nfsdp_reshard_after_forward = 'no'", "ERROR fsdp_reshard_after_forward"),
         (ASYNC, "ERROR async_tensor_parallel.compile"),
         (f"{ASYNC}\n[compile]\nenable = true", ""),
+        (f"{ASYNC}\n[compile]\nenable = true\n{LOSS}", "ERROR async_tensor_parallel.compile"),
         (EXPERTS, "ERROR parallelism.expert_tensor_parallel_degree"),
         (f"{AC}{BUDGET}\n[compile]\n{COMPONENTS}", "ERROR memory_budget.compile"),
     ],

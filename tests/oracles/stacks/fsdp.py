@@ -37,11 +37,13 @@ class Step(Struct, frozen=True, dict=True):
 
 
 @contextmanager
-def fake_ranks() -> Iterator[Any]:
-    """A mesh of RANKS ranks of which only this one exists."""
+def fake_ranks(replicas: int = 1) -> Iterator[Any]:
+    """A mesh of RANKS ranks of which only this one exists, in one or more rows."""
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     try:
-        yield init_device_mesh("cpu", (RANKS,))
+        sizes = (replicas, RANKS // replicas) if replicas > 1 else (RANKS,)
+        names = ("replicas", "shards")[-len(sizes) :]
+        yield init_device_mesh("cpu", sizes, mesh_dim_names=names)
     finally:
         dist.destroy_process_group()
 
@@ -52,13 +54,14 @@ def titan_step(
     *,
     reshards: bool = True,
     root_holds_ends: bool = False,
+    replicas: int = 1,
     measure: Callable[[RankShape, Any], Any] | None = None,
 ) -> Any:
     """Forward, loss and backward of one microbatch: a Step, or what `measure` makes of the model.
 
-    The second of two steps is measured.
+    The second of two steps is measured. replicas: groups of ranks that hold the same shards.
     """
-    with fake_ranks() as mesh, FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
+    with fake_ranks(replicas) as mesh, FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
         model = _titan(shape)
         checkpoint(model)
         policy = torch.bfloat16, torch.float32

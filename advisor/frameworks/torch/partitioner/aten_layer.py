@@ -63,11 +63,24 @@ def _linear(block: Block, operator: Operator) -> None:
     if not _is_gpt2(block.shape):
         weight = graph.view(weight, "transposed")
     assert operator.gemm is not None
+    if operator.gemm.quantized:
+        rows, weight = _in_8_bits(block, "rows", rows), _in_8_bits(block, "weight", weight)
     product = graph.add(
         "matmul", Kind.COSTLY, output.num_bytes, *bias, rows, weight, flops=operator.gemm.flops
     )
-    graph.read_by_kernel(rows, weight)
+    if operator.gemm.quantized:
+        graph.read(rows, weight)  # copies, by columns
+    else:
+        graph.read_by_kernel(rows, weight)
     block.define(output, graph.view(product, "batched"))
+
+
+def _in_8_bits(block: Block, name: str, source: Node) -> Node:
+    """`source` divided by its largest element, which is kept, as torchao 0.18.0's tensorwise
+    scaling does (float8/float8_linear.py)."""
+    elements = source.num_bytes // block.shape.dtype.itemsize
+    largest = block.graph.fused(f"{name}.largest", block.shape.dtype.itemsize, source)
+    return block.graph.fused(f"{name}.8_bits", elements, source, largest)
 
 
 def _is_gpt2(shape: RankShape) -> bool:

@@ -17,6 +17,9 @@ from advisor.time.machine import machine
 from tests.advisor.frameworks.torch.jobs import stack_job
 
 ELEMENTS = 8_030_261_248  # embedding and head are not tied
+END = 128256 * 4096
+LIVE = 2 * 10**9
+"""Bytes of max_live_parameters."""
 
 
 def memory(sharding: DataParallelSharding, *more: str) -> FixedMemory:
@@ -37,7 +40,8 @@ def memory(sharding: DataParallelSharding, *more: str) -> FixedMemory:
 )
 def test_bytes_a_parameter_by_stage(sharding, weights, gradients, optimizer) -> None:
     static = memory(sharding).static
-    assert static.weights == weights * ELEMENTS
+    gathered = LIVE if sharding is DataParallelSharding.FULL else 0
+    assert static.weights == weights * ELEMENTS + gathered
     assert static.gradients == gradients * ELEMENTS
     assert static.optimizer == optimizer * ELEMENTS
 
@@ -56,35 +60,35 @@ def test_reduce_buckets(sharding: DataParallelSharding, buckets: int) -> None:
     assert named.get("reduce bucket", 0) == buckets * 500_000_000 * 2
 
 
-def test_stage_3_gathers_a_layer_and_what_it_prefetches() -> None:
+def test_stage_3_has_all_live_parameters_gathered() -> None:
+    """Run in tests/oracles/test_zero_gathering.py; a small model is gathered whole, and the step is
+    after all are gone."""
     found = memory(DataParallelSharding.FULL).working_set
-    layer = (ELEMENTS - 2 * 128256 * 4096 - 4096) // 32
-    assert found.layer.backward == (layer + 50_000_000) * 2
-    assert found.head.forward == 128256 * 4096 * 2
+    assert found.embedding.stays == LIVE
+    assert found.step == ELEMENTS * 4 // 8 - LIVE
+    options = ("model.num_layers=1", "model.vocab_size=256")
+    small = memory(DataParallelSharding.FULL, *options)
+    layer = (ELEMENTS - 2 * END - 4096) // 32
+    assert small.working_set.embedding.stays == 2 * (layer + (2 * 256 + 1) * 4096)
+    assert small.pools[0].num_bytes == 0
     lower = memory(DataParallelSharding.GRADIENTS).working_set
-    assert lower.layer.backward == 0
+    assert lower.embedding.stays == 0
     assert lower.step == ELEMENTS * 4 // 8
 
 
 def test_what_streams_of_stage_3_keep() -> None:
     """16-bit buckets of 5e8: one sent in order, two that are not free; the embedding's all-gather,
-    of which a layer takes a part."""
+    which comes on top of the live parameters."""
     named = {term.name: term.num_bytes for term in memory(DataParallelSharding.FULL).pools}
-    layer = (ELEMENTS - 2 * 128256 * 4096 - 4096) // 32
-    assert list(named.values()) == [(128256 * 4096 - layer) * 2, 10**9, 2 * 10**9]
+    assert list(named.values()) == [END * 2, 10**9, 2 * 10**9]
     assert memory(DataParallelSharding.GRADIENTS).pools == ()
 
 
 def test_ligers_loss_has_the_output_layer_gathered_throughout() -> None:
-    """And the last layer stays to its backward: 1e9 elements are not between."""
-    face = "model.transformer_impl=transformers"
-    plain, liger = (
-        memory(DataParallelSharding.FULL, face, *more).working_set
-        for more in ((), ("job.use_liger_kernel=true",))
-    )
-    end, layer = 128256 * 4096 * 2, (ELEMENTS - 2 * 128256 * 4096 - 4096) // 32 * 2
-    assert liger.layer.backward - plain.layer.backward == end
-    assert liger.head.forward - plain.head.forward == layer
+    """Next to the embedding: more elements than are else live."""
+    options = ("model.transformer_impl=transformers", "job.use_liger_kernel=true")
+    found = memory(DataParallelSharding.FULL, *options).working_set
+    assert found.embedding.stays == 2 * END * 2 > LIVE
 
 
 @pytest.mark.parametrize(
@@ -124,16 +128,15 @@ def test_zero_offload_leaves_weights_alone(sharding, gradients) -> None:
     assert found.static.weights == before.static.weights
     assert found.static.gradients == gradients * ELEMENTS
     assert found.static.optimizer == 0
-    assert found.working_set.step == 0
+    assert found.working_set.step == -found.working_set.embedding.stays
     named = {term.name: term.num_bytes for term in found.buffers}
     largest = 0 if sharding is DataParallelSharding.FULL else 128256 * 4096 * 2
     assert named.get("gradient in transfer", 0) == largest
 
 
-def test_parameters_on_the_host_come_back_layer_by_layer() -> None:
+def test_parameters_on_the_host_come_back_while_they_are_live() -> None:
     found = memory(DataParallelSharding.FULL, OFFLOAD, "job.param_cpu_offload=true")
-    assert found.static.total == 0
-    assert found.working_set.layer.backward > 0
+    assert found.static.total == found.working_set.embedding.stays == LIVE
 
 
 def test_a_ratio_moves_whole_sub_groups() -> None:

@@ -50,7 +50,7 @@ def changed(job: Job, pairs: list[str]) -> Job:
             continue
         part, name = key.replace("job.", "config.").split(".")
         kind = {one.name: one.type for one in fields(type(getattr(job, part)))}[name]
-        value = text.split(",") if "," in text else text
+        value = text.split(",") if "," in text or "tuple" in str(kind) else text
         parts[part][name] = msgspec.convert(value, kind, strict=False)
     config, layout = replace(job.config, **parts["config"]), parts["layout"]
     degrees = 1

@@ -91,7 +91,7 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
         ("fsdp2", "job.sync_each_batch=true", "is an option of Accelerate"),
         ("fsdp2", PIPELINE, "is not modelled for fsdp2"),
         ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
-        ("fsdp2", {"precision": "fp8_current"}, "is not modelled for fsdp2"),
+        ("huggingface", {"precision": "fp8_current"}, "is not modelled for huggingface"),
         ("fsdp2", "layout.use_distributed_optimizer=false", "option of Megatron"),
         ("fsdp2", "layout.data_parallel_sharding=optimizer", "has no such sharding"),
         ("fsdp2", "model.transformer_impl=local", "is Megatron's"),

@@ -1,13 +1,18 @@
 """torchtitan's layouts, what it refuses of them, and what its lists keep."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from advisor.base.errors import UserError
 from advisor.cli.main import main
 from advisor.frameworks.torch.setting import FULL, OpPolicy, op
+from advisor.job.pipeline_split import pipeline_stages
 from advisor.layers.operators import CollectiveKind
+from advisor.lint.request_from import read_job
 from advisor.models.options import AttentionBackend, LoadBalancing
+from advisor.search.rank_shape import rank_shape
 
 from .jobs import stack_job
 
@@ -129,6 +134,113 @@ def test_asynchronous_tp_runs_collectives_during_gemms() -> None:
     assert seconds < without.time_seconds.exposed_communication
     memory = evaluator.evaluate(FULL).peak.memory_bytes
     assert memory == without.peak.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.1", "--training.compile"),
+        ("0.2", "--compile.enable --parallelism.enable_async_tensor_parallel"),
+        ("0.3", "--compile.enable --compile.enable_async_tensor_parallel"),
+    ],
+)
+def test_options_of_the_compiler_by_release(version: str, words: str) -> None:
+    """torchtitan 0.1.0 config_manager.py, 0.2.2 config/job_config.py, 0.3.0 config/configs.py."""
+    overrides = ("job.torch_compile=true", "layout.tp_comm_overlap=true")
+    stack, job = stack_job(
+        "torchtitan", framework_version=version, tensor_model_parallel_size=8, overrides=overrides
+    )
+    assert {*words.split()} <= {*stack.spelling.layout_flags(job).split()}
+
+
+def test_the_loss_is_compiled_by_release_and_components() -> None:
+    def reason(version: str, components: str) -> tuple[bool, list[str]]:
+        overrides = ("job.torch_compile=true", f"job.compile_components={components}")
+        stack, job = stack_job("torchtitan", framework_version=version, overrides=overrides)
+        shape = stack.memory.shape(job, rank_shape(job))
+        return shape.compiled_loss, [found.rule for found in stack.settings.check(FULL, job)]
+
+    assert reason("0.2", "model,loss") == reason("0.1", "model,loss") == (True, [])
+    assert reason("0.2", "model") == (False, [])
+    assert reason("0.1", "model")[1] == ["compile.components"], "0.1 compiles it in any case"
+    with pytest.raises(UserError, match="a loss that is compiled alone is not modelled"):
+        reason("0.2", "loss")
+    with pytest.raises(UserError, match="is torchtitan's"):
+        stack_job("fsdp2", overrides=("job.compile_components=model",))
+
+
+def test_replicas_of_shards_are_read_and_cut_over_fewer_ranks(tmp_path: Path) -> None:
+    """HSDP: four replicas of eight ranks hold what eight ranks would."""
+    overrides = ("layout.data_parallel_replicate_size=4",)
+    stack, job = stack_job("torchtitan", gpus="32xH100", global_batch_size=64, overrides=overrides)
+    words = stack.spelling.layout_flags(job)
+    assert "data_parallel_shard_degree=8 " in words
+    script = tmp_path / "t.sh"
+    script.write_text(f"torchrun -m torchtitan.train {words}")
+    request = read_job(str(script), {"gpus": "32xH100", "model": "llama3_8b"}).request
+    assert overrides[0] in request.overrides
+
+    _, alone = stack_job("torchtitan", gpus="8xH100")
+    fixed = [
+        stack.memory.fixed_memory(one, rank_shape(one), *pipeline_stages(one.model, one.layout))
+        for one in (job, alone)
+    ]
+    assert fixed[0].static == fixed[1].static
+    assert fixed[0].working_set == fixed[1].working_set
+
+
+@pytest.mark.parametrize(
+    ("framework", "replicas", "reason"),
+    [
+        ("torchtitan", 3, "3 replicas must divide DP 8"),
+        ("torchtitan", 8, "DDP, which is not modelled"),
+        ("torchtitan", 0, "must be at least 1"),
+        ("fsdp2", 2, "HSDP is not modelled for fsdp2"),
+        ("megatron_lm", 2, "shards with use_distributed_optimizer"),
+    ],
+)
+def test_other_replicas_are_refused(framework, replicas, reason, capsys) -> None:
+    request = ["--model", "llama3_8b", "--gpus", "8xH100", "--framework", framework, "--quick"]
+    assert main([*request, f"layout.data_parallel_replicate_size={replicas}"]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_an_all_gather_in_8_bits(tmp_path: Path) -> None:
+    """Half of a layer's bytes, except its norms'; 0.3 has none."""
+    overrides = ("job.precision=fp8_current", "job.fp8_param_gather=true")
+    found = []
+    for more in (overrides[:1], overrides):
+        stack, job = stack_job("torchtitan", framework_version="0.2", overrides=more)
+        (chunks,) = pipeline_stages(job.model, job.layout)
+        found.append(stack.memory.fixed_memory(job, rank_shape(job), chunks).working_set)
+    wide, narrow = (one.layer.forward for one in found)
+    norms = 2 * 2 * 4096 * 2
+    assert narrow - norms == (wide - norms) // 2
+    assert found[0].embedding == found[1].embedding, "is no linear layer"
+    script = tmp_path / "t.sh"
+    script.write_text(f"torchrun -m torchtitan.train {stack.spelling.layout_flags(job)}")
+    request = read_job(str(script), {"gpus": "8xH100", "model": "llama3_8b"}).request
+    assert overrides[1] in request.overrides
+    stack, job = stack_job("torchtitan", overrides=overrides)
+    rules = [found.rule for found in stack.settings.check(FULL, job)]
+    assert rules == ["float8.enable_fsdp_float8_all_gather"]
+
+
+def test_components_are_read_and_written(tmp_path: Path) -> None:
+    overrides = ("job.torch_compile=true", "job.compile_components=model")
+    stack, job = stack_job("torchtitan", framework_version="0.2", overrides=overrides)
+    assert "--compile.enable --compile.components=model" in stack.spelling.layout_flags(job)
+    for name, text in (
+        ("t.toml", stack.spelling.config_file(FULL, job)),
+        ("t.sh", f"torchrun -m torchtitan.train {stack.spelling.layout_flags(job)}"),
+    ):
+        (tmp_path / name).write_text(text)
+        request = read_job(str(tmp_path / name), {"gpus": "8xH100", "model": "llama3_8b"}).request
+        assert {*overrides} <= {*request.overrides}
+    stack, job = stack_job("torchtitan", overrides=overrides)
+    lines = stack.spelling.config_file(FULL, job).splitlines()
+    assert "    config.compile.enable = True" in lines
+    assert '    config.compile.components = ["model"]' in lines
 
 
 def test_asynchronous_tp_needs_a_compiler() -> None:
