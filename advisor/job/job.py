@@ -23,6 +23,7 @@ _CAPABILITIES = {
 }
 """Compute capability from which NVIDIA's Transformer Engine runs a recipe (TE 2.20
 pytorch/quantization.py)."""
+_AMPERE = 8.0
 _WITHOUT_MXFP8 = 12.0
 """Compute capability from which it runs none of that (same file, _compute_mxfp8_support)."""
 
@@ -374,12 +375,26 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.config.global_batch_size // per_pass
 
 
+def predates_ampere(gpu: Gpu) -> bool:
+    """Whether its tensor cores have no bf16, and Transformer Engine only unfused attention (2.20
+    attention/dot_product_attention/utils.py)."""
+    return gpu.vendor is Vendor.NVIDIA and gpu.compute_capability < _AMPERE
+
+
+def sixteen_bits(gpu: Gpu) -> Precision:
+    """The 16-bit type of its tensor cores."""
+    return Precision.FP16 if predates_ampere(gpu) else Precision.BF16
+
+
 def check_precision(precision: Precision, gpu: Gpu) -> None:
     """Raise UserError where the GPU has no tensor cores for `precision`."""
-    if precision.is_quantized and gpu.fp8_flops is None:
-        raise UserError(
-            "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"
-        )
+    usual = sixteen_bits(gpu)
+    lacked = "8-bit" if precision.is_quantized and gpu.fp8_flops is None else ""
+    if precision is Precision.BF16 and usual is not precision:
+        lacked = "bf16"
+    if lacked:
+        reason = f"{gpu.name} has no {lacked} tensor cores"
+        raise UserError("job.precision", precision, reason, f"use {usual}")
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
     refused = ""
     if needed and gpu.vendor is not Vendor.NVIDIA:
