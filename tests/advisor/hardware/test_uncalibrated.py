@@ -67,12 +67,12 @@ FLEX = "model.moe_token_dispatcher_type=flex"
         (
             "8xV100",
             "model.attention_backend=flash",
-            "does not run on V100-SXM-32GB; model.attention",
+            "does not run on V100-SXM-32GB; model",
         ),
         (
             "8xV100",
             "--framework fsdp2",
-            "fp16: is not modelled for fsdp2; use bf16, or --framework",
+            "is not modelled for fsdp2; use bf16, or --framework",
         ),
         ("8xMI300X", "--framework huggingface job.attn_implementation=flash_attention_3", "Hopper"),
     ],
