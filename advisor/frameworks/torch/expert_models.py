@@ -12,11 +12,11 @@ NEITHER: Final = (
     "hidden_dropout",
 )
 ONLY_TORCHTITAN: Final = (
-    *("moe_shared_expert_intermediate_size", "moe_router_group_topk", "moe_router_score_function"),
-    *("moe_router_pre_softmax", "moe_apply_probs_on_input", "moe_router_enable_expert_bias"),
+    *("moe_shared_expert_intermediate_size", "moe_router_group_topk"),
+    *("moe_router_pre_softmax", "moe_apply_probs_on_input"),
 )
-"""Options of experts that neither has here, and those that Mixtral and Qwen3-MoE of transformers
-have not: they have the defaults of ModelSpec."""
+"""Options of experts that neither has here, and those that Mixtral, Qwen3-MoE and MiniMax-M2 of
+transformers have not: they have the defaults of ModelSpec."""
 
 
 def eager_experts(model: ModelSpec) -> ModelSpec:

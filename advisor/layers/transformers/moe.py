@@ -1,7 +1,7 @@
 """Experts of transformers by its grouped GEMM (experts_implementation grouped_mm, its default).
 
 Source: transformers 5.23.0 integrations/moe.py (grouped_mm_experts_forward) and the routers of
-models/mixtral and models/qwen3_moe, run in tests/oracles.
+models/mixtral, qwen3_moe and minimax_m2, run in tests/oracles.
 """
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from advisor.layers.eager import moe
 from advisor.layers.expert_tokens import rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
+from advisor.models.options import ScoreFunction
 
 Operators = tuple[Operator, ...]
 
@@ -68,14 +69,15 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
 
 
 def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
-    """Weights [tokens, topk]: Qwen3's in 16 bit, Mixtral's in fp32. The division is in place, for
-    which what it divides is cloned."""
+    """Weights [tokens, topk]: Qwen3's in 16 bit, Mixtral's and those of MiniMax-M2's sigmoid in
+    fp32. The division is in place, for which what it divides is cloned."""
     gating = moe.gate(shape, source)
     scores = moe.all_scores(gating.outputs[0])
     chosen, wide = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "router_weights")
     divide = replace(moe.normalized(shape, chosen, wide), forward_holds=gating.outputs)
     operators = (gating, scores, moe.choice(shape, scores.outputs[0], chosen, 0), divide)
-    if not shape.model.qk_layernorm:
+    model = shape.model
+    if not model.qk_layernorm or model.moe_router_score_function is ScoreFunction.SIGMOID:
         return wide, operators
     weights = moe.per_choice(shape, "router_weights.cast", shape.dtype)
     return weights, (*operators, Operator("router.cast", Module.ROUTER, (wide,), (weights,)))

@@ -1,7 +1,8 @@
 """What Gemma, OLMo, Seed-OSS and Llama 4 have next to the shape in a Hugging Face config.json.
 
-Source: transformers 5.23.0, models/gemma2, gemma3, llama4, olmo2, olmo3 and seed_oss. How a block is run is not in
-the file: as Megatron Bridge 0.3.1 builds it (models/gemma, models/llama), OLMo as transformers.
+Source: transformers 5.23.0, models/gemma2, gemma3, llama4, olmo2, olmo3 and seed_oss.
+How a block is run is not in the file: as Megatron Bridge 0.3.1 builds it (models/gemma,
+models/llama), OLMo as transformers.
 """
 
 from collections.abc import Callable

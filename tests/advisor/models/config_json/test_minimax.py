@@ -204,5 +204,5 @@ def test_refusals_are_one_line(tmp_path, config, changes, says) -> None:
 
 @pytest.mark.parametrize("name", ["kimi_linear", "deepseek_v4", "falcon_7b"])
 def test_a_name_without_a_preset_says_why(name: str) -> None:
-    with pytest.raises(UserError, match="not modelled|does not support"):
+    with pytest.raises(UserError, match=r"not modelled|does not support"):
         load_model(name)
