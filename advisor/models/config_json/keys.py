@@ -144,7 +144,8 @@ NEUTRAL_KEYS = keys(
 _SWITCHES = keys(
     """
     add_cross_attention attention_bias attention_out_bias is_encoder_decoder mlp_bias
-    output_attentions output_hidden_states qk_layernorm tie_encoder_decoder use_qk_norm use_sliding_window
+    output_attentions output_hidden_states qk_layernorm tie_encoder_decoder use_qk_norm
+    use_sliding_window
     """
 )
 # Values that leave a feature off; any other value of these keys is refused.
