@@ -179,7 +179,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     @property
     def transformer_engine(self) -> tuple[int, int]:
         """Major and minor number of its release."""
-        text = self.transformer_engine_version or _NEWEST_TRANSFORMER_ENGINE
+        text = self.transformer_engine_version or NEWEST_TRANSFORMER_ENGINE
         major, minor = text.split(".")[:2]
         return int(major), int(minor)
 
@@ -243,7 +243,7 @@ _OPTIMIZER_DTYPES = {
 """Megatron-LM arguments.py: choices of --main-params-dtype, --exp-avg-dtype, --exp-avg-sq-dtype."""
 
 
-_NEWEST_TRANSFORMER_ENGINE = "2.20"
+NEWEST_TRANSFORMER_ENGINE = "2.20"
 """The newest release whose sources were read."""
 
 
@@ -296,7 +296,7 @@ _CONFIG_RULES: Final = (
         "job.transformer_engine_version",
         lambda job: not re.fullmatch(r"(\d+\.\d+(\.\w+)*)?", job.transformer_engine_version),
         "must be a release number",
-        f"write e.g. {_NEWEST_TRANSFORMER_ENGINE}",
+        f"write e.g. {NEWEST_TRANSFORMER_ENGINE}",
     ),
     _on(
         "job.moe_load_imbalance",
