@@ -236,7 +236,8 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     for revision in known:
         if revision.version == name:
             return revision
-    if is_newer(text, (revision.version for revision in known)):
+    whole = match or framework == Framework.NEMO  # 16 alone is a slip for 0.16
+    if whole and is_newer(text, (revision.version for revision in known)):
         return known[-1]
     fix = f"use {either(revision.version for revision in known)}"
     reason = f"is not a known version of {framework}"
