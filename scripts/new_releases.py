@@ -96,8 +96,8 @@ def _text(node: ast.AST | None) -> str:
 
 
 def _said(node: ast.Raise | ast.Assert) -> str:
-    called = node.exc.args if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) else []
-    message = node.msg if isinstance(node, ast.Assert) else (called or [None])[0]
+    made = node.msg if isinstance(node, ast.Assert) else node.exc
+    message = made.args[0] if isinstance(made, ast.Call) and made.args else made
     return " ".join(_text(message).split())
 
 

@@ -386,12 +386,15 @@ def sixteen_bits(gpu: Gpu) -> Precision:
     return Precision.FP16 if predates_ampere(gpu) else Precision.BF16
 
 
+def _lacked(precision: Precision, gpu: Gpu) -> str:
+    if precision.is_quantized:
+        return "8-bit" if gpu.fp8_flops is None else ""
+    return "bf16" if precision is Precision.BF16 and predates_ampere(gpu) else ""
+
+
 def check_precision(precision: Precision, gpu: Gpu) -> None:
     """Raise UserError where the GPU has no tensor cores for `precision`."""
-    usual = sixteen_bits(gpu)
-    lacked = "8-bit" if precision.is_quantized and gpu.fp8_flops is None else ""
-    if precision is Precision.BF16 and usual is not precision:
-        lacked = "bf16"
+    usual, lacked = sixteen_bits(gpu), _lacked(precision, gpu)
     if lacked:
         reason = f"{gpu.name} has no {lacked} tensor cores"
         raise UserError("job.precision", precision, reason, f"use {usual}")
