@@ -49,6 +49,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     share_embeddings_and_output_weights: bool = False
     position_embedding_type: options.PositionEmbedding = options.PositionEmbedding.ROPE
     rotary_percent: float = 1.0
+    rotary_interleaved: bool = False
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
     make_vocab_size_divisible_by: int = 128

@@ -47,6 +47,13 @@ MINIMAX_M2: dict[str, Any] = {
     "head_dim": 128,
     "rotary_dim": 64,
 }
+ERNIE: dict[str, Any] = {
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 1536,
+}
 # layer 3 is the first of OLMo 3 without a window
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "olmo3": ("olmo3", 0, {"sliding_window": 128}),
@@ -59,6 +66,8 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
         1,
         {**MINIMAX_M2, "num_local_experts": 16},
     ),
+    "ernie4_5_moe": ("ernie4_5_moe", 1, ERNIE | {"moe_num_experts": 16}),
+    "ernie4_5_dense": ("ernie4_5_moe", 0, ERNIE | {"moe_num_experts": 16}),
 }
 
 
@@ -90,13 +99,13 @@ def test_as_transformers_keeps(name: str, tmp_path: Path) -> None:
     family, layer, changes = CASES[name]
     config = AutoConfig.for_model(family, **(SMALL | changes))
     config._attn_implementation = "sdpa"
-    if family == "minimax_m2":
+    if family in ("minimax_m2", "ernie4_5_moe"):
         config._experts_implementation = "grouped_mm"
     config.save_pretrained(tmp_path)
     model = load_config_json(tmp_path / "config.json")
     model = replace(model, transformer_impl=TransformerImpl.TRANSFORMERS)
     if model.num_moe_experts is not None:
-        model = eager_experts(model)
+        model = eager_experts(model, model.transformer_impl)
     kind = model.layer_kinds[layer]
     windowed = kind.mixer is Mixer.SLIDING_WINDOW
     before = torch.get_default_dtype()

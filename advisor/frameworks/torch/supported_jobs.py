@@ -305,7 +305,7 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
     refuse((*_JOB_RULES, *(_EXPERT_RULES if has_experts else ()), _MTP_RULE), asked)
     padded = "make_vocab_size_divisible_by" in given
     run = replace(
-        eager_experts(model) if has_experts else model,
+        eager_experts(model, asked.impl) if has_experts else model,
         transformer_impl=asked.impl,
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager import moe
+from advisor.layers.eager.parts import in_fp32, residual
 from advisor.layers.expert_tokens import rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -61,11 +62,15 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
     if total.dtype is not output.dtype:
         tail.append(Operator("sum_of_experts.cast", Module.COMBINE, (total,), (output,)))
     tail[-1] = replace(tail[-1], outputs=(output,), forward_holds=held)
+    shared = moe.shared_experts(shape, source)
+    if shared:
+        summed, both = rows(shape, "moe_out", *output.shape), (output, shared[-1].outputs[0])
+        tail.append(residual("add_shared_experts", Module.COMBINE, *both, summed))
     gather = (
         moe.gather_tokens(source, sent, taken),
         moe.gather_tokens(weights, sorted_weights, order),
     )
-    return (*router, sort, *gather, *operators, *tail)
+    return (*shared, *router, sort, *gather, *operators, *tail)
 
 
 def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
@@ -77,10 +82,30 @@ def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     divide = replace(moe.normalized(shape, chosen, wide), forward_holds=gating.outputs)
     operators = (gating, scores, moe.choice(shape, scores.outputs[0], chosen, 0), divide)
     model = shape.model
+    if model.moe_router_dtype is not None:
+        return _wide_router(shape, source)
     if not model.qk_layernorm or model.moe_router_score_function is ScoreFunction.SIGMOID:
         return wide, operators
     weights = moe.per_choice(shape, "router_weights.cast", shape.dtype)
     return weights, (*operators, Operator("router.cast", Module.ROUTER, (wide,), (weights,)))
+
+
+def _wide_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
+    """ERNIE 4.5's, whose weight is in fp32, from a copy of its input, which it keeps, to weights
+    that are cast to 16 bit; their sum is kept before and after it is clamped."""
+    gating = moe.gate(shape, source)
+    logits = in_fp32(gating.outputs[0], "router_logits")
+    copy = in_fp32(source, "router_input.fp32")
+    gating = replace(gating, outputs=(logits,), saved=(copy,))
+    scores = replace(moe.all_scores(logits), forward_workspace=0, backward_workspace=0)
+    chosen, wide = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "router_weights")
+    divide = moe.normalized(shape, chosen, wide)
+    clamped = Tensor("score_sum.clamped", (shape.tokens, 1), DType.FP32)
+    divide = replace(divide, saved=(*divide.saved, clamped))
+    weights = moe.per_choice(shape, "router_weights.cast", shape.dtype)
+    cast = Operator("router.cast", Module.ROUTER, (wide,), (weights,))
+    choice = moe.choice(shape, scores.outputs[0], chosen, 0)
+    return weights, (gating, scores, choice, divide, cast)
 
 
 def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:

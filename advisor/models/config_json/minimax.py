@@ -54,6 +54,7 @@ def _ernie(config: HuggingFaceConfig) -> dict[str, Any]:
             width * config.get("moe_num_shared_experts", int, 2) or None
         ),
         "moe_router_dtype": options.RouterDType.FP32,
+        "rotary_interleaved": True,
         "moe_aux_loss_coeff": config.get("router_aux_loss_coef", float, 0.001),
         **_BIASED_SIGMOID,
         **AS_BRIDGE_RUNS_EXPERTS,

@@ -105,7 +105,7 @@ class Attention(Options, title="Attention and multi-token prediction"):
     mrope_section: str | None = refused(
         None, "multi-axis rotary positions (M-RoPE) are not modelled", since="0.12"
     )
-    rotary_interleaved: bool = harmless(False, _ROTARY)
+    rotary_interleaved: bool = option(False, "model", ON_LINE)
     rotary_seq_len_interpolation_factor: int | None = harmless(None, _ROTARY)
     use_rope_scaling: bool = harmless(False, _ROTARY)
     rope_scaling_factor: float = harmless(8.0, _ROTARY)
