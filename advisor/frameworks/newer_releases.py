@@ -19,6 +19,11 @@ def is_newer(text: str, known: Iterable[str]) -> bool:
 
 
 def as_newest(name: str, asked: str, release: str) -> str:
-    """The line that says so; empty where `asked` is what `release` means."""
+    """The line that says so; empty where `asked` is what `release` means, or nothing."""
     means = not is_newer(asked, (release,)) if _numbers(release) else asked.strip() == release
-    return "" if means else f"{name} {asked} is not known and taken as {release}"
+    return "" if means or not asked else f"{name} {asked} is not known and taken as {release}"
+
+
+def with_newest(label: str, name: str, asked: str, release: str) -> str:
+    """A label of what is checked, with that line."""
+    return ", ".join(filter(None, (label, as_newest(name, asked, release))))

@@ -64,8 +64,8 @@ def _of_source(facts: Facts) -> Iterator[str]:
 def _of_releases(facts: Facts) -> Iterator[str]:
     """Those that are asked for and newer than the newest known."""
     asked, config = facts.given.job_fields, facts.config
-    release, engine = asked.get("framework_version"), asked.get("transformer_engine_version")
-    if release and (said := as_newest(config.framework, release, config.framework_version)):
+    release, engine = asked.get("framework_version", ""), asked.get("transformer_engine_version")
+    if said := as_newest(config.framework, release, config.framework_version):
         yield said
     if engine and is_newer(engine, (NEWEST_TRANSFORMER_ENGINE,)):
         yield as_newest("Transformer Engine", engine, NEWEST_TRANSFORMER_ENGINE)

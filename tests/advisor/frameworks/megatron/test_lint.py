@@ -97,6 +97,13 @@ def test_the_release_decides() -> None:
         lint_target(flags, "0.1")
 
 
+def test_a_newer_release_is_named() -> None:
+    flags = f"{FULL} uniform --recompute-num-layers 4 --num-layers 32"
+    said = "megatron-core main, megatron_lm 0.21 is not known and taken as main"
+    assert lint_target(flags, "0.21").checked[0].label == said
+    assert lint_target(flags, "main").checked[0].label == "megatron-core main"
+
+
 def test_virtual_stages_make_the_chunk() -> None:
     common = f"{FULL} uniform --recompute-num-layers 4 --num-layers 32 "
     per_stage = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
