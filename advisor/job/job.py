@@ -23,6 +23,7 @@ _CAPABILITIES = {
 }
 """Compute capability from which NVIDIA's Transformer Engine runs a recipe (TE 2.20
 pytorch/quantization.py)."""
+_AMPERE = 8.0
 _WITHOUT_MXFP8 = 12.0
 """Compute capability from which it runs none of that (same file, _compute_mxfp8_support)."""
 
@@ -185,7 +186,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     @property
     def transformer_engine(self) -> tuple[int, int]:
         """Major and minor number of its release."""
-        text = self.transformer_engine_version or _NEWEST_TRANSFORMER_ENGINE
+        text = self.transformer_engine_version or NEWEST_TRANSFORMER_ENGINE
         major, minor = text.split(".")[:2]
         return int(major), int(minor)
 
@@ -254,7 +255,7 @@ _OPTIMIZER_DTYPES = {
 """Megatron-LM arguments.py: choices of --main-params-dtype, --exp-avg-dtype, --exp-avg-sq-dtype."""
 
 
-_NEWEST_TRANSFORMER_ENGINE = "2.20"
+NEWEST_TRANSFORMER_ENGINE = "2.20"
 """The newest release whose sources were read."""
 
 
@@ -307,7 +308,7 @@ _CONFIG_RULES: Final = (
         "job.transformer_engine_version",
         lambda job: not re.fullmatch(r"(\d+\.\d+(\.\w+)*)?", job.transformer_engine_version),
         "must be a release number",
-        f"write e.g. {_NEWEST_TRANSFORMER_ENGINE}",
+        f"write e.g. {NEWEST_TRANSFORMER_ENGINE}",
     ),
     _on(
         "job.moe_load_imbalance",
@@ -403,12 +404,29 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.config.global_batch_size // per_pass
 
 
+def predates_ampere(gpu: Gpu) -> bool:
+    """Whether its tensor cores have no bf16, and Transformer Engine only unfused attention (2.20
+    attention/dot_product_attention/utils.py)."""
+    return gpu.vendor is Vendor.NVIDIA and gpu.compute_capability < _AMPERE
+
+
+def sixteen_bits(gpu: Gpu) -> Precision:
+    """The 16-bit type of its tensor cores."""
+    return Precision.FP16 if predates_ampere(gpu) else Precision.BF16
+
+
+def _lacked(precision: Precision, gpu: Gpu) -> str:
+    if precision.is_quantized:
+        return "8-bit" if gpu.fp8_flops is None else ""
+    return "bf16" if precision is Precision.BF16 and predates_ampere(gpu) else ""
+
+
 def check_precision(precision: Precision, gpu: Gpu) -> None:
     """Raise UserError where the GPU has no tensor cores for `precision`."""
-    if precision.is_quantized and gpu.fp8_flops is None:
-        raise UserError(
-            "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"
-        )
+    usual, lacked = sixteen_bits(gpu), _lacked(precision, gpu)
+    if lacked:
+        reason = f"{gpu.name} has no {lacked} tensor cores"
+        raise UserError("job.precision", precision, reason, f"use {usual}")
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
     refused = ""
     if needed and gpu.vendor is not Vendor.NVIDIA:

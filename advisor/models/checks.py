@@ -151,7 +151,7 @@ def _has_groups(m: ModelFields) -> bool:
 
 _EXPERTS: Final = (
     *_sizes("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size"),
-    *_sizes("moe_shared_expert_intermediate_size"),
+    *_sizes("moe_shared_expert_intermediate_size", "moe_latent_size"),
     _on(
         "moe_router_topk",
         lambda m: m.moe_router_topk > (m.num_moe_experts or 0),
@@ -193,6 +193,11 @@ _EXPERTS: Final = (
             and m.moe_token_dispatcher_type is options.TokenDispatcher.ALLGATHER  # flex from 0.17
         ),
         "needs the alltoall or flex dispatcher",
+    ),
+    _is_set(
+        "moe_latent_size",
+        lambda m: m.moe_shared_expert_overlap,
+        "cannot be combined with moe_shared_expert_overlap",
     ),
     _is_set(
         "moe_apply_probs_on_input", lambda m: m.moe_router_topk != 1, "needs moe_router_topk = 1"

@@ -15,7 +15,8 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     ``vocab_size`` is the tokenizer's: Megatron pads it (`padded_vocab_size`).
 
     Where ``num_moe_experts`` is set, the layers that ``moe_layer_freq`` names have experts of
-    ``moe_ffn_hidden_size`` (None: ffn_hidden_size) in place of the dense MLP. Where
+    ``moe_ffn_hidden_size`` (None: ffn_hidden_size) in place of the dense MLP, on tokens that
+    are projected to ``moe_latent_size`` where that is set. Where
     ``multi_latent_attention`` is set, the ranks and head dimensions after it shape attention, and
     ``kv_channels`` means nothing. ``window_size`` is the left half of Megatron's pair: a token
     attends to so many before it, and to itself.
@@ -48,6 +49,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     share_embeddings_and_output_weights: bool = False
     position_embedding_type: options.PositionEmbedding = options.PositionEmbedding.ROPE
     rotary_percent: float = 1.0
+    rotary_interleaved: bool = False
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
     make_vocab_size_divisible_by: int = 128
@@ -89,6 +91,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     num_moe_experts: int | None = None
     moe_layer_freq: LayerPattern = EVERY_LAYER
     moe_ffn_hidden_size: int | None = None
+    moe_latent_size: int | None = None
     moe_router_topk: int = 2
     moe_router_num_groups: int | None = None
     moe_router_group_topk: int | None = None

@@ -86,7 +86,8 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         raise UserError(_FLAG, show_path(name_or_path), "no such file or folder", near)
     from advisor.models.config_json.importer import REFUSED
 
-    family = name_or_path.lower().partition("_")[0]
+    asked = name_or_path.lower()
+    family = asked if asked in REFUSED else asked.partition("_")[0]
     if family in REFUSED:
         raise UserError(_FLAG, show_path(name_or_path), REFUSED[family])
     unknown = unknown_name(ConfigGroup.MODEL, name_or_path, config_dir, _FLAG)

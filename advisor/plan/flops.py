@@ -51,7 +51,7 @@ def _weights(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
     """Weights of layers of `kinds` that a token is multiplied by."""
     mixers = Counter(kind.mixer for kind in kinds)
     mixed = sum(count * _mixer_weights(model, mixer) for mixer, count in mixers.items())
-    return mixed + model.hidden_size * _feed_forward_width(model, kinds)
+    return mixed + _feed_forward_weights(model, kinds)
 
 
 def _end_weights(model: ModelSpec, vocab_size: int) -> int:
@@ -100,14 +100,15 @@ def _projection_weights(model: ModelSpec) -> int:
     return query + keys_values + h * model.qk_pos_emb_head_dim + output
 
 
-def _feed_forward_width(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
-    """Width of all linear layers of the MLPs that a token goes through, in units of hidden_size."""
-    matrices = 3 if model.activation.gated else 2
-    parts = Counter(kind.feed_forward for kind in kinds)
-    routed = model.moe_router_topk * model.expert_ffn_hidden_size
-    shared = model.moe_shared_expert_intermediate_size or 0
-    dense = parts[FeedForward.DENSE] * model.ffn_hidden_size
-    return matrices * (dense + parts[FeedForward.MOE] * (routed + shared))
+def _feed_forward_weights(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
+    """Weights of the MLPs that a token is multiplied by, its projections to and from the routed
+    experts' width among them (0.19.2 training.py moe_layer_flops)."""
+    matrices, h = 3 if model.activation.gated else 2, model.hidden_size
+    parts, latent = Counter(kind.feed_forward for kind in kinds), model.moe_latent_size
+    routed = matrices * model.moe_router_topk * model.expert_ffn_hidden_size * (latent or h)
+    shared = matrices * (model.moe_shared_expert_intermediate_size or 0) * h
+    experts = parts[FeedForward.MOE] * (routed + shared + 2 * h * (latent or 0))
+    return parts[FeedForward.DENSE] * matrices * model.ffn_hidden_size * h + experts
 
 
 @lru_cache(maxsize=8192)

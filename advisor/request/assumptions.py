@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.base.units import human_bytes
+from advisor.frameworks.newer_releases import as_newest, is_newer
 from advisor.hardware.gpu import Gpu, Vendor
-from advisor.job.job import CudaGraphImpl, JobConfig
+from advisor.job.job import NEWEST_TRANSFORMER_ENGINE, CudaGraphImpl, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
@@ -47,6 +48,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
     framework, preset = facts.config.framework, facts.choice.preset
     if "framework" not in facts.given.job_fields and framework != facts.first_framework:
         yield f"framework {framework}"
+    yield from _of_releases(facts)
     if preset is None:
         yield from _of_batch(facts)
     elif facts.choice.as_it_stands is None:
@@ -59,6 +61,16 @@ def _of_source(facts: Facts) -> Iterator[str]:
             yield "layers split as evenly as possible (the preset does not state its split)"
     yield from _of_lent(facts)
     yield from _of_left_out(facts)
+
+
+def _of_releases(facts: Facts) -> Iterator[str]:
+    """Those that are asked for and newer than the newest known."""
+    asked, config = facts.given.job_fields, facts.config
+    release, engine = asked.get("framework_version", ""), asked.get("transformer_engine_version")
+    if said := as_newest(config.framework, release, config.framework_version):
+        yield said
+    if engine and is_newer(engine, (NEWEST_TRANSFORMER_ENGINE,)):
+        yield as_newest("Transformer Engine", engine, NEWEST_TRANSFORMER_ENGINE)
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:

@@ -7,12 +7,13 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
-from advisor.job.job import JobConfig, check_precision
+from advisor.job.job import JobConfig, check_precision, predates_ampere, sixteen_bits
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, PositionEmbedding
 from advisor.models.spec import ModelSpec
@@ -82,6 +83,7 @@ def completed(
     jobs, its = parts_of(choice.framework).jobs, choice.as_it_stands
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
+    config = _in_sixteen_bits(config, gpu, given)
     _check_asked(model.value, config.value, gpu)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
@@ -190,6 +192,16 @@ def _job_config(
     return Sourced(value, {**base.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)})
 
 
+def _in_sixteen_bits(config: Sourced[JobConfig], gpu: Gpu, given: Given) -> Sourced[JobConfig]:
+    """In fp16 where nobody asked for bf16 and the GPU has none."""
+    usual = sixteen_bits(gpu)
+    if "precision" in given.job_fields or config.value.precision is not Precision.BF16:
+        return config
+    if usual is Precision.BF16:
+        return config
+    return config.with_fields(assumed(f"{gpu.name} has no bf16"), {"precision": usual})
+
+
 def base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
     """The recipe's options, or those of its batch alone where another framework ran it; else
     what is usual."""
@@ -242,18 +254,22 @@ def _as_framework_runs(
 
 
 def _with_attention_of(gpu: Gpu, model: ModelSpec, *, asked: bool) -> ModelSpec:
-    """Without cuDNN's attention where there is no cuDNN: flash attention, to which torch turns then
-    (SDPBackend.CUDNN_ATTENTION is none of ROCm's)."""
-    if model.attention_backend is not AttentionBackend.FUSED or gpu.vendor is Vendor.NVIDIA:
-        return model
-    if asked:
+    """Attention that the GPU has. Without cuDNN flash attention, to which torch turns then
+    (SDPBackend.CUDNN_ATTENTION is none of ROCm's); before Ampere Transformer Engine's unfused."""
+    instead, backend = model.attention_backend, model.attention_backend
+    if backend is AttentionBackend.FUSED and gpu.vendor is not Vendor.NVIDIA:
+        instead = AttentionBackend.FLASH
+    elif predates_ampere(gpu) and not model.transformer_impl.is_eager:
+        instead = AttentionBackend.UNFUSED
+    if asked and backend not in (instead, AttentionBackend.AUTO):
+        kernel = "cuDNN's" if backend is AttentionBackend.FUSED else backend
         raise UserError(
             "model.attention_backend",
-            model.attention_backend,
-            f"is cuDNN's attention, which does not run on {gpu.name}",
-            "model.attention_backend=flash",
+            backend,
+            f"is {kernel} attention, which does not run on {gpu.name}",
+            f"model.attention_backend={instead}",
         )
-    return replace(model, attention_backend=AttentionBackend.FLASH)
+    return model if instead is backend else replace(model, attention_backend=instead)
 
 
 def _default(config: JobConfig) -> Origin:

@@ -56,6 +56,8 @@ PUBLIC: dict[str, tuple[str, dict[str, Any]]] = {
         "Olmo2",
         _shape(64, 5120, 27648, 40, 8, vocab_size=100352, max_position_embeddings=4096),
     ),
+    "gpt_oss_20b": ("GptOss", {"num_hidden_layers": 24, "num_local_experts": 32}),
+    "gpt_oss_120b": ("GptOss", {}),
     "gpt2_small": _gpt2(12, 768, 12),
     "gpt2_medium": _gpt2(24, 1024, 16),
     "gpt2_large": _gpt2(36, 1280, 20),
@@ -91,3 +93,23 @@ def test_the_language_model_of_one_that_sees(family: str, preset: str, tmp_path:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config.to_dict(), default=str))
     assert replace(load_config_json(path), name=preset) == load_model(preset)
+
+
+WITH_VISION = {
+    "Mistral3": "Ministral3Config",
+    "Qwen3_5": "Qwen3_5TextConfig",
+    "Qwen3_5Moe": "Qwen3_5MoeTextConfig",
+}
+
+
+@pytest.mark.parametrize("family", WITH_VISION)
+def test_newer_ones_that_see(family: str, tmp_path: Path) -> None:
+    """The same as the file of the language model alone."""
+    text = getattr(transformers, WITH_VISION[family])(num_hidden_layers=4)
+    both = getattr(transformers, f"{family}Config")(text_config=text.to_dict())
+    read = []
+    for name, config in (("both", both), ("text", text)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(config.to_dict(), default=str))
+        read.append(replace(load_config_json(path), name=""))
+    assert read[0] == read[1]

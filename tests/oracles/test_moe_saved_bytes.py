@@ -11,6 +11,9 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
+import torch  # noqa: E402
+from megatron.core.transformer.moe import moe_layer  # noqa: E402
+
 from .megatron import OracleCase, saved_bytes_of_a_layer  # noqa: E402
 from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts  # noqa: E402
 from .prediction import full, predicted_saved_bytes, selective  # noqa: E402
@@ -117,3 +120,31 @@ VARIANTS: dict[str, OracleCase] = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants(name: str) -> None:
     assert_saved(VARIANTS[name])
+
+
+class _Linear(torch.nn.Linear):
+    """In place of TELinear: Megatron's own specs have no duplicated linear layer."""
+
+    def __init__(self, width: int, output: int, **_: Any) -> None:
+        super().__init__(width, output, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, source: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return super().forward(source), None
+
+
+LATENTS: dict[str, dict[str, Any]] = {
+    "nemotron": {},
+    "tp2": TP,
+    "ep4": {"expert_model_parallel_size": 4},
+    "recomputed": selective("moe"),
+}
+
+
+@pytest.mark.parametrize("name", LATENTS)
+def test_experts_on_a_latent_dimension(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nemotron 3 Super: routed experts narrower than hidden_size, next to a shared one."""
+    for attribute, value in (("HAVE_TE", True), ("TELinear", _Linear)):
+        monkeypatch.setattr(moe_layer, attribute, value, raising=False)
+    shared = {"moe_shared_expert_intermediate_size": 4096}
+    case = with_experts(MIXTRAL, moe_latent_size=1024, **shared, **SIGMOID)
+    assert_saved(case.changed(**LATENTS[name]))

@@ -1,4 +1,5 @@
-"""Parameters of hybrid models: as many as transformers makes on the meta device."""
+"""Parameters of models whose files have keys of their own: as many as transformers makes on the
+meta device."""
 
 from typing import Any
 
@@ -12,6 +13,12 @@ from advisor.layers.parameters import count_parameters  # noqa: E402
 from advisor.models.config_json.importer import load_config_json  # noqa: E402
 
 SMALL: dict[str, Any] = {"hidden_size": 256, "vocab_size": 999}
+TINY: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,36 @@ SMALL: dict[str, Any] = {"hidden_size": 256, "vocab_size": 999}
                 "n_routed_experts": 16,
             },
         ),
+        (
+            "nemotron_h",
+            {
+                "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+                "n_routed_experts": 16,
+                "moe_latent_size": 96,
+            },
+        ),
+        ("qwen3_5_text", {"num_hidden_layers": 5, "intermediate_size": 512}),
+        ("qwen3_5_moe_text", {"num_hidden_layers": 4, "num_experts": 16}),
+        ("glm4_moe_lite", {"num_hidden_layers": 3, "n_routed_experts": 16}),
+        ("minimax_m2", {**TINY, "num_local_experts": 16}),
+        ("minimax_m2", {**TINY, "num_local_experts": 16, "head_dim": 64, "rotary_dim": 32}),
+        ("ernie4_5_moe", {**TINY, "moe_num_experts": 16}),
+        (
+            "ernie4_5_moe",
+            {
+                **TINY,
+                "num_hidden_layers": 6,
+                "moe_num_experts": 16,
+                "moe_layer_interval": 2,
+                "moe_layer_end_index": 4,
+                "moe_num_shared_experts": 0,
+                "tie_word_embeddings": False,
+            },
+        ),
+        ("gpt_oss", {**TINY, "num_local_experts": 16}),
+        ("olmo3", {**TINY, "num_hidden_layers": 8}),
+        ("seed_oss", TINY),
+        ("ministral3", {**TINY, "tie_word_embeddings": True}),
     ],
 )
 def test_as_many_as_transformers_makes(tmp_path, model_type: str, changes: dict[str, Any]) -> None:
@@ -42,5 +79,6 @@ def test_as_many_as_transformers_makes(tmp_path, model_type: str, changes: dict[
     config.save_pretrained(tmp_path)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    made = sum(parameter.numel() for parameter in model.parameters())
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    made = sum(parameter.numel() for parameter in trained)
     assert count_parameters(load_config_json(tmp_path / "config.json")) == made

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from advisor.base.record import defaults
 from advisor.frameworks.framework_parts import FrameworkParts, HarnessRuns, OptimumSpace, Spelling
 from advisor.frameworks.megatron import bridge, candidates, memory_model, nemo, supported_jobs
 from advisor.frameworks.megatron.flags import (
@@ -19,6 +20,7 @@ from advisor.frameworks.option import Option, names_by_field
 from advisor.frameworks.part_types import Decisions
 from advisor.job.job import Job
 from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 
 
@@ -70,12 +72,15 @@ class MegatronSpelling(MegatronPart, Spelling):
         self._writers = _WRITERS[framework]
 
     def title(self, job: Job) -> str:
-        """``Megatron Core 0.19 with Transformer Engine``; the others name their version as well."""
+        """``Megatron Core 0.19 with Transformer Engine``; the others name their version as well. Of
+        a model that not every release has, the first one that has it."""
         revision, label = self.revision(job.config), self._writers.label
         core = f"Megatron Core {revision.core}"
         local = job.model.transformer_impl is TransformerImpl.LOCAL
         layers = "local layers" if local else "Transformer Engine"
-        return f"{f'{label} {revision.version} ({core})' if label else core} with {layers}"
+        words = f"{f'{label} {revision.version} ({core})' if label else core} with {layers}"
+        since = _first_core(job.model)
+        return f"{words} (the model needs core {since})" if since else words
 
     def option_names(self) -> Mapping[str, list[str]]:
         """Flags of Megatron-LM, paths in a configuration of Bridge and NeMo."""
@@ -100,6 +105,19 @@ class MegatronSpelling(MegatronPart, Spelling):
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """See flags.environment."""
         return environment(as_megatron(setting), job, self.revision(job.config))
+
+
+def _first_core(model: ModelSpec) -> str:
+    """The first megatron-core with the options that make the model's layers; empty where all that
+    are known have them."""
+    plain = defaults(ModelSpec)
+    set_here = (
+        row.since
+        for row in SETTINGS.values()
+        if row.strict and row.since and row.name in plain
+        if getattr(model, row.name) != plain[row.name]
+    )
+    return ".".join(map(str, max(set_here, default=())))
 
 
 class MegatronOptimum(MegatronPart, OptimumSpace):

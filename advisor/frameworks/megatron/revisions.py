@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import either
 from advisor.frameworks.names import Framework
+from advisor.frameworks.newer_releases import is_newer
 from advisor.job.job import JobConfig
 
 
@@ -220,7 +221,8 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     no framework is named.
 
     Reads ``0.16``, ``0.16.1``, ``core_v0.16.1``, ``v0.6.0`` and ``main``; of NeMo ``2`` or ``2.5``.
-    Raises UserError on a version that is not in the table, naming those that are.
+    One that is newer than all in the table means the newest of it. Raises UserError on any other
+    that is not there, naming those that are.
     """
     framework = framework or Framework.MEGATRON_LM
     known = releases(framework)
@@ -234,6 +236,9 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     for revision in known:
         if revision.version == name:
             return revision
+    whole = match or framework == Framework.NEMO  # 16 alone is a slip for 0.16
+    if whole and is_newer(text, (revision.version for revision in known)):
+        return known[-1]
     fix = f"use {either(revision.version for revision in known)}"
     reason = f"is not a known version of {framework}"
     raise UserError("--framework-version", version_text, reason, fix)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.rule import Level
 from advisor.frameworks.names import Framework
+from advisor.frameworks.newer_releases import with_newest
 from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import parts_of
 from advisor.reading.document_keys import Keys, known, truth
@@ -171,13 +172,14 @@ class KeyedReader(ABC):
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the release refuses or passes over."""
-        release = parts_of(self.framework).jobs.version(version or configuration.version)
+        asked = version or configuration.version
+        release = parts_of(self.framework).jobs.version(asked)
         keys = replace(configuration.settings, release=release, num_gpus=configuration.num_gpus)
         order = list(Level)
         found = key_findings(self.rules_of(keys), keys)
         return Checked(
             configuration=configuration,
-            label=self.called(keys),
+            label=with_newest(self.called(keys), self.framework, asked, release),
             understood=self.understood(keys),
             findings=tuple(sorted(found, key=lambda f: order.index(f.level))),
         )

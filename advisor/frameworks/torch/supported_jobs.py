@@ -14,6 +14,7 @@ from advisor.base.rule import Rule, refuse
 from advisor.base.units import divisors, either
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.names import Framework
+from advisor.frameworks.newer_releases import is_newer
 from advisor.frameworks.option import Option
 from advisor.frameworks.part_types import Degrees
 from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eager_experts
@@ -82,7 +83,7 @@ class TorchJobs(JobSupport):
         self.degrees = Degrees(context=facts.context_kinds, shardings=facts.shardings)
 
     def version(self, text: str, model: ModelSpec | None = None) -> str:
-        """A known release, by its first two numbers or in full."""
+        """A known release, by its first two numbers or in full; the newest for a newer one."""
         newest = self.facts.versions[-1]
         if model is not None and model.num_moe_experts is not None:
             newest = self.facts.newest_with_experts or newest
@@ -90,6 +91,8 @@ class TorchJobs(JobSupport):
         for version in self.facts.versions:
             if wanted == version or wanted.startswith(f"{version}."):
                 return version
+        if is_newer(wanted, self.facts.versions):
+            return self.facts.versions[-1]
         raise UserError(
             "--framework-version",
             text,
@@ -225,7 +228,7 @@ _JOB_RULES: Final = (
         "job.precision",
         lambda a: a.job.precision not in a.facts.precisions and " or ".join(a.facts.precisions),
         "is not modelled for {asked.facts.framework}",
-        "use {found}",
+        "use {found}, or {asked.megatron}",
     ),
     *map(_only_megatron, _MEGATRONS),
     _on(
@@ -302,7 +305,7 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
     refuse((*_JOB_RULES, *(_EXPERT_RULES if has_experts else ()), _MTP_RULE), asked)
     padded = "make_vocab_size_divisible_by" in given
     run = replace(
-        eager_experts(model) if has_experts else model,
+        eager_experts(model, asked.impl) if has_experts else model,
         transformer_impl=asked.impl,
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,

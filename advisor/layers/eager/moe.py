@@ -4,8 +4,8 @@ expert, one grouped GEMM over all experts of a rank (torch._grouped_mm)."""
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.eager.parts import multiplied, nonlinearity, with_weight_gradients
-from advisor.layers.expert_tokens import moe_tokens
+from advisor.layers.eager.parts import linear, multiplied, nonlinearity, with_weight_gradients
+from advisor.layers.expert_tokens import moe_tokens, rows
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 
@@ -124,4 +124,25 @@ def gated(shape: RankShape, gate: Tensor, up: Tensor) -> tuple[Operator, Operato
     return (
         replace(operator, name="experts.activation", module=module),
         multiplied(activated, up, product, "experts.multiply", module),
+    )
+
+
+def shared_experts(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
+    """w2(silu(w1 x) * w3 x) of all tokens, cut by TP as a dense layer's; or nothing."""
+    size = shape.model.moe_shared_expert_intermediate_size
+    if size is None:
+        return ()
+    names = ("w1_out", "activation_out", "w3_out", "product")
+    first, activated, third, product = (
+        rows(shape, f"shared_{name}", shape.tokens, size // shape.tp) for name in names
+    )
+    (activate,) = nonlinearity(shape.model.activation, first, activated)
+    output = rows(shape, "shared_out", shape.tokens, shape.model.hidden_size)
+    fc1, middle = Module.SHARED_FC1, Module.SHARED_ACTIVATION
+    return (
+        linear(shape, "shared_w1", fc1, source, first, bias=False),
+        replace(activate, name="shared_activation", module=middle),
+        linear(shape, "shared_w3", fc1, source, third, bias=False),
+        multiplied(activated, third, product, "shared_multiply", middle),
+        linear(shape, "shared_w2", Module.SHARED_FC2, product, output, bias=False),
     )

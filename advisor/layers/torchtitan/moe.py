@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager import moe
-from advisor.layers.eager.parts import linear, multiplied, nonlinearity, residual
+from advisor.layers.eager.parts import residual
 from advisor.layers.expert_tokens import moe_tokens, rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -38,7 +38,7 @@ def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
     put_back = _put(back, unsorted, order)
     combined = _sum(unsorted, shape) if before else _weighted(shape, unsorted, weights)
     held = (source, order, sent, back, unsorted)
-    shared = _shared_experts(shape, source)
+    shared = moe.shared_experts(shape, source)
     operators = (*router, *dispatched, *experts, *shared, put_back, *combined)
     last = operators[-1]
     if not shared:
@@ -46,27 +46,6 @@ def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
     routed, output = last.outputs[0], shared[-1].outputs[0]
     total = Tensor("moe_out", routed.shape, routed.dtype)
     return (*operators, residual("add_shared_experts", Module.COMBINE, output, routed, total, held))
-
-
-def _shared_experts(shape: RankShape, source: Tensor) -> Operators:
-    """w2(silu(w1 x) * w3 x) of all tokens, cut by TP as a dense layer's; or nothing."""
-    size = shape.model.moe_shared_expert_intermediate_size
-    if size is None:
-        return ()
-    names = ("w1_out", "activation_out", "w3_out", "product")
-    first, activated, third, product = (
-        rows(shape, f"shared_{name}", shape.tokens, size // shape.tp) for name in names
-    )
-    (activate,) = nonlinearity(shape.model.activation, first, activated)
-    output = rows(shape, "shared_out", shape.tokens, shape.model.hidden_size)
-    fc1, middle = Module.SHARED_FC1, Module.SHARED_ACTIVATION
-    return (
-        linear(shape, "shared_w1", fc1, source, first, bias=False),
-        replace(activate, name="shared_activation", module=middle),
-        linear(shape, "shared_w3", fc1, source, third, bias=False),
-        multiplied(activated, third, product, "shared_multiply", middle),
-        linear(shape, "shared_w2", Module.SHARED_FC2, product, output, bias=False),
-    )
 
 
 def normalizes(model: ModelSpec) -> bool:

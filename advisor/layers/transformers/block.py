@@ -4,6 +4,7 @@ Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Q
 parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
 """
 
+from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import (
     activation,
     by_head,
@@ -122,9 +123,16 @@ def _query_key_value(
             operators += liger_rotary(query, key)
             query, key = (operator.outputs[0] for operator in operators[-2:])
         else:
-            operators.append(rotate_half(query, key, dtype=shape.stream_dtype))
+            tables = _own_tables(shape) if model.rotary_interleaved else ()
+            operators.append(rotate_half(query, key, tables, shape.stream_dtype))
             query, key = operators[-1].outputs
     return query, key, value, tuple(operators)
+
+
+def _own_tables(shape: RankShape) -> tuple[Tensor, Tensor]:
+    """cos and sin of neighbouring channels, which each layer puts together in fp32 (ERNIE 4.5)."""
+    size = shape.local_seq, shape.model.rotary_dim
+    return Tensor("rotary_cos", size, DType.FP32), Tensor("rotary_sin", size, DType.FP32)
 
 
 def _c_attn(

@@ -25,7 +25,17 @@ def core_attention(
         return _eager_attention(shape, query, key, value)
     if kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape):
         return _masked_attention(shape, query, key, value)
-    return attention_over_ranks(shape, query, key, value)
+    attended = attention_over_ranks(shape, query, key, value)
+    if shape.model.rotary_percent == 1.0 or shape.context_parallel_size > 1:
+        return attended
+    return *attended, _by_token(attended[-1].outputs[0])
+
+
+def _by_token(attended: Tensor) -> Operator:
+    """The copy that o_proj reads: where a part of each head is rotated, q is put together by heads,
+    and so is what the kernel makes of it."""
+    copy = Tensor("attended_by_token", attended.shape, attended.dtype)
+    return Operator("attention_transpose", _CORE, (attended,), (copy,))
 
 
 def _is_masked(shape: RankShape) -> bool:

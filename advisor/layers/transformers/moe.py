@@ -1,16 +1,18 @@
 """Experts of transformers by its grouped GEMM (experts_implementation grouped_mm, its default).
 
 Source: transformers 5.23.0 integrations/moe.py (grouped_mm_experts_forward) and the routers of
-models/mixtral and models/qwen3_moe, run in tests/oracles.
+models/mixtral, qwen3_moe and minimax_m2, run in tests/oracles.
 """
 
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager import moe
+from advisor.layers.eager.parts import in_fp32, residual
 from advisor.layers.expert_tokens import rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
+from advisor.models.options import ScoreFunction
 
 Operators = tuple[Operator, ...]
 
@@ -60,25 +62,50 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
     if total.dtype is not output.dtype:
         tail.append(Operator("sum_of_experts.cast", Module.COMBINE, (total,), (output,)))
     tail[-1] = replace(tail[-1], outputs=(output,), forward_holds=held)
+    shared = moe.shared_experts(shape, source)
+    if shared:
+        summed, both = rows(shape, "moe_out", *output.shape), (output, shared[-1].outputs[0])
+        tail.append(residual("add_shared_experts", Module.COMBINE, *both, summed))
     gather = (
         moe.gather_tokens(source, sent, taken),
         moe.gather_tokens(weights, sorted_weights, order),
     )
-    return (*router, sort, *gather, *operators, *tail)
+    return (*shared, *router, sort, *gather, *operators, *tail)
 
 
 def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
-    """Weights [tokens, topk]: Qwen3's in 16 bit, Mixtral's in fp32. The division is in place, for
-    which what it divides is cloned."""
+    """Weights [tokens, topk]: Qwen3's in 16 bit, Mixtral's and those of MiniMax-M2's sigmoid in
+    fp32. The division is in place, for which what it divides is cloned."""
     gating = moe.gate(shape, source)
     scores = moe.all_scores(gating.outputs[0])
     chosen, wide = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "router_weights")
     divide = replace(moe.normalized(shape, chosen, wide), forward_holds=gating.outputs)
     operators = (gating, scores, moe.choice(shape, scores.outputs[0], chosen, 0), divide)
-    if not shape.model.qk_layernorm:
+    model = shape.model
+    if model.moe_router_dtype is not None:
+        return _wide_router(shape, source)
+    if not model.qk_layernorm or model.moe_router_score_function is ScoreFunction.SIGMOID:
         return wide, operators
     weights = moe.per_choice(shape, "router_weights.cast", shape.dtype)
     return weights, (*operators, Operator("router.cast", Module.ROUTER, (wide,), (weights,)))
+
+
+def _wide_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
+    """ERNIE 4.5's, whose weight is in fp32, from a copy of its input, which it keeps, to weights
+    that are cast to 16 bit; their sum is kept before and after it is clamped."""
+    gating = moe.gate(shape, source)
+    logits = in_fp32(gating.outputs[0], "router_logits")
+    copy = in_fp32(source, "router_input.fp32")
+    gating = replace(gating, outputs=(logits,), saved=(copy,))
+    scores = replace(moe.all_scores(logits), forward_workspace=0, backward_workspace=0)
+    chosen, wide = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "router_weights")
+    divide = moe.normalized(shape, chosen, wide)
+    clamped = Tensor("score_sum.clamped", (shape.tokens, 1), DType.FP32)
+    divide = replace(divide, saved=(*divide.saved, clamped))
+    weights = moe.per_choice(shape, "router_weights.cast", shape.dtype)
+    cast = Operator("router.cast", Module.ROUTER, (wide,), (weights,))
+    choice = moe.choice(shape, scores.outputs[0], chosen, 0)
+    return weights, (gating, scores, choice, divide, cast)
 
 
 def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:

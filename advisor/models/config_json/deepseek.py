@@ -1,6 +1,7 @@
 """DeepSeek's families and those of its router in a Hugging Face config.json: V2, V3, Kimi K2, GLM.
 
-Source: transformers 4.57.1, models/deepseek_v2, deepseek_v3 and glm4_moe; config.json of
+Source: transformers 4.57.1, models/deepseek_v2, deepseek_v3 and glm4_moe; 5.23.0, models/
+glm4_moe_lite (GLM-4.7-Flash: latent attention under GLM's router); config.json of
 deepseek-ai/DeepSeek-V3 and moonshotai/Kimi-K2-Base. Shapes are required: no value is assumed.
 """
 
@@ -17,7 +18,8 @@ _READ = SHAPE_KEYS | keys(
     hidden_act attention_bias num_nextn_predict_layers
     n_routed_experts num_experts_per_tok moe_intermediate_size n_shared_experts
     first_k_dense_replace moe_layer_freq n_group topk_group topk_method scoring_func norm_topk_prob
-    routed_scaling_factor aux_loss_alpha seq_aux ep_size
+    routed_scaling_factor aux_loss_alpha seq_aux ep_size mlp_layer_types
+    rope_parameters
     """
 )
 _LATENT = keys(
@@ -30,7 +32,7 @@ _GLM = keys("partial_rotary_factor use_qk_norm")
 # Checkpoints of these models come with their own code and in 8 bits; training is in 16 bits.
 _AS_PUBLISHED = keys("auto_map quantization_config router_aux_loss_coef")
 
-LATENT_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+LATENT_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite")
 DEEPSEEK_TYPES = (*LATENT_TYPES, "glm4_moe")
 
 
@@ -75,7 +77,7 @@ def _glm_fields(config: HuggingFaceConfig, bias: bool) -> dict[str, Any]:
         "kv_channels": config.positive("head_dim"),
         "add_qkv_bias": bias,
         "qk_layernorm": config.get("use_qk_norm", bool, False),
-        "rotary_percent": config.get("partial_rotary_factor", float, 0.5),
+        "rotary_percent": config.rotary_percent(0.5),
     }
 
 
@@ -87,7 +89,7 @@ def _expert_fields(config: HuggingFaceConfig) -> dict[str, Any]:
     """
     width, shared = config.positive("moe_intermediate_size"), config.get("n_shared_experts", int, 0)
     method = config.get("topk_method", str, None)
-    biased = config.values["model_type"] == "glm4_moe" or method == "noaux_tc"
+    biased = "glm4_moe" in str(config.values["model_type"]) or method == "noaux_tc"
     scores = ScoreFunction.SIGMOID if biased else ScoreFunction.SOFTMAX
     sigmoid = config.get("scoring_func", str, str(scores)) == "sigmoid"
     by_sequence = config.get("seq_aux", bool, False)
@@ -111,9 +113,13 @@ def _expert_fields(config: HuggingFaceConfig) -> dict[str, Any]:
 
 
 def _expert_layers(config: HuggingFaceConfig) -> LayerPattern:
-    """All layers but the first_k_dense_replace."""
+    """All layers but the first_k_dense_replace, or those that mlp_layer_types calls dense."""
     layers = config.positive("num_hidden_layers")
-    dense = config.get("first_k_dense_replace", int, 0)
+    kinds = config.get("mlp_layer_types", tuple[str, ...], ())
+    dense = config.get("first_k_dense_replace", int, kinds.count("dense"))
+    if kinds and kinds != ("dense",) * dense + ("sparse",) * (layers - dense):
+        relation = "must be dense in the first layers, and sparse in all others"
+        raise config.refuse("mlp_layer_types", relation)
     if config.get("moe_layer_freq", int, 1) != 1 or not 0 <= dense <= layers:
         raise config.refuse(
             "moe_layer_freq",

@@ -1,7 +1,8 @@
-"""What Gemma, OLMo 2 and Llama 4 have next to the shape in a Hugging Face config.json.
+"""What Gemma, OLMo, Seed-OSS and Llama 4 have next to the shape in a Hugging Face config.json.
 
-Source: transformers 5.23.0, models/gemma2, gemma3, llama4 and olmo2. How a block is run is not in
-the file: as Megatron Bridge 0.3.1 builds it (models/gemma, models/llama), OLMo 2 as transformers.
+Source: transformers 5.23.0, models/gemma2, gemma3, llama4, olmo2, olmo3 and seed_oss.
+How a block is run is not in the file: as Megatron Bridge 0.3.1 builds it (models/gemma,
+models/llama), OLMo as transformers.
 """
 
 from collections.abc import Callable
@@ -66,6 +67,15 @@ def _olmo2(config: HuggingFaceConfig) -> dict[str, Any]:
         "norm_placement": options.NormPlacement.POST,
         "qk_layernorm_across_heads": True,
         "transformer_impl": options.TransformerImpl.TRANSFORMERS,
+    }
+
+
+def _seed_oss(config: HuggingFaceConfig) -> dict[str, Any]:
+    """Biases of q, k and v alone, and dropout unless the file says otherwise."""
+    return {
+        "add_qkv_bias": config.get("attention_bias", bool, True),
+        "attention_dropout": config.get("attention_dropout", float, 0.1),
+        "hidden_dropout": config.get("residual_dropout", float, 0.1),
     }
 
 
@@ -148,3 +158,4 @@ _LLAMA4_KEYS = keys(
 )
 GEMMA2, GEMMA3 = Variant(_GEMMA_KEYS, _gemma2), Variant(_GEMMA_KEYS, _gemma3)
 LLAMA4, OLMO2 = Variant(_LLAMA4_KEYS, _llama4), Variant(keys(""), _olmo2)
+SEED_OSS = Variant(keys("attention_bias residual_dropout"), _seed_oss)

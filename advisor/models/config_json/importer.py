@@ -14,9 +14,23 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors, nearest_names
 from advisor.models.config_json.deepseek import DEEPSEEK_TYPES, read_deepseek
-from advisor.models.config_json.gemma import GEMMA2, GEMMA3, LLAMA4, OLMO2, Variant
+from advisor.models.config_json.gemma import (
+    GEMMA2,
+    GEMMA3,
+    LLAMA4,
+    OLMO2,
+    SEED_OSS,
+    Variant,
+)
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys, read_config
 from advisor.models.config_json.linear_attention import HYBRID_TYPES, read_hybrid
+from advisor.models.config_json.minimax import (
+    ERNIE,
+    GPT_OSS,
+    GPT_OSS_EXPERTS,
+    MINIMAX,
+    MINIMAX_EXPERTS,
+)
 from advisor.models.config_json.mixtral import EXPERT_KEYS, ExpertKeys, expert_fields
 from advisor.models.config_json.windows import Windows, window_fields
 from advisor.models.options import Activation, Normalization, PositionEmbedding
@@ -98,6 +112,24 @@ _DECODERS = {
         variant=LLAMA4,
     ),
     "olmo2": _Decoder(qk_norm=True, variant=OLMO2),
+    "olmo3": _Decoder(qk_norm=True, windows=Windows(default=4096, every=4), variant=OLMO2),
+    "seed_oss": _Decoder(num_key_value_heads=8, head_dim=128, variant=SEED_OSS),
+    "ministral3": _Decoder(num_key_value_heads=8, head_dim=128, windows=Windows()),
+    "minimax_m2": _Decoder(
+        num_key_value_heads=8,
+        head_dim=128,
+        qk_norm=True,
+        experts=MINIMAX_EXPERTS,
+        variant=MINIMAX,
+    ),
+    "ernie4_5_moe": _Decoder(num_key_value_heads=4, tied=True, variant=ERNIE),
+    "gpt_oss": _Decoder(
+        num_key_value_heads=8,
+        head_dim=64,
+        windows=Windows(default=128, every=2),
+        experts=GPT_OSS_EXPERTS,
+        variant=GPT_OSS,
+    ),
     "qwen3_moe": _Decoder(
         num_key_value_heads=4, windows=_QWEN_WINDOWS, qk_norm=True, experts=EXPERT_KEYS["qwen3_moe"]
     ),
@@ -123,10 +155,15 @@ _GPT2_KEYS = keys(
 MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "gpt2")
 REFUSED = {
     "falcon": "runs attention and MLP in parallel, which Megatron Core 0.16.1 does not support",
-    "gpt_oss": "can only be given as a preset",
+    "gemma4_text": "has attention heads of two widths, whose keys may be its values: not modelled",
+    "deepseek_v4": "attends to compressed tokens through an index, which is not modelled",
+    "kimi_linear": "has Kimi delta attention, which is not modelled",
+    **dict.fromkeys(
+        ("deepseek_v32", "glm_moe_dsa"),
+        "attends to the tokens that an index chooses (DSA), which is not modelled",
+    ),
 }
-_WITH_VISION = ("gemma3", "llama4")
-_PRESETS = {"gpt_oss": "--model gpt_oss_20b or gpt_oss_120b"}
+_WITH_VISION = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 
 
 def load_config_json(path: Path) -> ModelSpec:
@@ -134,7 +171,7 @@ def load_config_json(path: Path) -> ModelSpec:
     config = _of_text(read_config(path))
     model_type = config.get("model_type", str, None)
     if model_type in REFUSED:
-        raise config.refuse("model_type", REFUSED[model_type], _PRESETS.get(model_type, ""))
+        raise config.refuse("model_type", REFUSED[model_type])
     if model_type not in MODEL_TYPES:
         near = nearest_names(model_type or "", MODEL_TYPES)
         raise config.refuse("model_type", "is not a supported model family", near)
@@ -150,10 +187,11 @@ def load_config_json(path: Path) -> ModelSpec:
 
 def _of_text(config: HuggingFaceConfig) -> HuggingFaceConfig:
     """The language model of a file that describes a vision model too, which is not modelled."""
-    inner = config.values.get("text_config")
-    if config.values.get("model_type") not in _WITH_VISION or not isinstance(inner, dict):
+    inner, outer = config.values.get("text_config"), config.values.get("model_type")
+    if outer not in _WITH_VISION or not isinstance(inner, dict):
         return config
-    return replace(config, values={**inner, "model_type": f"{config.values['model_type']}_text"})
+    usual = "mistral" if outer == "mistral3" else f"{outer}_text"
+    return replace(config, values={"model_type": usual, **inner})
 
 
 def _read_decoder(config: HuggingFaceConfig) -> ModelSpec:

@@ -3,6 +3,7 @@
 Source: transformers 4.57.1, configuration_utils.py and models/*/configuration_*.py.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,13 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
         default = inside if isinstance(inside, int | float) else default
         return float(self.get("partial_rotary_factor", float, default))
 
+    def check_fixed(self, fixed: Mapping[str, object], why: str) -> None:
+        """Refuse keys with another value than the only one that is modelled."""
+        for key, value in fixed.items():
+            if self.values.get(key, value) != value:
+                legal = "null" if value is None else str(value).lower()
+                raise self.refuse(key, f"must be {legal}: {why}")
+
     def check_activation(self, key: str, only: str, relation: str) -> None:
         """Refuse every activation but `only`."""
         if self.get(key, str, only) != only:
@@ -135,8 +143,9 @@ NEUTRAL_KEYS = keys(
 
 _SWITCHES = keys(
     """
-    add_cross_attention attention_bias is_encoder_decoder mlp_bias output_attentions
-    output_hidden_states qk_layernorm tie_encoder_decoder use_qk_norm use_sliding_window
+    add_cross_attention attention_bias attention_out_bias is_encoder_decoder mlp_bias
+    output_attentions output_hidden_states qk_layernorm tie_encoder_decoder use_qk_norm
+    use_sliding_window
     """
 )
 # Values that leave a feature off; any other value of these keys is refused.
@@ -152,7 +161,7 @@ OFF_VALUES: dict[str, tuple[object, ...]] = {
 _BIASES = "adds biases that this family does not have in Megatron"
 _EXPERTS = "mixture-of-experts layers of this family are not modelled"
 REASONS = {
-    **dict.fromkeys(("attention_bias", "mlp_bias"), _BIASES),
+    **dict.fromkeys(("attention_bias", "attention_out_bias", "mlp_bias"), _BIASES),
     **dict.fromkeys(("n_routed_experts", "num_experts"), _EXPERTS),
     **dict.fromkeys(("num_experts_per_tok", "num_local_experts"), _EXPERTS),
     "auto_map": "points to custom code, which may differ from the family's",

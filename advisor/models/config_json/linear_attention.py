@@ -1,10 +1,12 @@
-"""Models with linear attention in a Hugging Face config.json: Qwen3-Next and Nemotron-H.
+"""Models with linear attention in a Hugging Face config.json: Qwen3-Next, Qwen3.5, Nemotron-H.
 
-Source: transformers 5.23.0, models/qwen3_next and models/nemotron_h (configuration and modeling),
-whose defaults stand for keys that are absent.
+Source: transformers 5.23.0, models/qwen3_next, qwen3_5, qwen3_5_moe and nemotron_h (configuration
+and modeling), whose defaults stand for keys that are absent.
 """
 
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.models import options
 from advisor.models.config_json import mixtral
@@ -12,7 +14,7 @@ from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import ModelSpec
 
-HYBRID_TYPES = ("qwen3_next", "nemotron_h")
+HYBRID_TYPES = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "nemotron_h")
 
 _SHAPE = SHAPE_KEYS | keys("num_experts_per_tok norm_topk_prob moe_intermediate_size")
 _LINEAR = {
@@ -39,19 +41,27 @@ _QWEN3_NEXT = keys(
     partial_rotary_factor rope_parameters
     """
 ).union(_SHAPE, _QWEN3_NEXT_EXPERTS.keys, _LINEAR)
+_QWEN3_5_EXPERTS = replace(_QWEN3_NEXT_EXPERTS, default_number=256, topk=8, always_normalized=True)
+# How states are kept, and how much is predicted; the class has no such layers.
+_QWEN3_5 = keys(
+    "attn_output_gate mtp_num_hidden_layers mtp_use_dedicated_embeddings mamba_ssm_dtype"
+)
+_GATED = {"attn_output_gate": True, "mtp_use_dedicated_embeddings": False}
 _NEMOTRON_H = _SHAPE | keys(
     """
     hidden_dropout mlp_hidden_act hybrid_override_pattern layers_block_type ssm_state_size
     mamba_num_heads mamba_head_dim n_groups n_routed_experts moe_shared_expert_intermediate_size
-    n_shared_experts n_group topk_group routed_scaling_factor
+    n_shared_experts n_group topk_group routed_scaling_factor moe_latent_size
     """
 )
-# how the reference code runs, or how weights are initialized
+# how the reference code runs, or how weights are initialized; multi-token prediction, which the
+# checkpoint has and the class has not
 _NEMOTRON_H_RUNS = keys(
     """
     auto_map use_mamba_kernels mamba_ssm_cache_dtype num_logits_to_keep expand time_step_min
     time_step_max time_step_limit time_step_floor rescale_prenorm_residual
     moe_shared_expert_overlap mtp_layers_block_type mtp_hybrid_override_pattern
+    num_nextn_predict_layers mtp_use_repeated_layer keep_mtp_spec_in_bf16 mtp_loss_scaling_factor
     """
 )
 _FIXED_IN_MEGATRON = {
@@ -62,8 +72,6 @@ _FIXED_IN_MEGATRON = {
     "mamba_proj_bias": False,
     "mamba_hidden_act": "silu",
     "residual_in_fp32": False,
-    "moe_latent_size": None,
-    "num_nextn_predict_layers": 0,
 }
 """What Megatron's Mamba stack, or our model of it, has no other value of."""
 
@@ -76,19 +84,22 @@ _LETTERS = {
 
 def read_hybrid(config: HuggingFaceConfig) -> ModelSpec:
     """The shape of one of HYBRID_TYPES."""
-    qwen = config.values["model_type"] == "qwen3_next"
-    return _read_qwen3_next(config) if qwen else _read_nemotron_h(config)
+    if config.values["model_type"] == "nemotron_h":
+        return _read_nemotron_h(config)
+    return _read_qwen(config)
 
 
-def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
-    """Multi-token prediction is in the checkpoint and neither in its config nor in the class."""
-    config.check_keys(_QWEN3_NEXT)
+def _read_qwen(config: HuggingFaceConfig) -> ModelSpec:
+    """Qwen3-Next has experts, Qwen3.5 has them or not. Qwen3-Next's multi-token prediction is in
+    the checkpoint and neither in its config nor in the class."""
+    of_next, dense = (config.values["model_type"] == f"qwen3_{x}" for x in ("next", "5_text"))
+    config.check_keys(_QWEN3_NEXT if of_next else _QWEN3_NEXT | _QWEN3_5)
+    config.check_fixed(_GATED, "other values are not modelled")
     config.check_activation("hidden_act", "silu", "is not a modelled activation")
-    shared = config.get("shared_expert_intermediate_size", int, 512)
     linear: dict[str, Any] = {name: config.positive(name, at) for name, at in _LINEAR.items()}
     return ModelSpec(
-        **config.shape(num_attention_heads=16, intermediate_size=5632),
-        num_query_groups=config.positive("num_key_value_heads", 2),
+        **config.shape(num_attention_heads=16, intermediate_size=None if dense else 5632),
+        num_query_groups=config.positive("num_key_value_heads", 4 if dense else 2),
         kv_channels=config.positive("head_dim", 256),
         num_layers=config.positive("num_hidden_layers"),
         activation=options.Activation.SWIGLU,
@@ -97,11 +108,21 @@ def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
         attention_output_gate=True,
         experimental_attention_variant=options.AttentionVariant.GATED_DELTA_NET,
         linear_attention_freq=_linear_layers(config),
-        moe_shared_expert_intermediate_size=shared,
-        moe_shared_expert_gate=True,
+        mtp_num_layers=config.get("mtp_num_hidden_layers", int, 0) or None,
         **linear,
-        **mixtral.expert_fields(config, _QWEN3_NEXT_EXPERTS),
+        **({} if dense else _qwen_experts(config, of_next=of_next)),
     )
+
+
+def _qwen_experts(config: HuggingFaceConfig, *, of_next: bool) -> dict[str, Any]:
+    names = _QWEN3_NEXT_EXPERTS if of_next else _QWEN3_5_EXPERTS
+    return {
+        "moe_shared_expert_intermediate_size": config.get(
+            "shared_expert_intermediate_size", int, 512
+        ),
+        "moe_shared_expert_gate": True,
+        **mixtral.expert_fields(config, names),
+    }
 
 
 def _linear_layers(config: HuggingFaceConfig) -> LayerPattern:
@@ -121,11 +142,8 @@ def _linear_layers(config: HuggingFaceConfig) -> LayerPattern:
 def _read_nemotron_h(config: HuggingFaceConfig) -> ModelSpec:
     """Nemotron-H and Nemotron 3: one letter, or one name, a layer."""
     config.check_keys(_NEMOTRON_H | _NEMOTRON_H_RUNS | set(_FIXED_IN_MEGATRON))
-    for key, value in _FIXED_IN_MEGATRON.items():
-        if config.values.get(key, value) != value:
-            legal = "null" if value is None else str(value).lower()
-            other = "other values do not exist in Megatron or are not modelled"
-            raise config.refuse(key, f"must be {legal}: {other}")
+    other = "other values do not exist in Megatron or are not modelled"
+    config.check_fixed(_FIXED_IN_MEGATRON, other)
     config.check_activation("mlp_hidden_act", "relu2", "is not a modelled activation")
     pattern = _pattern(config)
     return ModelSpec(
@@ -163,7 +181,9 @@ def _pattern(config: HuggingFaceConfig) -> str:
 
 def _nemotron_experts(config: HuggingFaceConfig) -> dict[str, Any]:
     """A sigmoid router with a bias of every expert; run as Megatron Bridge runs it."""
+    latent = config.get("moe_latent_size", int, None)
     return {
+        "moe_latent_size": latent if latent is None else config.positive("moe_latent_size"),
         "num_moe_experts": config.positive("n_routed_experts", 8),
         "moe_ffn_hidden_size": config.positive("moe_intermediate_size", 7688),
         "moe_router_topk": config.positive("num_experts_per_tok", 2),

@@ -53,7 +53,7 @@ def ask(monkeypatch: pytest.MonkeyPatch):
     [
         ("advise --mod", ["--model"]),
         ("advise --model llama3_70", ["llama3_70b"]),
-        ("advise --model llama3_70b --gpus 32xH2", ["32xH200-SXM-141GB"]),
+        ("advise --model llama3_70b --gpus 32xH200", ["32xH200-SXM-141GB"]),
         ("advise --model llama3_70b --precision fp1", ["fp16"]),
         ("advise --framework torcht", ["torchtitan"]),
         ("advise --plot-kind pa", ["pareto"]),

@@ -104,7 +104,7 @@ def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None
         ),
         (["diff", JOB, "--model 'llama"], "no closing quotation"),
         (["diff", JOB, f"{JOB} --explain"], "--explain: cannot be combined with two requests"),
-        ([*JOB.split(), "--against", "9.9"], "9.9"),
+        ([*JOB.split(), "--against", "0.9"], "0.9"),
         ([*JOB.split(), "--against", "0.13", "--format", "csv"], "use --format table or json"),
     ],
 )

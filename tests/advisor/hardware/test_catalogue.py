@@ -27,6 +27,15 @@ TABLE = {
     "GB300-288GB": (276.5, 8000, 2500, 5000, 152, 900, 72),
     "L40S-48GB": (44.34, 864, 362, 733, 142, 0, 1),
     "H800-SXM-80GB": (79.10, 3350, 989, 1979, 132, 200, 8),
+    "A800-SXM-80GB": (79.14, 2039, 312, None, 108, 200, 8),
+    "A800-PCIe-80GB": (79.14, 1935, 312, None, 108, 0, 1),
+    "H20-SXM-96GB": (95.0, 4000, 148, 296, 78, 450, 8),
+    "GH200-96GB": (94.5, 4000, 989, 1979, 132, 450, 4),
+    "L20-48GB": (44.34, 864, 119.5, 239, 92, 0, 1),
+    "A6000-48GB": (47.4, 768, 154.8, None, 84, 0, 1),
+    "RTX-3090-24GB": (23.6, 936.2, 71.2, None, 82, 0, 1),
+    "V100-SXM-32GB": (31.7, 898, 15.7, None, 80, 150, 8),
+    "V100-SXM-16GB": (15.7, 897, 15.7, None, 80, 150, 8),
     "A10-24GB": (22.0, 600, 125, None, 72, 0, 1),
     "L4-24GB": (22.0, 300, 121, 242, 58, 0, 1),
     "RTX-4090-24GB": (23.99, 1008, 165.2, 330.3, 128, 0, 1),
@@ -34,16 +43,23 @@ TABLE = {
     "MI300X-192GB": (191.69, 5300, 1307.4, 2614.9, 304, 448, 8),
     "MI355X-288GB": (287.98, 8000, 2516.6, 5033.2, 256, 535.5, 8),
 }
-CALIBRATED = {"A100-SXM": "a100", "H100-SXM": "h100", "H200": "h100"} | dict.fromkeys(
-    ("B200", "B300", "GB200", "GB300"), "b200"
-)
+CALIBRATED = {
+    **dict.fromkeys(("A100-SXM", "A800-SXM"), "a100"),
+    **dict.fromkeys(("H100-SXM", "H200", "H800", "H20", "GH200"), "h100"),
+    **dict.fromkeys(("B200", "B300", "GB200", "GB300"), "b200"),
+}
+VOLTA = ("V100-SXM-16GB", "V100-SXM-32GB")
+GEFORCE = ("RTX-3090-24GB", "RTX-4090-24GB")
+NO_DATASHEET = ("A800-SXM-80GB", "GH200-96GB", "H20-SXM-96GB", *VOLTA)
+"""Joined by NVLink, of which no datasheet was at hand."""
 AMD = ("MI300X-192GB", "MI355X-288GB")
 
 
 def test_every_type_is_in_the_table_and_memory_that_no_source_gives_is_assumed() -> None:
     assert set(gpu_names()) == set(TABLE)
-    assumed = [n for n in TABLE if "memory_torch_total_gib" in load_gpu(n).assumed_fields]
-    assert assumed == ["A10-24GB", "L4-24GB"]
+    assumed = {n for n in TABLE if "memory_torch_total_gib" in load_gpu(n).assumed_fields}
+    cards = {"A10-24GB", "L4-24GB", "A800-PCIe-80GB", "L20-48GB", "A6000-48GB", "RTX-3090-24GB"}
+    assert assumed == cards | set(NO_DATASHEET)
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -56,7 +72,8 @@ def test_numbers_in_bytes_and_flops(name: str) -> None:
     marketing = int(name.rsplit("-", 1)[1].removesuffix("GB"))
     assert gpu.memory_bytes < marketing * GIB
     assert gpu.memory_bandwidth_bytes_per_second == bandwidth * 10**9
-    assert gpu.bf16_flops == gpu.fp16_flops == bf16 * 10**12
+    assert gpu.bf16_flops == bf16 * 10**12
+    assert gpu.fp16_flops == (125 * 10**12 if name in VOLTA else gpu.bf16_flops)
     assert gpu.fp8_flops == (None if fp8 is None else fp8 * 10**12)
     assert gpu.sm_count == sms
     assert (gpu.nvlink_bytes_per_second, gpu.nvlink_domain_size) == (nvlink * 10**9, domain)
@@ -64,9 +81,9 @@ def test_numbers_in_bytes_and_flops(name: str) -> None:
     unfitted = "datasheet_amd" if name in AMD else "datasheet_pcie" if not nvlink else None
     assert [gpu.calibration] == (fitted or [unfitted])
     assert (gpu.vendor is Vendor.AMD) == (name in AMD)
-    assert gpu.peer_to_peer == (name != "RTX-4090-24GB")
-    assert gpu.internode_bytes_per_second >= 25 * 10**9
-    assert gpu.host_link_bytes_per_second >= 31 * 10**9
+    assert gpu.peer_to_peer == (name not in GEFORCE)
+    assert gpu.internode_bytes_per_second >= (6.25 if name in VOLTA else 25) * 10**9
+    assert gpu.host_link_bytes_per_second >= (15 if name in VOLTA else 31) * 10**9
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -79,7 +96,8 @@ def test_every_number_has_a_source(name: str) -> None:
     assert numbers <= set(Datasheet.__struct_fields__)
     gpu, network = load_gpu(name), "internode_gb_per_second"
     assert sources[network].startswith("assumed: ") == (network in gpu.assumed_fields)
-    assert (network in gpu.assumed_fields) == (not gpu.is_joined or name in AMD)
+    assumed = not gpu.is_joined or name in (*AMD, *NO_DATASHEET)
+    assert (network in gpu.assumed_fields) == assumed
 
 
 @pytest.mark.parametrize("name", AMD)
@@ -111,7 +129,16 @@ ALIASES = {
     "GB300-288GB": "GB300",
     "L40S-48GB": "L40S, NVIDIA L40S",
     "H800-SXM-80GB": "H800",
+    "A800-SXM-80GB": "A800, NVIDIA A800-SXM4-80GB",
+    "A800-PCIe-80GB": "A800-PCIe, NVIDIA A800 80GB PCIe",
+    "H20-SXM-96GB": "H20, NVIDIA H20, H20-96GB",
+    "GH200-96GB": "GH200, gh200",
+    "L20-48GB": "L20, NVIDIA L20",
+    "A6000-48GB": "A6000, NVIDIA A6000",
+    "V100-SXM-32GB": "V100, V100-32GB, V100-SXM2-32GB",
+    "V100-SXM-16GB": "V100-16GB, V100-SXM2-16GB",
     "A10-24GB": "NVIDIA A10",
+    "RTX-3090-24GB": "RTX3090, RTX 3090, NVIDIA GeForce RTX 3090",
     "RTX-4090-24GB": "RTX4090, NVIDIA GeForce RTX 4090",
     "RTX-PRO-6000-96GB": "RTX-PRO-6000, NVIDIA RTX PRO 6000 Blackwell Server Edition",
     "MI300X-192GB": "MI300X, AMD Instinct MI300X OAM",
@@ -123,7 +150,7 @@ def test_aliases(name: str) -> None:
     assert {resolve_gpu(spelt) for spelt in ALIASES[name].split(", ")} == {name}
 
 
-UNKNOWN = ["V100", "H1000", "", "nvidia", "H100-40GB", "80GB", "SXM", "../", "A10G"]
+UNKNOWN = ["P100", "H1000", "", "nvidia", "H100-40GB", "80GB", "SXM", "../", "A10G"]
 
 
 @pytest.mark.parametrize(

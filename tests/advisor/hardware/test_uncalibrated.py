@@ -1,6 +1,8 @@
 """GPUs that nothing was measured on: each gives an answer that says so, and refuses what it
 lacks."""
 
+import json
+
 import pytest
 
 import advisor
@@ -13,10 +15,12 @@ UNCALIBRATED = {
     "4xA10": "qwen3_1.7b",
     "4xL4": "qwen3_1.7b",
     "8xRTX4090": "qwen3_4b",
-} | dict.fromkeys(("8xH800", "8xRTX-PRO-6000", "8xMI300X", "8xMI355X"), "llama3_8b")
+    "2xA6000": "qwen3_1.7b",
+} | dict.fromkeys(("8xRTX-PRO-6000", "8xMI300X", "8xMI355X"), "llama3_8b")
 OLDER = ("fp8_delayed", "fp8_current")
 RECIPES = {
     "A10": (),
+    "V100": (),
     "H800": (*OLDER, "fp8_blockwise"),
     "RTX-PRO-6000": (*OLDER, "fp8_blockwise", "nvfp4"),
 } | dict.fromkeys(("L4", "RTX4090", "MI300X", "MI355X"), OLDER)
@@ -41,7 +45,9 @@ def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
         if precision in RECIPES[gpu]:
             assert advisor.advise(**request, recompute=["none"], quick=True).candidates
             continue
-        with pytest.raises(UserError, match=f"job.precision = {precision}: .*; use (bf16|fp8_cu)"):
+        with pytest.raises(
+            UserError, match=f"job.precision = {precision}: .*; use (bf16|fp16|fp8_cu)"
+        ):
             advisor.advise(**request)
 
 
@@ -57,6 +63,17 @@ FLEX = "model.moe_token_dispatcher_type=flex"
         ("8xMI300X", "--tp 2 layout.tp_comm_overlap=true", "which MI300X-192GB does not support"),
         ("8xMI300X", "job.cuda_graph_impl=local", "captures HIP graphs"),
         ("8xMI300X", "model.attention_backend=fused", "cuDNN's attention, which does not run on"),
+        ("8xV100", "--precision bf16", "V100-SXM-32GB has no bf16 tensor cores; use fp16"),
+        (
+            "8xV100",
+            "model.attention_backend=flash",
+            "does not run on V100-SXM-32GB; model",
+        ),
+        (
+            "8xV100",
+            "--framework fsdp2",
+            "is not modelled for fsdp2; use bf16, or --framework",
+        ),
         ("8xMI300X", "--framework huggingface job.attn_implementation=flash_attention_3", "Hopper"),
     ],
 )
@@ -66,6 +83,16 @@ def test_what_a_gpu_lacks_is_refused_in_one_line(gpus: str, words: str, says: st
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)
     assert says in error
+
+
+def test_volta_trains_in_fp16_with_unfused_attention() -> None:
+    """Transformer Engine has no other attention before Ampere, whose tensor cores know bf16."""
+    request = {"model": "qwen3_0.6b", "gpus": "8xV100", "recompute": ["none"], "quick": True}
+    for asked in ({}, {"model.attention_backend": "auto"}):
+        advice = advisor.advise(**request, overrides=asked)
+        job = json.loads(advice.to_json())["job"]
+        assert job["precision"] == "fp16"
+        assert job["model"]["attention_backend"] == "unfused"
 
 
 def test_the_page_says_what_it_takes_for_granted(capsys: pytest.CaptureFixture[str]) -> None:

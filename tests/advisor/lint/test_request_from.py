@@ -286,8 +286,10 @@ def page_of(folder: Path, capsys, text: str, gpus: str, *words: str) -> str:
 
 def test_what_is_known_and_not_taken_is_said(tmp_path, capsys) -> None:
     words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend ncclep"
-    text = page_of(tmp_path, capsys, f"{QWEN}{words} --moe-latent-size 12", "16xH100", "--top", "1")
-    assert "not used --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
+    text = page_of(
+        tmp_path, capsys, f"{QWEN}{words} --dsa-indexer-topk 12", "16xH100", "--top", "1"
+    )
+    assert "not used --moe-flex-dispatcher-backend ncclep in line 1, --dsa-indexer-topk 12" in text
     words = "--max-position-embeddings 8192 --position-embedding-type rope"
     text = page_of(tmp_path, capsys, f"{LLAMA} {words}", "64xH100", "--top", "1")
     assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text

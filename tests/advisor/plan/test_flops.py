@@ -1,6 +1,7 @@
 """Megatron's FLOPs convention against integers worked out by hand, and FLOPs of replays."""
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, full, selective
@@ -87,3 +88,16 @@ def test_linear_attention_and_mamba_are_counted_as_megatron_counts_them(name, fl
     """What num_floating_point_operations of megatron-core 0.19.0 training.py gives for the shapes:
     8 sequences of 4096, vocabulary 152064."""
     assert model_flops(load_model(name), 4096, 8, 152_064) == flops
+
+
+def test_experts_on_a_latent_dimension_are_counted_as_megatron_counts_them() -> None:
+    """0.19.2 training.py moe_layer_flops, of a forward: routed experts that are not gated, and both
+    projections."""
+    nano, tokens = load_model("nemotron3_nano_30b_a3b"), 4096
+    latent, h = 1024, nano.hidden_size
+    narrow = replace(nano, moe_latent_size=latent)
+    layers = nano.hybrid_layer_pattern.count("E")
+    experts = nano.moe_router_topk * nano.expert_ffn_hidden_size
+    more = 4 * tokens * (experts * (latent - h) + h * latent)
+    wide, found = (model_flops(model, tokens, 1, nano.vocab_size) for model in (nano, narrow))
+    assert found - wide == 3 * layers * more

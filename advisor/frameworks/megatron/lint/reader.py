@@ -13,6 +13,7 @@ from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
+from advisor.frameworks.newer_releases import with_newest
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
@@ -35,11 +36,12 @@ class MegatronReader:
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """The rules of the release that fire."""
         read: ReadSettings = configuration.settings
-        revision = resolve_revision(configuration.framework, version or configuration.version)
+        asked, framework = version or configuration.version, configuration.framework
+        revision = resolve_revision(framework, asked)
         settings = launched(read.given, revision, read.model)
         return Checked(
             configuration=configuration,
-            label=revision.label,
+            label=with_newest(revision.label, framework, asked, revision.version),
             understood=understood(settings),
             findings=findings(read, revision),
             release=revision,

@@ -40,9 +40,9 @@ class Attention(Options, title="Attention and multi-token prediction"):
     window_size: str | None = option(
         None, "model", ON_LINE, value=values.window_pair, means=values.first_number
     )
-    window_attn_skip_freq: str | None = option(None, "model", _WINDOWED, since="0.15")
-    no_rope_freq: str | None = option(None, "model", ON_LINE, since="0.13")
-    softmax_type: str = option("vanilla", "model", ON_LINE, since="0.15")
+    window_attn_skip_freq: str | None = option(None, "model", _WINDOWED, strict=True, since="0.15")
+    no_rope_freq: str | None = option(None, "model", ON_LINE, strict=True, since="0.13")
+    softmax_type: str = option("vanilla", "model", ON_LINE, strict=True, since="0.15")
     mtp_num_layers: int | None = option(
         None, "model", ON_LINE, recipe=DIFFERENT, in_nemo=False, since="0.12"
     )
@@ -61,7 +61,7 @@ class Attention(Options, title="Attention and multi-token prediction"):
     )
     cache_mla_latents: bool = harmless(False, "used only for inference", since="0.14")
     softmax_scale: float | None = harmless(None, "", flag="")
-    attention_output_gate: bool = option(False, "model", ON_LINE, since="0.16")
+    attention_output_gate: bool = option(False, "model", ON_LINE, strict=True, since="0.16")
     experimental_attention_variant: str | None = option(
         None,
         "model",
@@ -105,7 +105,7 @@ class Attention(Options, title="Attention and multi-token prediction"):
     mrope_section: str | None = refused(
         None, "multi-axis rotary positions (M-RoPE) are not modelled", since="0.12"
     )
-    rotary_interleaved: bool = harmless(False, _ROTARY)
+    rotary_interleaved: bool = option(False, "model", ON_LINE)
     rotary_seq_len_interpolation_factor: int | None = harmless(None, _ROTARY)
     use_rope_scaling: bool = harmless(False, _ROTARY)
     rope_scaling_factor: float = harmless(8.0, _ROTARY)
@@ -126,7 +126,7 @@ class Hybrid(Options, title="Mixers other than attention"):
     mamba_state_dim: int = option(128, "model", ON_LINE, since="0.12")
     mamba_head_dim: int = option(64, "model", ON_LINE, since="0.12")
     mamba_num_groups: int = option(8, "model", ON_LINE, since="0.12")
-    mamba_num_heads: int | None = option(None, "model", ON_LINE, since="0.13")
+    mamba_num_heads: int | None = option(None, "model", ON_LINE, strict=True, since="0.13")
     is_hybrid_model: bool = harmless(False, "follows from hybrid_layer_pattern", since="0.12")
     use_mamba_mem_eff_path: bool = unpriced(
         True,

@@ -110,9 +110,7 @@ class Experts(Options, title="Experts"):
     )
     moe_ncclep_static_shape: bool = unpriced(False, _FIXED_SIZE, since="0.19")
     moe_ncclep_zero_copy: bool = unpriced(False, _FIXED_SIZE, since="0.19")
-    moe_latent_size: int | None = refused(
-        None, "experts on a latent dimension are not modelled", since="0.16"
-    )
+    moe_latent_size: int | None = option(None, "model", _MODEL, strict=True, since="0.16")
     moe_single_grouped_weight: bool = harmless(False, _LAYOUT, since="0.18")
     moe_single_grouped_bias: bool = harmless(False, _LAYOUT, since="0.18")
     moe_mlp_glu_interleave_size: int | None = harmless(None, _LAYOUT, since="0.18")

@@ -3,6 +3,7 @@ shared_experts.py)."""
 
 from msgspec.structs import replace
 
+from advisor.layers.megatron.linear import duplicated_linear
 from advisor.layers.megatron.mlp import Mlp, parallel_mlp
 from advisor.layers.megatron.moe.dispatch import combine, dispatch
 from advisor.layers.megatron.moe.experts import expert_operators
@@ -10,28 +11,50 @@ from advisor.layers.megatron.moe.router import router_operators
 from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 
+Operators = tuple[Operator, ...]
+
 
 def moe_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """Shared experts first, then router, dispatch, routed experts, combine, and the sum of both.
 
     Overlapped shared experts run next to the dispatcher: linear_fc1 and activation after dispatch,
-    linear_fc2 ahead of the last permutation (token_dispatcher.py).
+    linear_fc2 ahead of the last permutation (token_dispatcher.py). With moe_latent_size, dispatcher
+    and routed experts are those of a model that wide, between two projections of every token.
     Tensors that variables of MoELayer.forward hold live until it returns.
     """
     width = shape.model.moe_shared_expert_intermediate_size
     shared = shared_operators(shape, source, width) if width else ()
     router = router_operators(shape, source)
-    sent = dispatch(shape, source, *router[-1].outputs)
-    experts, output = expert_operators(shape, sent.tokens, sent.probs)
-    back = combine(shape, output)
+    inner, tokens, down = _to_latent(shape, source)
+    sent = dispatch(inner, tokens, *router[-1].outputs)
+    experts, output = expert_operators(inner, sent.tokens, sent.probs)
+    back = combine(inner, output)
+    if down:
+        back = (*back, _from_latent(shape, back[-1].outputs[0]))
     held = (source, *sent.variables, *back[-1].inputs)
-    operators = (*shared, *router, *sent.operators, *experts, *back)
+    operators = (*shared, *router, *down, *sent.operators, *experts, *back)
     if shared and shape.model.moe_shared_expert_overlap:
         first, rest = (*router, *sent.operators, *shared[:2]), shared[2:]
         operators = (*first, *experts, *back[:-1], *rest, back[-1])
     if shared:
         return (*operators, _sum(shape, back[-1].outputs[0], shared[-1].outputs[0], held))
     return (*operators[:-1], replace(back[-1], forward_holds=held))
+
+
+def _to_latent(shape: RankShape, source: Tensor) -> tuple[RankShape, Tensor, Operators]:
+    """The shape of what experts see, their tokens, and what makes these."""
+    latent = shape.model.moe_latent_size
+    if latent is None:
+        return shape, source, ()
+    inner = replace(shape, model=replace(shape.model, hidden_size=latent, moe_latent_size=None))
+    tokens = Tensor("latent_tokens", (*source.shape[:-1], latent), shape.dtype)
+    name, module = "fc1_latent_proj", Module.DISPATCH
+    return inner, tokens, (duplicated_linear(shape, name, module, source, tokens),)
+
+
+def _from_latent(shape: RankShape, combined: Tensor) -> Operator:
+    output = shape.hidden("fc2_latent_proj_out")
+    return duplicated_linear(shape, "fc2_latent_proj", Module.COMBINE, combined, output)
 
 
 def _sum(shape: RankShape, routed: Tensor, shared: Tensor, held: tuple[Tensor, ...]) -> Operator:

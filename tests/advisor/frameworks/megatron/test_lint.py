@@ -94,7 +94,14 @@ def test_the_release_decides() -> None:
     assert found(lint_target(graphs, "0.17")) == "ERROR cuda_graph_spelling"
     assert found(lint_target(graphs, "0.18")) == ""
     with pytest.raises(UserError, match="is not a known version"):
-        lint_target(flags, "3.1")
+        lint_target(flags, "0.1")
+
+
+def test_a_newer_release_is_named() -> None:
+    flags = f"{FULL} uniform --recompute-num-layers 4 --num-layers 32"
+    said = "megatron-core main, megatron_lm 0.21 is not known and taken as main"
+    assert lint_target(flags, "0.21").checked[0].label == said
+    assert lint_target(flags, "main").checked[0].label == "megatron-core main"
 
 
 def test_virtual_stages_make_the_chunk() -> None:

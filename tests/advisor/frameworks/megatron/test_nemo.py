@@ -157,11 +157,12 @@ def test_what_is_left_to_the_recipe_is_said(make_job) -> None:
     assert parts_of("megatron_lm").spelling.omitted(job) == ""
 
 
-def test_the_newest_nemo_is_2_and_3_is_not_known() -> None:
+def test_the_newest_nemo_is_2() -> None:
     assert resolve_revision(Framework.NEMO, "") is SECOND is resolve_revision(Framework.NEMO, "2.5")
     assert SECOND.label == "NeMo 2 (megatron-core 0.14)"
+    assert resolve_revision(Framework.NEMO, "3") is SECOND
     with pytest.raises(UserError, match="use 1 or 2"):
-        resolve_revision(Framework.NEMO, "3")
+        resolve_revision(Framework.NEMO, "0")
     for text in ("1", "1.23", "1.23.0", "v1.20.0"):
         assert resolve_revision(Framework.NEMO, text) is FIRST
 

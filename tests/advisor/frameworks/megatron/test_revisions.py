@@ -2,6 +2,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.revisions import (
@@ -13,6 +14,9 @@ from advisor.frameworks.megatron.revisions import (
     resolve_revision,
 )
 from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import parts_of
+from advisor.request.request import Request
+from advisor.search.advise import advise
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
@@ -36,7 +40,7 @@ def test_a_version_of_bridge_stands_on_the_core_that_it_pins(version: str) -> No
     assert (revision.framework, revision.core) == (BRIDGE, BRIDGES[version])
 
 
-@pytest.mark.parametrize("text", ["0.10", "1.0", "latest", "16", "0.16.1.1.1"])
+@pytest.mark.parametrize("text", ["0.10", "latest", "16", "0.16.1.1.1"])
 def test_an_unknown_version_names_the_known_ones(text: str) -> None:
     with pytest.raises(
         UserError, match=r"0\.11, 0\.12, 0\.13, 0\.14, 0\.15, 0\.16, 0\.17, 0\.18, 0\.19 or main"
@@ -46,7 +50,27 @@ def test_an_unknown_version_names_the_known_ones(text: str) -> None:
 
 def test_versions_of_one_framework_are_not_those_of_the_other() -> None:
     with pytest.raises(UserError, match=r"0\.2, 0\.3, 0\.4, 0\.5, 0\.6 or main"):
-        resolve_revision(BRIDGE, "0.16")
+        resolve_revision(BRIDGE, "0.1")
+
+
+@pytest.mark.parametrize(("framework", "text"), [(LM, "1.0"), (LM, "0.21.0"), (BRIDGE, "0.7.1")])
+def test_a_newer_version_means_the_newest_that_is_known(framework: str, text: str) -> None:
+    assert resolve_revision(framework, text).version == "main"
+
+
+@pytest.mark.parametrize("name", ["gpt_oss_20b", "qwen3_next_80b_a3b", "llama3_8b"])
+def test_the_page_says_which_release_has_the_model(name: str) -> None:
+    """transformer_config.py of the wheels: softmax_type came with 0.15, attention_output_gate and
+    experimental_attention_variant with 0.16."""
+    request = Request(model=name, gpus="64xH100", framework="megatron_bridge", recompute=("none",))
+    needs = {"gpt_oss_20b": "0.15", "qwen3_next_80b_a3b": "0.16"}.get(name)
+    title = parts_of("megatron_bridge").spelling.title(advise(request).job)
+    assert ("the model needs core" in title) == (needs is not None)
+    if needs:
+        assert title.endswith(f"(the model needs core {needs})")
+        older = "0.14" if name == "gpt_oss_20b" else "0.15"
+        with pytest.raises(UserError, match=f"which came with megatron-core {needs}"):
+            advise(replace(request, framework="megatron_lm", framework_version=older))
 
 
 def test_the_default_is_the_newest_release_and_not_main() -> None:

@@ -97,7 +97,7 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
         ("fsdp2", "model.transformer_impl=local", "is Megatron's"),
         ("megatron_lm", "layout.data_parallel_sharding=full", "with use_distributed_optimizer"),
         ("megatron_lm", "model.transformer_impl=torch", "is not available in megatron_lm"),
-        ("torchtitan", {"framework_version": "9"}, "is not a known version of torchtitan"),
+        ("torchtitan", {"framework_version": "0.0"}, "is not a known version of torchtitan"),
         ("fsdp2", "job.optimizer_cpu_offload=true", "is not modelled for fsdp2"),
         ("megatron_lm", "job.param_cpu_offload=true", "is DeepSpeed's offload_param"),
     ],

@@ -20,7 +20,6 @@ DEEPSEEK_V3, GLM45_AIR, PHI4 = (PUBLISHED[name] for name in ("deepseek_v3", "glm
         (DEEPSEEK_V3, {"index_topk": 2048}, "index_topk = 2048: is unknown"),
         (GLM45_AIR, {"kv_lora_rank": 512}, "kv_lora_rank = 512: is unknown"),
         (PHI4, {"resid_pdrop": 0.1}, "resid_pdrop = 0.1: is unknown"),
-        (PHI4, {"model_type": "gpt_oss"}, "gpt_oss_20b"),
     ],
 )
 def test_refusals_are_one_line(tmp_path, base, changes, says) -> None:

@@ -16,6 +16,7 @@ from advisor.models.config_json.keys import NEUTRAL_KEYS, HuggingFaceConfig
 from advisor.models.options import Activation
 from advisor.models.presets import load_model
 from tests.advisor.models.config_json.published import PUBLISHED, load
+from tests.advisor.models.config_json.test_minimax import SIZES
 
 LLAMA3_8B, MISTRAL_7B, QWEN25_7B, QWEN3_32B, NEMOTRON4_15B, GPT2 = (
     PUBLISHED[name]
@@ -48,7 +49,8 @@ def test_gpt2_has_its_published_size(tmp_path: Path) -> None:
 def test_all_families_are_tested() -> None:
     read = {config["model_type"] for config in PUBLISHED.values()}
     elsewhere = {"gemma2", "gemma3_text", "llama4_text", "olmo2"}  # tests/oracles
-    assert read | elsewhere == set(MODEL_TYPES)
+    newer = {config.get("text_config", config)["model_type"] for config, *_ in SIZES.values()}
+    assert read | elsewhere | newer | {"qwen3_5_text"} == set(MODEL_TYPES)
 
 
 @pytest.mark.parametrize(

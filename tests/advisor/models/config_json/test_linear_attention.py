@@ -30,12 +30,7 @@ def test_layers_by_name(tmp_path: Path) -> None:
         (QWEN3_NEXT, {"index_topk": 1}, "index_topk = 1: is unknown"),
         (NEMOTRON3_NANO, {"hybrid_override_pattern": "MX"}, "must not hold 'X'; write M (Mamba)"),
         (NEMOTRON3_NANO, {"conv_kernel": 8}, "conv_kernel = 8: must be 4: other values"),
-        (
-            NEMOTRON3_NANO,
-            {"moe_latent_size": 64},
-            "moe_latent_size = 64: must be null: other values",
-        ),
-        (NEMOTRON3_NANO, {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers = 1"),
+        (NEMOTRON3_NANO, {"moe_latent_size": 0}, "moe_latent_size = 0: must be at least 1"),
         (NEMOTRON3_NANO, {"n_groups": 7}, "mamba_num_groups = 7: must divide the 64 heads"),
     ],
 )
