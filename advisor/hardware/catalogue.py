@@ -34,6 +34,8 @@ _NOISE: Final = frozenset(
 )
 _FAMILY: Final = re.compile(r"\brtx[\s_-]*(pro)?[\s_-]*(?=[0-9]{4}\b)")
 """``RTX 4090``, ``rtx-4090`` and ``RTX4090`` are one word."""
+_WORKSTATION: Final = re.compile(r"\brtx[\s_-]*(?=a[0-9]{4}\b)")
+"""``RTX A6000`` is an A6000."""
 
 
 class Datasheet(Struct, frozen=True, kw_only=True):
@@ -181,7 +183,8 @@ def _assumed_fields(sources: object, path: Path) -> tuple[str, ...]:
 @cache
 def _parts(name: str) -> tuple[str, ...]:
     """``NVIDIA A100-SXM4-40GB`` -> ``("a100", "sxm", "40gb")``."""
-    words = re.split(r"[\s_-]+", _FAMILY.sub(r"rtx\1", name.lower()))
+    plain = _WORKSTATION.sub("", name.lower())
+    words = re.split(r"[\s_-]+", _FAMILY.sub(r"rtx\1", plain))
     spelt = (re.sub(r"^(\d+)g(i?b)?$", r"\1gb", word) for word in words if word not in _NOISE)
     return tuple(re.sub(r"^(sxm)\d$", r"\1", word) for word in spelt if word)
 

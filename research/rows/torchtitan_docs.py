@@ -1,9 +1,9 @@
 """torchtitan's own figures: Llama 3 8B under FSDP2 on A100 and H100.
 
-Its H100 has 96 GB at 2.4 TB/s and a limit of 500 W: the job's card has that memory, and as nobody
-says at which clock it runs, nothing is fitted on these rows. The same holds of float8 and of what
-is compiled; of the A100 rows nobody says whether they are. The loss of December 2024 was not
-compiled with the model. Left out: context parallelism, H200 with float8 and tables without a GPU.
+Its H100 has 96 GB at 2.4 TB/s and a limit of 500 W: the job's card has that memory and power.
+Nothing is fitted on these rows: they check what the model makes of the power. Of the A100 rows
+nobody says whether they are compiled. The loss of December 2024 was not compiled with the model.
+Left out: context parallelism, H200 with float8 and tables without a GPU.
 """
 
 from pathlib import Path
@@ -32,6 +32,7 @@ _BEFORE: Final = "_202412_"
 _SEQUENCE: Final = "8192"
 _HBM2E: Final = "HBM2e"
 _HBM2E_BYTES_PER_SECOND: Final = 2.4e12
+_HBM2E_WATTS: Final = 500.0
 
 
 def torchtitan_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
@@ -72,10 +73,14 @@ def _target(row: Row) -> Target:
         setting=setting_of(job, spec),
         seconds=seconds_of_tokens(row),
         options=done.options,
-        judged_only="a card limited to 500 W" if slower else "",
+        judged_only="a card limited to 500 W, which checks the model of power" if slower else "",
     )
 
 
 def hbm2e(gpu: Gpu) -> Gpu:
     """The card of the tables, as far as they describe it."""
-    return replace(gpu, memory_bandwidth_bytes_per_second=_HBM2E_BYTES_PER_SECOND)
+    return replace(
+        gpu,
+        memory_bandwidth_bytes_per_second=_HBM2E_BYTES_PER_SECOND,
+        board_power_watts=_HBM2E_WATTS,
+    )

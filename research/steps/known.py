@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil, floor
 from statistics import fmean
 from typing import Final
 
@@ -31,6 +32,5 @@ def known_errors(targets: Sequence[Target], errors: Iterable[float]) -> Iterator
         found = classes[of]
         mean, low, high = fmean(found), min(found), max(found)
         if len(found) >= LEAST_ROWS and low * high > 0 and abs(mean) >= LEAST_ERROR:
-            figures = {"mean": mean, "low": low, "high": high}
-            rounded = {name: round(value, 3) for name, value in figures.items()}
-            yield KnownError(of=of, rows=len(found), **rounded)
+            low, high = floor(1000 * low) / 1000, ceil(1000 * high) / 1000
+            yield KnownError(of=of, rows=len(found), mean=round(mean, 3), low=low, high=high)

@@ -100,9 +100,10 @@ class Report(Struct, frozen=True):
         )
 
     def _quantile(self, rows: Sequence[int], ways: Sequence[str]) -> float:
-        """Of the largest error of each row, at least LEAST_BAND, up to the next per cent."""
+        """Of how far the measured time of each row lies at most from what is predicted, in parts of
+        that, at least LEAST_BAND, up to the next per cent."""
         errors = [self.left_out_errors[way] for way in ways]
-        ordered = sorted(max(abs(error[i]) for error in errors) for i in rows)
+        ordered = sorted(max(abs(1 / (1 + error[i]) - 1) for error in errors) for i in rows)
         quantile = ordered[math.ceil(BAND_QUANTILE * len(ordered)) - 1]
         return max(LEAST_BAND, math.ceil(quantile * 100) / 100)
 

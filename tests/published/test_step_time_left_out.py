@@ -15,16 +15,24 @@ from research.steps import published
 from research.steps.constants import CONSTANTS, GENERATIONS
 from research.steps.page import PAGE, page
 from research.steps.pairs import Pair, pair_rows, pairs
-from research.steps.published import Report, fitted_targets, main, report, table, yaml_text
+from research.steps.published import (
+    WAYS,
+    Report,
+    fitted_targets,
+    main,
+    report,
+    table,
+    yaml_text,
+)
 from research.steps.scores import Scored, score
 
 LEFT_OUT = {
-    # issue 12: mean 5 %
+    # issue 30: mean 5 %
     Kind.DENSE: 0.05,
-    # issue 12: mean 8 %; of three models on Blackwell no other row tells the host's time
-    Kind.EXPERTS: 0.088,
-    # issue 12: mean 8 %
-    Kind.EAGER: 0.08,
+    # issue 30: mean 8 %
+    Kind.EXPERTS: 0.08,
+    # issue 30: mean 7 %; MPT's layers of 2023 are up to 30 % slower than the model has them
+    Kind.EAGER: 0.09,
 }
 
 
@@ -38,19 +46,35 @@ def scored() -> tuple[Scored, ...]:
     return tuple(score(all_targets()))
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", Kind)
-def test_rows_of_a_model_that_the_fit_did_not_see(done: Report, kind: Kind) -> None:
+def test_rows_that_the_fit_did_not_see(done: Report, kind: Kind, way: str) -> None:
     print(table(done))
-    off = zip(done.targets, done.left_out_errors, strict=True)
+    off = zip(done.targets, done.left_out_errors[way], strict=True)
     sizes = [abs(error) for target, error in off if target.kind is kind]
     assert fmean(sizes) < LEFT_OUT[kind]
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_the_band_holds_nine_of_ten_left_out_rows(done: Report, kind: Kind) -> None:
-    off = zip(done.targets, done.left_out_errors, strict=True)
-    inside = [abs(error) <= done.band(kind) for target, error in off if target.kind is kind]
-    assert 0.9 <= fmean(inside) < 0.96
+def test_bands_hold_nine_of_ten_left_out_rows(done: Report, kind: Kind) -> None:
+    """Of every way of leaving out but the GPU, whose band is that of GPUs without rows."""
+    rows = [i for i, target in enumerate(done.targets) if target.kind is kind]
+    for way, errors in done.left_out_errors.items():
+        away = [abs(1 / (1 + errors[i]) - 1) for i in rows]
+        bands = [
+            done.unseen_band(kind)
+            if way == "gpu"
+            else done.band(kind, done.targets[i].job.gpu.name)
+            for i in rows
+        ]
+        inside = fmean(off <= band for off, band in zip(away, bands, strict=True))
+        assert inside >= 0.85, f"issue 30: 85 to 95 %, without the {way}"
+
+
+def test_a_gpu_without_rows_has_no_band_of_its_own(done: Report) -> None:
+    assert done.band(Kind.DENSE, "H200-SXM-141GB") == 0.0
+    names = {errors.gpu for errors in done.calibration("h100").own_errors}
+    assert names == {"H100-SXM-80GB", "H200-SXM-141GB"}, "of torch stacks"
 
 
 def test_the_rows_move_fewer_constants_than_there_are_families(done: Report) -> None:
@@ -96,7 +120,7 @@ def left_out(done: Report, scored: tuple[Scored, ...]) -> tuple[Pair, ...]:
     """Predicted without any row of the model; rows that are only judged no fit has seen."""
     errors = {one.target.name: one.error for one in scored}
     names = (target.name for target in done.targets)
-    unseen = dict(zip(names, done.left_out_errors, strict=True))
+    unseen = dict(zip(names, done.left_out_errors["model"], strict=True))
     return pairs(all_targets(), errors | unseen)
 
 
@@ -110,7 +134,7 @@ def test_pairs_go_the_way_that_was_measured(left_out: tuple[Pair, ...]) -> None:
         assert (gain.pairs, gain.alone) == (len(its), sum(pair.alone for pair in its)), gain.name
 
 
-def test_rows_of_pairs_lie_in_their_bands(scored: tuple[Scored, ...]) -> None:
+def test_nine_of_ten_rows_of_pairs_lie_in_their_bands(scored: tuple[Scored, ...]) -> None:
     rows = [one for one in scored if one.target.name in pair_rows()]
     assert len(rows) == len(pair_rows())
-    assert [one.target.name for one in rows if not one.is_inside] == []
+    assert len([one.target.name for one in rows if not one.is_inside]) <= len(rows) / 10

@@ -10,7 +10,7 @@ from research.rows.targets import Target
 from research.steps import scores
 from research.steps.scores import Scored, changes, choices
 
-TARGET = simumax_targets()[0]
+TARGET = replace(simumax_targets()[0], judged_only="")
 
 
 def scored(name: str, measured: float, predicted: float, **more: Any) -> Scored:
