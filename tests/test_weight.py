@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 85_400, 570, 49_400
-LINES_OF_TESTS = 62_000
+LINES, FILES, STATEMENTS = 86_900, 577, 50_300
+LINES_OF_TESTS = 63_500
 
 
 def _sources(*folders: str) -> list[str]:
