@@ -204,7 +204,7 @@ class _Page(Struct, frozen=True):
 
     def _figures(self, job: int, evaluation: Evaluation) -> dict[str, Any]:
         """Its figures, with those of every stage."""
-        clear, sigma = clearance(evaluation)
+        clear, sigma, most = clearance(evaluation)
         stages = evaluation.stages
         pool, remarks = self.pool, parts_of(evaluation.job.config.framework).settings
         return {
@@ -215,6 +215,7 @@ class _Page(Struct, frozen=True):
             "peak_stage": evaluation.peak.stage,
             "clear": clear,
             "sigma": sigma,
+            "most": most,
             "seconds": times(evaluation),
             "error": micros(evaluation.step_time_high_seconds / evaluation.step_time_seconds - 1),
             "flops": round(evaluation.tflops_per_gpu * 1e6),

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from advisor.answer.evaluation import Evaluation, StageMemory, TimeBreakdown
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.memory.allocator import most_likely
 from advisor.memory.events import Peak
 from advisor.plan.schedule import chunk_order, held_tensors, num_warmup_passes
 from advisor.search.evaluate import Evaluator
@@ -69,16 +70,15 @@ def times(evaluation: Evaluation) -> list[int]:
     return [micros(getattr(evaluation.time_seconds, name)) for name in TIMES]
 
 
-def clearance(evaluation: Evaluation) -> tuple[float, int]:
-    """By how many standard deviations the row is clear of its budget, and one of them in units: of
-    the stage that is closest to it."""
+def clearance(evaluation: Evaluation) -> tuple[float, int, float]:
+    """By how many standard deviations the row is clear of its budget, one of them in units, of the
+    stage that is closest to it, and the most that it is likely to fit."""
     budget = evaluation.budget_bytes
     mean, sigma = min(evaluation.needs, key=lambda need: (budget - need[0]) / need[1])
-    bounded = evaluation.job.layout.context_parallel_size > 1  # memory/allocator.py, most_likely
-    if type(evaluation.calibration) is Calibration and not bounded:
-        return round((budget - mean) / sigma, 3), units(sigma)
-    likely = min(max(evaluation.fit_probability, _SURE), 1 - _SURE)
-    return round(NormalDist().inv_cdf(likely), 3), units(sigma)
+    if type(evaluation.calibration) is Calibration:
+        return round((budget - mean) / sigma, 3), units(sigma), most_likely(evaluation.job.layout)
+    learned = min(max(evaluation.fit_probability, _SURE), 1 - _SURE)
+    return round(NormalDist().inv_cdf(learned), 3), units(sigma), 1.0
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -93,8 +93,8 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     gemm_sustained_share: of that, what the power limit leaves the clock under lasting load, on a
         GPU of `watts_per_teraflop` (board power over dense 16-bit peak; 0: on any GPU); on others
         as much more as they have more power for it: a FLOP takes the same energy.
-    gemm_training_share: of that, what whole training steps reach. quantized_training_share,
-        attention_training_share: what they reach of 8-bit and 4-bit GEMMs, and of attention.
+    gemm_training_share: of the rate under lasting load, what whole training steps reach;
+        quantized_training_share: of GEMMs in 8 and 4 bits; attention_training_share: of attention.
     grouped_gemm_share: of a dense GEMM's rate, what torch's one kernel of several experts reaches.
     gemm_tile_seconds: fill and drain of a tile of a GEMM's result.
     gemm_bandwidth_efficiency: of memory bandwidth, operands and results of thin GEMMs.
@@ -217,16 +217,19 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def error_of(self, gpu: str, *, experts: bool, eager: bool) -> float:
         """Half-width of the band of a class of jobs; of two that both apply, the wider."""
-        own = next((errors for errors in self.own_errors if errors.gpu == gpu), None)
-        return _error(own, experts=experts, eager=eager) or (
-            _error(self, experts=experts, eager=eager) or self.step_time_error
-        )
+        own = self._own(gpu)
+        fields = _fields(experts=experts, eager=eager)
+        errors = [getattr(own, field, 0.0) or getattr(self, field) for field in fields]
+        return max(errors) or self.step_time_error
 
     def has_runs_of(self, gpu: str, *, experts: bool, eager: bool) -> bool:
         """Whether it was fitted on runs of a class of jobs on `gpu`; of one that does not tell its
         GPUs apart, on any."""
-        own = next((errors for errors in self.own_errors if errors.gpu == gpu), None)
-        return not self.own_errors or bool(_error(own, experts=experts, eager=eager))
+        own, fields = self._own(gpu), _fields(experts=experts, eager=eager)
+        return not self.own_errors or all(getattr(own, field, 0.0) for field in fields)
+
+    def _own(self, gpu: str) -> OwnErrors | None:
+        return next((errors for errors in self.own_errors if errors.gpu == gpu), None)
 
     def summary(self, error: float | None = None) -> str:
         """What a predicted step time is good for, in a few words; error: of a class of jobs."""
@@ -234,13 +237,10 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
         return f"uncalibrated, {band}" if self.provenance is Provenance.DATASHEET else band
 
 
-def _error(of: OwnErrors | Calibration | None, *, experts: bool, eager: bool) -> float:
-    if of is None:
-        return 0.0
-    if not (experts or eager):
-        return of.step_time_error
-    of_experts = of.experts_step_time_error if experts else 0.0
-    return max(of_experts, of.eager_step_time_error if eager else 0.0)
+def _fields(*, experts: bool, eager: bool) -> tuple[str, ...]:
+    """Bands of the classes that a job is of."""
+    of_experts = ("experts_step_time_error",) if experts else ()
+    return (*of_experts, "eager_step_time_error") if eager else of_experts or ("step_time_error",)
 
 
 EFFICIENCIES = (

@@ -197,6 +197,11 @@ def _beyond_simulation(*, expandable_segments: bool, engine: bool) -> tuple[floa
     return _BEYOND_SEGMENTS, _BEYOND_SEGMENTS_SPREAD
 
 
+def most_likely(layout: ParallelLayout) -> float:
+    """The highest probability to fit that a rank of `layout` is given."""
+    return _CONTEXT_RANKS_MOST if layout.context_parallel_size > 1 else 1.0
+
+
 def reserved_memory(
     allocated: int,
     layout: ParallelLayout,
@@ -242,5 +247,5 @@ def reserved_memory(
         spreads=(error * allocated, spread, sqrt(variance)),
         uneven=uneven,
         unused=unused,
-        most_likely=_CONTEXT_RANKS_MOST if cut else 1.0,
+        most_likely=most_likely(layout),
     )

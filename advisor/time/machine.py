@@ -64,6 +64,12 @@ Scales of blocks (1/128 or 1/32 of the elements) are left out. Transformer Engin
 B300 (results/published/kernels, casts.csv) has 0.72, 0.48 and 0.68 ms for 6, 4 and 7 bytes."""
 
 
+_UNFUSED_QUANTIZE_BYTES: Final = 33
+"""torchao without torch.compile: absolute values and their largest (6), a copy in fp32 (6), times
+the scale (8), clamped (8), cast (5). torchao 0.18.0 float8/float8_utils.py tensor_to_amax and
+to_fp8_saturated, float8_training_tensor.py _ToFloat8ConstrFunc."""
+
+
 def machine_of(job: Job, calibration: Calibration, host: Host | None = None) -> Machine:
     """The job's GPU, at its precision and with its layers."""
     eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
@@ -152,7 +158,11 @@ def machine(
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
         scan_flops=linear.sustained_flops * calibration.scan_share * _scan_width(gpu),
-        quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
+        quantize_bytes=0
+        if narrow is None
+        else _QUANTIZE_BYTES[precision]
+        if fused
+        else _UNFUSED_QUANTIZE_BYTES,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
         host=host,
     )

@@ -159,10 +159,13 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
         next_to = min(seconds * (1 - 1 / self.collectives), kernels)
         return seconds - next_to + (1 - self.hidden_fraction) * self._busy * next_to
 
-    @property
+    @cached_property
     def _busy(self) -> float:
         """Of the time of collectives, what they keep multiprocessors and memory busy."""
-        return max(joined.busy for _, _, joined in self.groups)
+        kind = CollectiveKind.ALL_GATHER
+        seconds = [collective_seconds(kind, count, ranks, by) for count, ranks, by in self.groups]
+        busy = sum(each * by.busy for each, (_, _, by) in zip(seconds, self.groups, strict=True))
+        return busy / sum(seconds) if busy else 0.0
 
 
 def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:

@@ -17,6 +17,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 from advisor.hardware.calibration import EFFICIENCIES, Calibration, Provenance
 from advisor.hardware.gpu import Gpu
+from advisor.time.machine import power_ratio
 from harness.calibration import efficiencies
 from harness.calibration.bench.cases import ATTENTION, CaseKind, Sample, read_sample
 from harness.calibration.calibration_file import CalibrationDocument, HardwareRecord, hardware_path
@@ -166,6 +167,9 @@ def fitted(
         if seconds is not None:
             values[field] = seconds
             notes[field] = f"{_MEASURED}: median over {median_of}"
+    ratio = power_ratio(relative_to.gpu, base)
+    for field in _OF_POWER - values.keys():
+        values[field] = min(1.0, getattr(base, field) * ratio)
     for field in _MEASURABLE:
         notes.setdefault(field, f"not measured here: value of `{base.name}`")
     values |= {"name": name, "provenance": Provenance.MEASURED}
@@ -216,6 +220,14 @@ def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dic
 _LEAST_EFFICIENCY: Final = 0.01
 """Below this only the smallest cases were timed, which come first: flash attention of 32 tokens
 reached 2.4 GFLOP/s on an H100, in a budget of 20 s that ended before the next."""
+_OF_POWER: Final = frozenset(
+    (
+        *("attention_forward_efficiency", "attention_backward_efficiency"),
+        *("fused_attention_forward_efficiency", "fused_attention_backward_efficiency"),
+        "gemm_sustained_share",
+    )
+)
+"""What another board of the chip reaches more or less of, by its power."""
 _SHARES: Final = ("gemm_sustained_share", "gemm_training_share")
 """What GEMMs under lasting load, and those of a step, reach of one in a short burst. All of it,
 in plain kernels: with the share of published steps of Megatron (0.92) the 38 measured here are

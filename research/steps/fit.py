@@ -29,6 +29,8 @@ _LOOSE: Final = {"llm_foundry": 0.10}
 _OUTLIER: Final = 3.0
 _STEP: Final = 0.05
 _ROUNDS: Final = 12
+_NEAR: Final = 0.9
+"""Widths of a prior that a linear step may move a constant by."""
 _SETTLED: Final = 0.01
 
 Calibrations = Mapping[str, Calibration]
@@ -41,8 +43,8 @@ def fit(
     priors: Calibrations | None = None,
 ) -> Fit:
     """The constants that explain `targets` best, to three digits: what a file holds. groups: by
-    name, which rows a left-out check leaves out together. priors: by default those of
-    constants.prior_calibration."""
+    name, which rows a left-out check leaves out together: by one linear step, and by a fit of its
+    own where that is a long one. priors: by default those of constants.prior_calibration."""
     base = priors or {name: prior_calibration(name) for name in GENERATIONS}
     weights = np.array(_weights(targets))
 
@@ -75,8 +77,11 @@ def fit(
             out = np.array([group(target) == name for target in targets])
             kept, residual = pull[~out], (weighed * here)[~out]
             normal = kept.T @ kept + priors_pull
-            step = np.linalg.solve(normal, kept.T @ residual + shifts)
-            found[out] = here[out] - slopes[out] @ step
+            step = -np.linalg.solve(normal, kept.T @ residual + shifts)
+            if np.max(np.abs(step)) <= _NEAR:
+                found[out] = here[out] + slopes[out] @ step
+            else:
+                found[out] = _descended(shifts + step, weights * ~out, misses, jacobian)[1][out]
         return tuple(map(float, found))
 
     widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(CONSTANTS)}

@@ -55,8 +55,8 @@ kernels of another microbatch | |
 | judged | rows that are only compared with predictions, since something in them is not modelled \
 or not known |
 | without the model, GPU, source, release | the error of a fit without any row of the row's own \
-model (on any GPU), GPU, table of `results/published`, or release of the software, computed by one \
-linear step from the full fit |
+model (on any GPU), GPU, table of `results/published`, or release of the software (by one linear \
+step from the full fit, or by a fit of its own where a constant moves by nearly its prior's width) |
 | band | nine of ten fitted rows of the GPU lie inside, whether their model, source or release is \
 left out of the fit. A GPU without rows of its own has the band of errors without the GPU |
 | inside | the share of rows within their band |

@@ -58,7 +58,10 @@ class Report(Struct, frozen=True):
         """What a file holds."""
         there = [i for i, t in enumerate(self.targets) if t.job.gpu.calibration == generation]
         gpus = sorted({self.targets[i].job.gpu.name for i in there})
-        bands = {kind: self.unseen_band(kind) for kind in Kind}
+        bands = {
+            kind: max(self.unseen_band(kind), *(self.band(kind, gpu) for gpu in gpus))
+            for kind in Kind
+        }
         unseen = _spread(self.left_out_errors["model"][i] for i in there)
         return replace(
             self.fit.calibrations[generation],
@@ -94,7 +97,8 @@ class Report(Struct, frozen=True):
         return self._quantile(rows, ("model", "source", "release"))
 
     def unseen_band(self, kind: Kind) -> float:
-        """The same of a GPU without rows: by fits without the rows' GPU."""
+        """The same by fits without the rows' GPU. A GPU without rows has this band, or that of any
+        GPU of its generation that is wider."""
         return self._quantile(
             [i for i, target in enumerate(self.targets) if target.kind is kind], ("gpu",)
         )

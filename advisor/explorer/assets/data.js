@@ -31,6 +31,7 @@ function rowsOf(D) {
       index: i, job, spec: settings.spec[setting], kind: settings.kind[setting],
       offload: settings.offload[setting], reserved: rows.reserved[i],
       simulated: rows.simulated[i], clear: rows.clear[i], sigma: rows.sigma[i],
+      most: rows.most[i],
       seconds: total, times: seconds, error: rows.error[i] / 1e6, flops: rows.flops[i] / 1e6,
       peak: rows.peak_stage[i], fixed: fixed[job], measured: pool[rows.measured[i]],
     });
@@ -52,7 +53,7 @@ function stageOf(D, row, stage) {
 
 /* Probability that no rank runs out of memory under a budget in units. */
 function fits(D, row, budget) {
-  return normal(row.clear + (budget - D.budget) / row.sigma);
+  return Math.min(row.most, normal(row.clear + (budget - D.budget) / row.sigma));
 }
 
 /* Distribution function of the standard normal: Abramowitz and Stegun 7.1.26, error below 1.5e-7. */
