@@ -265,9 +265,9 @@ def test_a_remark_says_by_how_much() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_the_release_refuses_in_every_layout_is_reported_why() -> None:
-    with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
+    with pytest.raises(UserError, match=r"--framework = nemo: .* has no attention_output_gate"):
         ask("qwen3_next_80b_a3b", "64xH100", framework="nemo")
-    with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
+    with pytest.raises(UserError, match=r"--framework = nemo: .* has no attention_output_gate"):
         ask("qwen3_next_80b_a3b", "64xH100", framework="nemo", pipeline_model_parallel_size=4)
 
 

@@ -219,6 +219,5 @@ def test_where_no_layout_is_legal_what_was_given_is_named() -> None:
 def test_every_number_of_gpus_and_degree_is_searched(fields: dict[str, Any]) -> None:
     answer = advise(Request(**fields, search=SearchScope.LAYOUT))
     assert answer.fits
-    assert answer.job.layout.tensor_model_parallel_size == fields.get(
-        "tensor_model_parallel_size", 1
-    )
+    tp = answer.job.layout.tensor_model_parallel_size
+    assert tp == fields.get("tensor_model_parallel_size", tp)
