@@ -28,11 +28,11 @@ from advisor.answer.evaluation import (
 from advisor.base.units import GIB
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.hardware.calibration import Calibration, Provenance
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE, LayerKind
-from advisor.models.spec import ModelSpec
-from tests.advisor.toys import H100
+from tests.advisor.jobs import job_config
+from tests.advisor.toys import H100, toy_model
 
 BUDGET = 77 * GIB
 CALIBRATION = Calibration(
@@ -51,16 +51,8 @@ CALIBRATION = Calibration(
     step_seconds=0.01,
     step_time_error=0.08,
 )
-MODEL = ModelSpec(
-    name="llama3_70b",
-    num_layers=80,
-    hidden_size=8192,
-    ffn_hidden_size=28672,
-    num_attention_heads=64,
-    num_query_groups=8,
-    kv_channels=128,
-    vocab_size=128256,
-    max_position_embeddings=8192,
+MODEL = toy_model(
+    80, 8192, 28672, 64, 8, name="llama3_70b", vocab_size=128256, max_position_embeddings=8192
 )
 LAYOUT = ParallelLayout(
     tensor_model_parallel_size=4,
@@ -69,9 +61,7 @@ LAYOUT = ParallelLayout(
     virtual_pipeline_model_parallel_size=5,
     data_parallel_size=2,
 )
-CONFIG = JobConfig(
-    seq_length=4096, micro_batch_size=1, global_batch_size=32, framework="megatron_lm"
-)
+CONFIG = job_config(4096, 1, 32, framework="megatron_lm")
 JOB = Job(model=MODEL, layout=LAYOUT, config=CONFIG, gpu=H100, num_gpus=32)
 
 MakeEvaluation = Callable[..., Evaluation]

@@ -15,14 +15,26 @@ from advisor.models import options
 from advisor.models.layer_kind import DENSE
 from advisor.models.spec import ModelSpec
 
-LLAMA = ModelSpec(
+
+def toy_model(
+    layers: int, hidden: int, ffn: int, heads: int, groups: int, *, name: str = "toy", **more: Any
+) -> ModelSpec:
+    """Heads are as wide as they share the hidden size."""
+    return ModelSpec(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        num_attention_heads=heads,
+        num_query_groups=groups,
+        kv_channels=hidden // heads,
+        **more,
+    )
+
+
+LLAMA = toy_model(
+    *(8, 64, 128, 8, 4),
     name="toy_llama",
-    num_layers=8,
-    hidden_size=64,
-    ffn_hidden_size=128,
-    num_attention_heads=8,
-    num_query_groups=4,
-    kv_channels=8,
     vocab_size=1000,
     make_vocab_size_divisible_by=8,
     max_position_embeddings=32,

@@ -22,7 +22,7 @@ from harness.trial.result import Phase, StepTimes, TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder, StateWriter
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
-from tests.harness.conftest import WORKLOAD
+from tests.harness.conftest import RAN, WORKLOAD
 
 TRIAL = Trial(
     workload=replace(WORKLOAD, model=load_model("llama3_8b")),
@@ -32,12 +32,8 @@ TRIAL = Trial(
 
 def finished(trial: Trial) -> TrialResult:
     return TrialResult(
-        name=trial.name,
-        status=TrialStatus.OK,
-        trial=as_dict(trial),
-        environment={},
-        started_at="2026-07-01T00:00:00+00:00",
-        wall_seconds=1.0,
+        **RAN
+        | {"name": trial.name, "trial": as_dict(trial), "started_at": "2026-07-01T00:00:00+00:00"},
         times=StepTimes(seconds=(0.5, 0.5), warmup_seconds=(1.0,), clock="host"),
     )
 

@@ -4,10 +4,11 @@ from msgspec.structs import replace
 
 from advisor.job.layout import ParallelLayout
 from harness.trial.codec import plain
-from harness.trial.result import StagePeaks, TrialResult, TrialStatus
+from harness.trial.result import StagePeaks, TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial
 from tests.harness.backends.megatron_core.workloads import LLAMA, workload
+from tests.harness.conftest import RAN
 
 GIB = 2**30
 PEAKS = StagePeaks(
@@ -57,12 +58,4 @@ def plan(*predicted: StagePeaks) -> RunPlan:
 
 
 def result(trial: Trial, *rehearsed: StagePeaks) -> TrialResult:
-    return TrialResult(
-        name=trial.name,
-        status=TrialStatus.OK,
-        trial=plain(trial),
-        environment={},
-        started_at="now",
-        wall_seconds=1.0,
-        stages=rehearsed,
-    )
+    return TrialResult(**RAN | {"name": trial.name, "trial": plain(trial)}, stages=rehearsed)
