@@ -31,7 +31,7 @@ from advisor.hardware.calibration import Calibration, Provenance
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE, LayerKind
-from tests.advisor.jobs import job_config
+from tests.advisor.jobs import job_config, parallel
 from tests.advisor.toys import H100, toy_model
 
 BUDGET = 77 * GIB
@@ -54,13 +54,7 @@ CALIBRATION = Calibration(
 MODEL = toy_model(
     80, 8192, 28672, 64, 8, name="llama3_70b", vocab_size=128256, max_position_embeddings=8192
 )
-LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=4,
-    sequence_parallel=True,
-    pipeline_model_parallel_size=4,
-    virtual_pipeline_model_parallel_size=5,
-    data_parallel_size=2,
-)
+LAYOUT = ParallelLayout(**parallel(tp=4, sp=True, pp=4, vpp=5, dp=2))
 CONFIG = job_config(4096, 1, 32, framework="megatron_lm")
 JOB = Job(model=MODEL, layout=LAYOUT, config=CONFIG, gpu=H100, num_gpus=32)
 
@@ -229,13 +223,7 @@ def hopeless() -> Answer:
 @pytest.fixture
 def layouts() -> Answer:
     """A search over layouts, with a long setting and context parallelism."""
-    other = ParallelLayout(
-        tensor_model_parallel_size=2,
-        sequence_parallel=True,
-        context_parallel_size=2,
-        pipeline_model_parallel_size=8,
-        data_parallel_size=1,
-    )
+    other = ParallelLayout(**parallel(tp=2, sp=True, cp=2, pp=8, dp=1))
     long = "selective:core_attn,mlp,layernorm,moe_act+offload=core_attn,attn_proj"
     return advice(
         evaluation(NONE, 20),

@@ -29,9 +29,13 @@ def parallel(**degrees: Any) -> dict[str, Any]:
     return {_DEGREES[short]: size for short, size in degrees.items()}
 
 
+def batches(seq_length: int, micro: int, whole: int) -> dict[str, Any]:
+    """Fields of a request, a workload or a job."""
+    return {"seq_length": seq_length, "micro_batch_size": micro, "global_batch_size": whole}
+
+
 def job_config(seq_length: int, micro_batch: int, global_batch: int, **more: Any) -> JobConfig:
-    sizes = {"micro_batch_size": micro_batch, "global_batch_size": global_batch}
-    return JobConfig(seq_length=seq_length, **sizes, **more)
+    return JobConfig(**batches(seq_length, micro_batch, global_batch), **more)
 
 
 def job_of(

@@ -42,17 +42,20 @@ LLAMA = toy_model(
     attention_backend=options.AttentionBackend.FLASH,
     gradient_accumulation_fusion=False,
 )
+AS_GPT: dict[str, Any] = {
+    "activation": options.Activation.GELU,
+    "normalization": options.Normalization.LAYER_NORM,
+    "add_bias_linear": True,
+    "position_embedding_type": options.PositionEmbedding.LEARNED,
+    "hidden_dropout": 0.1,
+}
 GPT = replace(
     LLAMA,
+    **AS_GPT,
     name="toy_gpt",
     num_query_groups=8,
     ffn_hidden_size=256,
-    activation=options.Activation.GELU,
-    normalization=options.Normalization.LAYER_NORM,
-    add_bias_linear=True,
-    hidden_dropout=0.1,
     attention_dropout=0.1,
-    position_embedding_type=options.PositionEmbedding.LEARNED,
     attention_backend=options.AttentionBackend.UNFUSED,
     attention_softmax_in_fp32=False,
     masked_softmax_fusion=False,
@@ -96,6 +99,23 @@ _ENUMS: dict[str, Callable[[Any], Any]] = {
     "normalization": options.Normalization,
     "position_embedding_type": options.PositionEmbedding,
 }
+
+
+def latent(
+    model: ModelSpec, kv_rank: int, head: int, rotary: int, value: int, **more: Any
+) -> ModelSpec:
+    """With multi-latent attention: the rank of keys and values, and what heads are wide."""
+    return replace(
+        model,
+        num_query_groups=model.num_attention_heads,
+        multi_latent_attention=True,
+        qk_layernorm=True,
+        kv_lora_rank=kv_rank,
+        qk_head_dim=head,
+        qk_pos_emb_head_dim=rotary,
+        v_head_dim=value,
+        **more,
+    )
 
 
 def toy_shape(model: ModelSpec = LLAMA, **changes: Any) -> RankShape:

@@ -17,7 +17,7 @@ from advisor.models.options import CrossEntropyFusion
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
-from tests.advisor.jobs import job_config, job_of
+from tests.advisor.jobs import job_config, job_of, parallel
 from tests.published.rows import PublishedRow, megatron_lm_ci_golden, simumax_b200
 
 GIB = 2**30
@@ -47,12 +47,7 @@ def evaluator_of(row: PublishedRow, model: ModelSpec, gpu: str, dp: int) -> Eval
     assert row.micro_batch_size
     job = job_of(
         model,
-        ParallelLayout(
-            tensor_model_parallel_size=tp,
-            sequence_parallel=bool(row.sequence_parallel) and tp > 1,
-            pipeline_model_parallel_size=pp,
-            data_parallel_size=dp,
-        ),
+        ParallelLayout(**parallel(tp=tp, sp=bool(row.sequence_parallel) and tp > 1, pp=pp, dp=dp)),
         job_config(
             row.seq_length,
             row.micro_batch_size,

@@ -21,7 +21,7 @@ from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
 from advisor.search.evaluate import Evaluator
-from tests.advisor.jobs import job_config, job_of
+from tests.advisor.jobs import job_config, job_of, parallel
 
 MOE = LayerKind(feed_forward=FeedForward.MOE)
 SHAPE = RankShape(
@@ -134,11 +134,7 @@ def test_tokens_in_16_bits_with_their_copy_in_8(version: str, *, held: bool) -> 
             moe_token_dispatcher_type=TokenDispatcher.FLEX,
             moe_flex_dispatcher_backend=FlexBackend.HYBRIDEP,
         ),
-        ParallelLayout(
-            data_parallel_size=8,
-            expert_model_parallel_size=8,
-            overlap_moe_expert_parallel_comm=True,
-        ),
+        ParallelLayout(**parallel(dp=8, ep=8), overlap_moe_expert_parallel_comm=True),
         job_config(
             *(4096, 1, 32),
             precision=Precision.FP8_CURRENT,

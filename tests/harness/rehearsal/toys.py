@@ -7,6 +7,7 @@ from harness.trial.codec import plain
 from harness.trial.result import StagePeaks, TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial
+from tests.advisor.jobs import parallel
 from tests.harness.backends.megatron_core.workloads import LLAMA, workload
 from tests.harness.conftest import RAN
 
@@ -20,12 +21,7 @@ PEAKS = StagePeaks(
     backward=12 * GIB,
     optimizer_step=7 * GIB,
 )
-LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2,
-    sequence_parallel=True,
-    pipeline_model_parallel_size=2,
-    data_parallel_size=2,
-)
+LAYOUT = ParallelLayout(**parallel(tp=2, sp=True, pp=2, dp=2))
 TRIAL = Trial(
     workload=workload(
         LLAMA, layout=LAYOUT, global_batch_size=8, backend=Backend.REHEARSAL, device=Device.FAKE

@@ -21,7 +21,7 @@ from advisor.plan.recompute_plan import kept_tensors
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.search.rank_shape import rank_shape
-from tests.advisor.jobs import job_config, job_of
+from tests.advisor.jobs import job_config, job_of, parallel
 
 JOB = job_of(
     replace(load_model("llama3_8b"), num_layers=4),
@@ -71,13 +71,7 @@ def test_inputs_of_a_layer(modules: tuple[str, ...], each: int) -> None:
 
 
 def test_inputs_are_cut_as_the_layers_are() -> None:
-    layout = replace(
-        JOB.layout,
-        tensor_model_parallel_size=2,
-        sequence_parallel=True,
-        context_parallel_size=2,
-        data_parallel_size=1,
-    )
+    layout = replace(JOB.layout, **parallel(tp=2, sp=True, cp=2, dp=1))
     job = replace(graphed(ENGINE), layout=layout)
     assert inputs(job) == HIDDEN // 4 + MASK // 2
 

@@ -20,7 +20,7 @@ from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import tallied
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
-from tests.advisor.jobs import job_config
+from tests.advisor.jobs import job_config, parallel
 
 QWEN, NEMOTRON = load_model("qwen3_next_80b_a3b"), load_model("nemotron3_nano_30b_a3b")
 
@@ -86,11 +86,7 @@ def test_segments_came_with_0_17(jobs: dict[str, Job]) -> None:
     job = jobs["nemotron3_nano_30b_a3b"]
     pattern = job.model.hybrid_layer_pattern or ""
     split = replace(job.model, hybrid_layer_pattern=f"{pattern[:26]}|{pattern[26:]}")
-    layout = replace(
-        job.layout,
-        pipeline_model_parallel_size=2,
-        data_parallel_size=job.layout.data_parallel_size // 2,
-    )
+    layout = replace(job.layout, **parallel(pp=2, dp=job.layout.data_parallel_size // 2))
     job = replace(job, model=split, layout=layout)
     none = parse_setting("none")
     assert [found.rule for found in check(none, job, lm("0.16"))] == ["hybrid_segments"]

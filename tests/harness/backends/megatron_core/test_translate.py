@@ -25,18 +25,11 @@ from harness.backends.megatron_core.translate import (
     runs_transformer_engine,
 )
 from harness.trial.trial import Backend, Device
-from tests.advisor.jobs import job_config
+from tests.advisor.jobs import job_config, parallel
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload
 
 HAS_ENGINE = "harness.backends.megatron_core.translate.has_transformer_engine"
-LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2,
-    sequence_parallel=True,
-    pipeline_model_parallel_size=2,
-    virtual_pipeline_model_parallel_size=2,
-    data_parallel_size=4,
-    overlap_param_gather=False,
-)
+LAYOUT = ParallelLayout(**parallel(tp=2, sp=True, pp=2, vpp=2, dp=4), overlap_param_gather=False)
 
 
 def test_fields_of_one_name_are_carried_over() -> None:
