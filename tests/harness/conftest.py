@@ -21,6 +21,7 @@ from harness.trial.result import TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from tests.advisor.jobs import batches
 from tests.advisor.toys import toy_model
 from tests.harness import drive
 from tests.harness.drive import STUB
@@ -29,9 +30,7 @@ MODEL = toy_model(2, 64, 128, 4, 2, vocab_size=1000, max_position_embeddings=128
 WORKLOAD = Workload(
     model=MODEL,
     layout=ParallelLayout(),
-    seq_length=32,
-    micro_batch_size=1,
-    global_batch_size=2,
+    **batches(32, 1, 2),
     precision=Precision.BF16,
     recompute="none",
     backend=Backend.NATIVE,

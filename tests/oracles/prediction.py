@@ -60,6 +60,15 @@ NEMOTRON4_15B = shaped(
     normalization="LayerNorm",
     vocab_size=256000,
 )
+MODELS = {
+    "llama3_8b": LLAMA3_8B,
+    "llama3_70b": LLAMA3_70B,
+    "gpt3_22b": GPT_22B,
+    "gpt3_175b": GPT_175B,
+    "qwen3_32b": QWEN3_32B,
+    "qwen2.5_7b": QWEN25_7B,
+    "nemotron4_15b": NEMOTRON4_15B,
+}
 
 
 def selective(*modules: str) -> dict[str, Any]:
