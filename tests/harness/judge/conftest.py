@@ -80,14 +80,12 @@ def make_result() -> MakeResult:
         measurement = MeasurementPlan(steps=4, repeats=5)
         trial = Trial(workload=subject, measurement=measurement, repeat=repeat)
         result = TrialResult(
-            **toys.RAN
-            | {
-                "name": trial.name,
-                "trial": as_dict(trial),
-                "environment": environment,
-                "started_at": "2026-07-01T10:00:00+00:00",
-                "wall_seconds": 10.0,
-            },
+            name=trial.name,
+            status=TrialStatus.OK,
+            trial=as_dict(trial),
+            environment=environment,
+            started_at="2026-07-01T10:00:00+00:00",
+            wall_seconds=10.0,
             times=StepTimes(
                 seconds=tuple(seconds * factor for factor in (0.999, 1.0, 1.0, 1.001)),
                 warmup_seconds=(5.0,) * warmup,

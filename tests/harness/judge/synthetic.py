@@ -66,14 +66,12 @@ def result(
         rank=0, stage=0, allocated=peak, reserved=peak + GIB, saved_bytes_per_layer=1000
     )
     whole = TrialResult(
-        **toys.RAN
-        | {
-            "name": trial.name,
-            "status": status,
-            "trial": plain(trial),
-            "environment": ENVIRONMENT if environment is None else environment,
-            "started_at": f"2026-01-01T00:00:0{repeat}",
-        }
+        name=trial.name,
+        status=status,
+        trial=plain(trial),
+        environment=ENVIRONMENT if environment is None else environment,
+        started_at=f"2026-01-01T00:00:0{repeat}",
+        wall_seconds=1.0,
     )
     if seconds is None:
         over = Evidence(phase=Phase.FORWARD, message="CUDA out of memory", over_bytes=GIB)

@@ -15,7 +15,6 @@ from harness.judge.golden_page import golden_page, list_page
 from harness.judge.identity import workload_key
 from harness.judge.metrics import Series, metric_names, samples
 from harness.trial.result import TrialResult, TrialStatus
-from tests.harness.conftest import RAN
 
 WORKLOAD: dict[str, Any] = {
     "model": {"name": "toy"},
@@ -50,11 +49,12 @@ def golden(
 @pytest.fixture
 def subject() -> Subject:
     result = TrialResult(
-        **RAN
-        | {
-            "trial": {"workload": WORKLOAD},
-            "environment": {"gpus": [{"torch_name": "NVIDIA H100 80GB HBM3"}]},
-        }
+        name="x",
+        status=TrialStatus.OK,
+        trial={"workload": WORKLOAD},
+        environment={"gpus": [{"torch_name": "NVIDIA H100 80GB HBM3"}]},
+        started_at="",
+        wall_seconds=0.0,
     )
     return Subject(key=workload_key(WORKLOAD), label="toy", results=(result,))
 
