@@ -28,11 +28,11 @@ from advisor.answer.evaluation import (
 from advisor.base.units import GIB
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.hardware.calibration import Calibration, Provenance
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE, LayerKind
-from advisor.models.spec import ModelSpec
-from tests.advisor.toys import H100
+from tests.advisor.jobs import job_config, parallel
+from tests.advisor.toys import H100, toy_model
 
 BUDGET = 77 * GIB
 CALIBRATION = Calibration(
@@ -51,27 +51,11 @@ CALIBRATION = Calibration(
     step_seconds=0.01,
     step_time_error=0.08,
 )
-MODEL = ModelSpec(
-    name="llama3_70b",
-    num_layers=80,
-    hidden_size=8192,
-    ffn_hidden_size=28672,
-    num_attention_heads=64,
-    num_query_groups=8,
-    kv_channels=128,
-    vocab_size=128256,
-    max_position_embeddings=8192,
+MODEL = toy_model(
+    80, 8192, 28672, 64, 8, name="llama3_70b", vocab_size=128256, max_position_embeddings=8192
 )
-LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=4,
-    sequence_parallel=True,
-    pipeline_model_parallel_size=4,
-    virtual_pipeline_model_parallel_size=5,
-    data_parallel_size=2,
-)
-CONFIG = JobConfig(
-    seq_length=4096, micro_batch_size=1, global_batch_size=32, framework="megatron_lm"
-)
+LAYOUT = ParallelLayout(**parallel(tp=4, sp=True, pp=4, vpp=5, dp=2))
+CONFIG = job_config(4096, 1, 32, framework="megatron_lm")
 JOB = Job(model=MODEL, layout=LAYOUT, config=CONFIG, gpu=H100, num_gpus=32)
 
 MakeEvaluation = Callable[..., Evaluation]
@@ -239,13 +223,7 @@ def hopeless() -> Answer:
 @pytest.fixture
 def layouts() -> Answer:
     """A search over layouts, with a long setting and context parallelism."""
-    other = ParallelLayout(
-        tensor_model_parallel_size=2,
-        sequence_parallel=True,
-        context_parallel_size=2,
-        pipeline_model_parallel_size=8,
-        data_parallel_size=1,
-    )
+    other = ParallelLayout(**parallel(tp=2, sp=True, cp=2, pp=8, dp=1))
     long = "selective:core_attn,mlp,layernorm,moe_act+offload=core_attn,attn_proj"
     return advice(
         evaluation(NONE, 20),

@@ -37,19 +37,13 @@ from advisor.search.rank_shape import rank_shape
 from advisor.time.communication import collective_seconds
 from advisor.time.rank_links import all_to_all_link, exchange_rates, link, network
 from advisor.time.step_tail import parameter_groups
+from tests.advisor.jobs import parallel
 
 H100 = load_gpu("H100")
 CALIBRATION = load_calibration(H100)
 MIXTRAL = load_model("mixtral_8x7b")
 MOE = LayerKind(feed_forward=FeedForward.MOE)
-LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2,
-    sequence_parallel=True,
-    pipeline_model_parallel_size=4,
-    expert_model_parallel_size=4,
-    expert_tensor_parallel_size=1,
-    data_parallel_size=4,
-)
+LAYOUT = ParallelLayout(**parallel(tp=2, sp=True, pp=4, ep=4, etp=1, dp=4))
 
 
 def job(layout: ParallelLayout = LAYOUT, **config: Any) -> Job:

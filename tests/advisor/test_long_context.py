@@ -9,11 +9,11 @@ from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import parts_of
-from advisor.job.job import JobConfig
 from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
+from tests.advisor.jobs import job_config
 
 NO_MASK = "job.create_attention_mask=false"
 LENGTHS = {4096: 1, 32768: 2, 131072: 8, 524288: 32, 1048576: 64}
@@ -93,13 +93,7 @@ def test_the_mask_of_all_pairs_is_what_does_not_fit_and_the_flag_says_so() -> No
     ],
 )
 def test_who_loads_a_mask(framework: Framework, packed: int | None, loads: bool) -> None:
-    config = JobConfig(
-        seq_length=8,
-        micro_batch_size=1,
-        global_batch_size=1,
-        framework=framework,
-        mean_packed_length=packed,
-    )
+    config = job_config(8, 1, 1, framework=framework, mean_packed_length=packed)
     _, run = parts_of(framework).jobs.configure(load_model("llama3_8b"), config, frozenset())
     assert run.loads_attention_mask is loads
 

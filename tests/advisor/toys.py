@@ -15,14 +15,26 @@ from advisor.models import options
 from advisor.models.layer_kind import DENSE
 from advisor.models.spec import ModelSpec
 
-LLAMA = ModelSpec(
+
+def toy_model(
+    layers: int, hidden: int, ffn: int, heads: int, groups: int, *, name: str = "toy", **more: Any
+) -> ModelSpec:
+    """Heads are as wide as they share the hidden size."""
+    return ModelSpec(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        num_attention_heads=heads,
+        num_query_groups=groups,
+        kv_channels=hidden // heads,
+        **more,
+    )
+
+
+LLAMA = toy_model(
+    *(8, 64, 128, 8, 4),
     name="toy_llama",
-    num_layers=8,
-    hidden_size=64,
-    ffn_hidden_size=128,
-    num_attention_heads=8,
-    num_query_groups=4,
-    kv_channels=8,
     vocab_size=1000,
     make_vocab_size_divisible_by=8,
     max_position_embeddings=32,
@@ -30,17 +42,20 @@ LLAMA = ModelSpec(
     attention_backend=options.AttentionBackend.FLASH,
     gradient_accumulation_fusion=False,
 )
+AS_GPT: dict[str, Any] = {
+    "activation": options.Activation.GELU,
+    "normalization": options.Normalization.LAYER_NORM,
+    "add_bias_linear": True,
+    "position_embedding_type": options.PositionEmbedding.LEARNED,
+    "hidden_dropout": 0.1,
+}
 GPT = replace(
     LLAMA,
+    **AS_GPT,
     name="toy_gpt",
     num_query_groups=8,
     ffn_hidden_size=256,
-    activation=options.Activation.GELU,
-    normalization=options.Normalization.LAYER_NORM,
-    add_bias_linear=True,
-    hidden_dropout=0.1,
     attention_dropout=0.1,
-    position_embedding_type=options.PositionEmbedding.LEARNED,
     attention_backend=options.AttentionBackend.UNFUSED,
     attention_softmax_in_fp32=False,
     masked_softmax_fusion=False,
@@ -84,6 +99,23 @@ _ENUMS: dict[str, Callable[[Any], Any]] = {
     "normalization": options.Normalization,
     "position_embedding_type": options.PositionEmbedding,
 }
+
+
+def latent(
+    model: ModelSpec, kv_rank: int, head: int, rotary: int, value: int, **more: Any
+) -> ModelSpec:
+    """With multi-latent attention: the rank of keys and values, and what heads are wide."""
+    return replace(
+        model,
+        num_query_groups=model.num_attention_heads,
+        multi_latent_attention=True,
+        qk_layernorm=True,
+        kv_lora_rank=kv_rank,
+        qk_head_dim=head,
+        qk_pos_emb_head_dim=rotary,
+        v_head_dim=value,
+        **more,
+    )
 
 
 def toy_shape(model: ModelSpec = LLAMA, **changes: Any) -> RankShape:

@@ -25,17 +25,9 @@ from harness.backends.native import build  # noqa: E402
 from harness.backends.native.predict import predict_layer  # noqa: E402
 from harness.backends.native.step import NativeStep, build_step  # noqa: E402
 from harness.trial.trial import Device, Workload  # noqa: E402
+from tests.advisor.toys import latent  # noqa: E402
 
-LATENT = replace(
-    LLAMA,
-    multi_latent_attention=True,
-    num_query_groups=4,
-    qk_layernorm=True,
-    kv_lora_rank=24,
-    qk_head_dim=128,
-    qk_pos_emb_head_dim=64,
-    v_head_dim=128,
-)
+LATENT = latent(LLAMA, 24, 128, 64, 128)
 MODELS = {
     "llama": replace(LLAMA, hidden_dropout=0.1),
     "gpt": GPT,

@@ -5,41 +5,32 @@ from collections.abc import Callable, Mapping
 from io import StringIO
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.spec import ModelSpec
 from harness.cli.main import main
 from harness.execution import launch
 from harness.execution.launchers.local import LocalLauncher
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner
+from harness.trial.result import TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from tests.advisor.jobs import batches
+from tests.advisor.toys import toy_model
 from tests.harness import drive
 from tests.harness.drive import STUB
 
-MODEL = ModelSpec(
-    name="toy",
-    num_layers=2,
-    hidden_size=64,
-    ffn_hidden_size=128,
-    num_attention_heads=4,
-    num_query_groups=2,
-    kv_channels=16,
-    vocab_size=1000,
-    max_position_embeddings=128,
-)
+MODEL = toy_model(2, 64, 128, 4, 2, vocab_size=1000, max_position_embeddings=128)
 WORKLOAD = Workload(
     model=MODEL,
     layout=ParallelLayout(),
-    seq_length=32,
-    micro_batch_size=1,
-    global_batch_size=2,
+    **batches(32, 1, 2),
     precision=Precision.BF16,
     recompute="none",
     backend=Backend.NATIVE,
@@ -53,6 +44,11 @@ PREDICTION = Prediction(
     replayed_flops_per_layer=0,
     calibration="toy",
 )
+RAN: dict[str, Any] = {
+    **{"name": "x", "status": TrialStatus.OK, "trial": {}, "environment": {}},
+    **{"started_at": "", "wall_seconds": 1.0},
+}
+"""What every result of a trial says."""
 TRIAL = Trial(workload=WORKLOAD, measurement=MeasurementPlan(timeout_seconds=20.0))
 
 MakePlan = Callable[..., RunPlan]

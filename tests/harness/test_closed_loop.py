@@ -18,6 +18,7 @@ from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
 from harness.trial.codec import plain
 from harness.trial.result import TrialStatus
+from tests.advisor.jobs import parallel
 from tests.harness.simulated import SimulatedDevice, fitting_rows, moving
 
 PIPELINES = ((1, 1), (2, 8))
@@ -30,10 +31,7 @@ def request(tp: int, pp: int, vpp: int, *calibration: Path, seq_length: int = 81
         model="llama3_8b",
         gpus="8xH100",
         seq_length=seq_length,
-        tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=vpp,
-        context_parallel_size=1,
+        **parallel(tp=tp, pp=pp, vpp=vpp, cp=1),
         calibration=calibration,
         quick=True,
     )

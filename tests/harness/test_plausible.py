@@ -11,6 +11,7 @@ from advisor.base.errors import UserError
 from harness.trial.codec import decode_result, encode
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.store import TrialFolder
+from tests.harness.conftest import RAN
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression/selective_mlp/result.json"
@@ -79,15 +80,7 @@ def test_what_was_measured_is_read(path: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_is_one() -> None:
-    result = TrialResult(
-        name="x",
-        status=TrialStatus.NAN,
-        trial={},
-        environment={},
-        started_at="",
-        wall_seconds=0.0,
-        loss=(math.nan, -math.inf),
-    )
+    result = TrialResult(**RAN | {"status": TrialStatus.NAN}, loss=(math.nan, -math.inf))
     back = decode_result(encode(result)).loss
     assert math.isnan(back[0])
     assert back[1] == -math.inf

@@ -9,7 +9,7 @@ from advisor.frameworks.megatron.buffers import process_buffers
 from advisor.frameworks.megatron.graphed import graph_inputs
 from advisor.frameworks.megatron.plan import chunk_plan, copies_outputs_of, of_release
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
-from advisor.job.job import CudaGraphImpl, JobConfig
+from advisor.job.job import CudaGraphImpl
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk, pipeline_stages
 from advisor.layers.shape import RankShape
@@ -20,6 +20,7 @@ from advisor.models.options import Activation, AttentionBackend, CrossEntropyFus
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from harness.backends.megatron_core.installed import installed_revision
+from tests.advisor.jobs import job_config
 
 from .megatron import CoreAttention, OracleCase
 
@@ -59,6 +60,15 @@ NEMOTRON4_15B = shaped(
     normalization="LayerNorm",
     vocab_size=256000,
 )
+MODELS = {
+    "llama3_8b": LLAMA3_8B,
+    "llama3_70b": LLAMA3_70B,
+    "gpt3_22b": GPT_22B,
+    "gpt3_175b": GPT_175B,
+    "qwen3_32b": QWEN3_32B,
+    "qwen2.5_7b": QWEN25_7B,
+    "nemotron4_15b": NEMOTRON4_15B,
+}
 
 
 def selective(*modules: str) -> dict[str, Any]:
@@ -183,10 +193,10 @@ def predicted_graph_inputs(case: OracleCase, stage: int) -> int:
     layout = ParallelLayout(
         pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp
     )
-    config = JobConfig(
-        seq_length=case.seq_length,
-        micro_batch_size=case.micro_batch_size,
-        global_batch_size=case.micro_batch_size,
+    config = job_config(
+        case.seq_length,
+        case.micro_batch_size,
+        case.micro_batch_size,
         cuda_graph_impl=CudaGraphImpl.TRANSFORMER_ENGINE,
     )
     held = pipeline_stages(shape.model, layout)[stage]

@@ -9,7 +9,7 @@ from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.memory.static import StaticMemory
 from advisor.models.presets import load_model
@@ -27,6 +27,7 @@ from harness.rehearsal.prediction import predicted_stages
 from harness.rehearsal.trials import workload_of
 from harness.trial.result import StagePeaks
 from harness.trial.trial import Device
+from tests.advisor.jobs import job_config
 
 from .recorded import measured
 
@@ -52,10 +53,10 @@ def job_of(
     depth = layers_per_chunk * spread.num_model_chunks
     cut = replace(load_model(model), num_layers=depth, **(options or {}))
     microbatches = 2 * spread.pipeline_model_parallel_size
-    config = JobConfig(
-        seq_length=seq_length,
-        micro_batch_size=micro_batch_size,
-        global_batch_size=microbatches * spread.data_parallel_size * micro_batch_size,
+    config = job_config(
+        seq_length,
+        micro_batch_size,
+        microbatches * spread.data_parallel_size * micro_batch_size,
         main_grads_dtype=grads,
         framework_version=release or installed_revision().core,
     )

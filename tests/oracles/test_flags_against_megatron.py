@@ -16,29 +16,20 @@ from advisor.frameworks.megatron.flags import layout_flags, megatron_lm_flags
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.frameworks.names import Framework
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.spec import ModelSpec
 from advisor.plan.split import split_evenly
-from tests.advisor.toys import H100
+from tests.advisor.jobs import job_config
+from tests.advisor.toys import H100, toy_model
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 GPU = replace(H100, compute_capability=10.0)
-MODEL = ModelSpec(
-    name="toy",
-    num_layers=12,
-    hidden_size=64,
-    ffn_hidden_size=256,
-    num_attention_heads=8,
-    num_query_groups=8,
-    kv_channels=8,
-    vocab_size=512,
-    max_position_embeddings=4096,
-)
+MODEL = toy_model(12, 64, 256, 8, 8, vocab_size=512, max_position_embeddings=4096)
 DEFINITIONS = (
     Path(__file__).parents[1] / "advisor" / "frameworks" / "megatron" / "megatron_arguments.py"
 )
@@ -47,9 +38,7 @@ DEFINITIONS = (
 def _job(
     layout: ParallelLayout, precision: Precision = Precision.BF16, model: ModelSpec = MODEL
 ) -> Job:
-    config = JobConfig(
-        seq_length=4096, micro_batch_size=1, global_batch_size=32, precision=precision
-    )
+    config = job_config(4096, 1, 32, precision=precision)
     return Job(model=model, layout=layout, config=config, gpu=GPU, num_gpus=layout.world_size)
 
 

@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
+from tests.advisor.jobs import parallel  # noqa: E402
+
 from .megatron import graph_input_bytes  # noqa: E402
 from .prediction import LLAMA3_8B, predicted_graph_inputs, tensor_parallel  # noqa: E402
 
@@ -16,19 +18,8 @@ CASES: list[dict[str, Any]] = [
     {"num_layers": 4, "num_microbatches": 3, "micro_batch_size": 1, **tensor_parallel(4, True)},
     {"num_layers": 8, "num_microbatches": 8, "pipeline_model_parallel_size": 4},
     {"num_layers": 4, "num_microbatches": 2, "pipeline_model_parallel_size": 4},
-    {
-        "num_layers": 8,
-        "num_microbatches": 8,
-        "pipeline_model_parallel_size": 2,
-        "virtual_pipeline_model_parallel_size": 2,
-    },
-    {
-        "num_layers": 24,
-        "num_microbatches": 8,
-        "pipeline_model_parallel_size": 4,
-        "virtual_pipeline_model_parallel_size": 3,
-        **tensor_parallel(2, True),
-    },
+    {"num_layers": 8, "num_microbatches": 8, **parallel(pp=2, vpp=2)},
+    {"num_layers": 24, "num_microbatches": 8, **parallel(pp=4, vpp=3), **tensor_parallel(2, True)},
 ]
 
 

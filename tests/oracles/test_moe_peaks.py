@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
+from tests.advisor.jobs import parallel  # noqa: E402
+
 from .megatron import OracleCase, activation_peak  # noqa: E402
 from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts  # noqa: E402
 from .prediction import full, predicted_peak, selective  # noqa: E402
@@ -25,12 +27,7 @@ FP32: dict[str, Any] = {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 0.01}
 
 
 def pipeline(pp: int, layers: int, microbatches: int, vpp: int | None = None) -> dict[str, Any]:
-    return {
-        "pipeline_model_parallel_size": pp,
-        "num_layers": layers,
-        "num_microbatches": microbatches,
-        "virtual_pipeline_model_parallel_size": vpp,
-    }
+    return {**parallel(pp=pp, vpp=vpp), "num_layers": layers, "num_microbatches": microbatches}
 
 
 def assert_peaks(case: OracleCase, tolerance: float = PLAIN) -> None:

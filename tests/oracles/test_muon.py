@@ -25,6 +25,7 @@ from harness.backends.megatron_core.fake.meter import LiveBytes
 from harness.backends.megatron_core.fake.without_gpu import FlashLikeAttention, megatron_without_gpu
 from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.trainer import MegatronTraining
+from tests.advisor.jobs import parallel
 from tests.oracles.moe_cases import MIXTRAL, with_experts
 from tests.oracles.prediction import GPT_22B, rank_shape, tensor_parallel
 
@@ -59,10 +60,7 @@ class _MuonTraining(MegatronTraining):
 
 
 EXPERTS = with_experts(MIXTRAL, expert_model_parallel_size=2).changed(
-    pipeline_model_parallel_size=2,
-    data_parallel_size=4,
-    use_distributed_optimizer=False,
-    **tensor_parallel(2, True),
+    **parallel(pp=2, dp=4), use_distributed_optimizer=False, **tensor_parallel(2, True)
 )
 DENSE = GPT_22B.changed(data_parallel_size=3, use_distributed_optimizer=False)
 LAYOUT = ParallelLayout(use_distributed_optimizer=False, data_parallel_size=3)
@@ -70,15 +68,7 @@ CASES = [
     (DENSE, LAYOUT),
     (
         EXPERTS,
-        replace(
-            LAYOUT,
-            tensor_model_parallel_size=2,
-            sequence_parallel=True,
-            data_parallel_size=4,
-            pipeline_model_parallel_size=2,
-            expert_model_parallel_size=2,
-            expert_tensor_parallel_size=1,
-        ),
+        replace(LAYOUT, **parallel(tp=2, sp=True, dp=4, pp=2, ep=2, etp=1)),
     ),
 ]
 

@@ -61,11 +61,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "seed_oss": ("seed_oss", 0, {"head_dim": 64, "attention_dropout": 0.0}),
     "seed_oss_plain": ("seed_oss", 0, {"attention_dropout": 0.0, "residual_dropout": 0.0}),
     "ministral3": ("ministral3", 0, {"head_dim": 64}),
-    "minimax_m2": (
-        "minimax_m2",
-        1,
-        {**MINIMAX_M2, "num_local_experts": 16},
-    ),
+    "minimax_m2": ("minimax_m2", 1, {**MINIMAX_M2, "num_local_experts": 16}),
     "ernie4_5_moe": ("ernie4_5_moe", 1, ERNIE | {"moe_num_experts": 16}),
     "ernie4_5_dense": ("ernie4_5_moe", 0, ERNIE | {"moe_num_experts": 16}),
 }

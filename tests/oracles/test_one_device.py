@@ -15,13 +15,14 @@ from advisor.frameworks.torch.memory_model import lone_memory  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
 from advisor.hardware.catalogue import load_gpu  # noqa: E402
-from advisor.job.job import Job, JobConfig, OptimizerImplementation  # noqa: E402
+from advisor.job.job import Job, OptimizerImplementation  # noqa: E402
 from advisor.job.layout import ParallelLayout  # noqa: E402
 from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
+from tests.advisor.jobs import job_config  # noqa: E402
 
 from .recorded import measured  # noqa: E402
 from .stacks.fsdp import backward, llama, loss_inside  # noqa: E402
@@ -115,10 +116,10 @@ def test_fp32_weights_under_autocast(vocabulary, checkpointed, microbatches) -> 
 def _compare(
     shape: RankShape, *, checkpointed: bool, microbatches: int, steps_in_backward: bool
 ) -> None:
-    config = JobConfig(
-        seq_length=shape.seq_length,
-        micro_batch_size=shape.micro_batch_size,
-        global_batch_size=shape.micro_batch_size * microbatches,
+    config = job_config(
+        shape.seq_length,
+        shape.micro_batch_size,
+        shape.micro_batch_size * microbatches,
         optimizer_in_backward=steps_in_backward,
     )
     job = Job(
@@ -148,12 +149,7 @@ def _compare(
 def test_adam_of_torch(dtype: DType, implementation: OptimizerImplementation) -> None:
     """States and what a step takes next to them; its counters have 4 bytes a tensor."""
     shape = _shape(tied=False, vocabulary=4096)
-    config = JobConfig(
-        seq_length=512,
-        micro_batch_size=2,
-        global_batch_size=2,
-        optimizer_implementation=implementation,
-    )
+    config = job_config(512, 2, 2, optimizer_implementation=implementation)
     predicted = adam_memory(shape, (CHUNK,), config, dtype)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = llama(shape, getattr(torch, dtype))

@@ -27,6 +27,7 @@ from harness.backends.megatron_core.fake.meter import LiveBytes
 from harness.backends.megatron_core.fake.without_gpu import FlashLikeAttention, megatron_without_gpu
 from harness.backends.megatron_core.model import transformer_config
 from harness.measure.memory import storage_bytes
+from tests.advisor.jobs import job_config
 from tests.oracles.megatron import OracleCase
 from tests.oracles.test_precision_aware import (
     DATA_PARALLEL,
@@ -130,10 +131,8 @@ def _held_and_taken(config: JobConfig, case: OracleCase = CASE) -> tuple[int, in
 def test_bytes_on_the_gpu(aware, gradients, fraction, whole) -> None:
     """Of all or nothing to the byte; of a part at most what is predicted, which whole parameters
     undercut by less than one of them."""
-    config = JobConfig(
-        seq_length=8,
-        micro_batch_size=1,
-        global_batch_size=DATA_PARALLEL,
+    config = job_config(
+        *(8, 1, DATA_PARALLEL),
         main_grads_dtype=gradients,
         use_precision_aware_optimizer=aware,
         exp_avg_dtype=DType.BF16 if aware else DType.FP32,

@@ -7,39 +7,23 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from .megatron import Activation, CoreAttention, OracleCase, saved_bytes_per_layer  # noqa: E402
-from .megatron.peak import activation_peak  # noqa: E402
-from .prediction import full, selective  # noqa: E402
+from tests.advisor.jobs import parallel  # noqa: E402
 
-LLAMA3_70B = OracleCase(
-    num_layers=80,
-    hidden_size=8192,
-    ffn_hidden_size=28672,
-    num_attention_heads=64,
-    num_query_groups=8,
-    seq_length=8192,
-    vocab_size=128256,
-    tensor_model_parallel_size=4,
-    sequence_parallel=True,
+from . import prediction  # noqa: E402
+from .megatron import CoreAttention, OracleCase, saved_bytes_per_layer  # noqa: E402
+from .megatron.peak import activation_peak  # noqa: E402
+from .prediction import full, selective, tensor_parallel  # noqa: E402
+
+LLAMA3_70B = prediction.LLAMA3_70B.changed(
+    num_layers=80, seq_length=8192, vocab_size=128256, **tensor_parallel(4, True)
 )
 # the 22B model of arXiv 2205.05198, table 3: softmax in bf16 and unfused attention
-GPT_22B = OracleCase(
+GPT_22B = prediction.GPT_22B.changed(
     num_layers=48,
-    hidden_size=6144,
-    ffn_hidden_size=24576,
-    num_attention_heads=64,
-    seq_length=2048,
-    vocab_size=51200,
-    tensor_model_parallel_size=8,
-    sequence_parallel=True,
-    activation=Activation.GELU,
-    normalization="LayerNorm",
-    add_bias_linear=True,
-    position_embedding_type="learned_absolute",
-    hidden_dropout=0.1,
-    attention_dropout=0.1,
+    micro_batch_size=1,
     attention=CoreAttention.UNFUSED,
     attention_softmax_in_fp32=False,
+    **tensor_parallel(8, True),
 )
 TOY = OracleCase(
     num_layers=4,
@@ -138,11 +122,7 @@ def test_peak_of_a_70b_stage_is_the_sum_of_named_tensors() -> None:
 
 @pytest.mark.parametrize("num_microbatches", [1, 3])
 def test_interleaving_refuses_microbatch_counts_that_megatron_refuses(num_microbatches) -> None:
-    case = TOY.changed(
-        pipeline_model_parallel_size=2,
-        virtual_pipeline_model_parallel_size=2,
-        num_microbatches=num_microbatches,
-    )
+    case = TOY.changed(**parallel(pp=2, vpp=2), num_microbatches=num_microbatches)
     with pytest.raises((ValueError, RuntimeError), match="micro-batch"):
         activation_peak(case)
 

@@ -31,6 +31,7 @@ from harness.backends.megatron_core.fake.meter import LiveBytes
 from harness.backends.megatron_core.fake.without_gpu import FlashLikeAttention, megatron_without_gpu
 from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.trainer import MegatronTraining
+from tests.advisor.jobs import job_config
 from tests.oracles.prediction import LLAMA3_8B, rank_shape
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -180,10 +181,8 @@ OLD = {"transformer_engine_version": "2.12"}
 )
 def test_bytes_of_a_parameter(recipe, fields, held, taken) -> None:
     """Of the shard: what stays, and what the step adds; fp32 copies of states of one group."""
-    config = JobConfig(
-        seq_length=8,
-        micro_batch_size=1,
-        global_batch_size=DATA_PARALLEL,
+    config = job_config(
+        *(8, 1, DATA_PARALLEL),
         use_precision_aware_optimizer=True,
         fp8_recipe=None if recipe is None else Fp8Recipe(recipe),
         **fields,

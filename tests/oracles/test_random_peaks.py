@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
+from tests.advisor.jobs import parallel  # noqa: E402
+
 from .megatron import CoreAttention, OracleCase, activation_peak  # noqa: E402
 from .prediction import full, predicted_peak, selective  # noqa: E402
 from .random_peaks import TOLERANCE, differences  # noqa: E402
@@ -15,11 +17,7 @@ from .random_peaks import TOLERANCE, differences  # noqa: E402
 SMALL_TENSORS = 0.0015
 """Of a stage so small: row indices that dispatchers' attributes keep (test_moe_peaks.py)."""
 EXPERTS: dict[str, Any] = {"num_moe_experts": 8, "moe_router_dtype": "fp32", "micro_batch_size": 2}
-EP4: dict[str, Any] = EXPERTS | {
-    "expert_model_parallel_size": 4,
-    "pipeline_model_parallel_size": 2,
-    "num_microbatches": 4,
-}
+EP4: dict[str, Any] = EXPERTS | {**parallel(ep=4, pp=2), "num_microbatches": 4}
 
 
 def tiny(**changes: Any) -> OracleCase:

@@ -15,6 +15,7 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.rules.engine import RULES, first_refusal
 from advisor.frameworks.megatron.rules.stated import Authority
 from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, TE, claims
+from tests.advisor.jobs import parallel
 from tests.oracles.megatron.configuration import REVISION, assert_same, report_transformer_engine
 
 pytest.importorskip("megatron.core")
@@ -88,9 +89,7 @@ def test_every_combination_of_graphs_and_recompute_agrees() -> None:
 def test_every_combination_of_experts_and_dispatchers_agrees() -> None:
     for raw in _grid(
         num_moe_experts=(None, 8),
-        expert_model_parallel_size=(1, 2),
-        tensor_model_parallel_size=(1, 2),
-        expert_tensor_parallel_size=(None, 1),
+        **parallel(ep=(1, 2), tp=(1, 2), etp=(None, 1)),
         moe_token_dispatcher_type=("allgather", "alltoall", "flex"),
         moe_shared_expert_intermediate_size=(None, 64),
         moe_shared_expert_overlap=(False, True),
@@ -106,11 +105,9 @@ def test_every_combination_of_expert_overlap_and_recompute_agrees() -> None:
     for raw in _grid(
         num_moe_experts=(8,),
         moe_grouped_gemm=(True,),
-        expert_model_parallel_size=(1, 4),
+        **parallel(ep=(1, 4), pp=(1, 2), vpp=(None, 2)),
         overlap_moe_expert_parallel_comm=(False, True),
         delay_wgrad_compute=(False, True),
-        pipeline_model_parallel_size=(1, 2),
-        virtual_pipeline_model_parallel_size=(None, 2),
         mtp_num_layers=(None, 1, 2),
         recompute_granularity=(None, "full", "selective"),
         recompute_method=(None, "uniform"),

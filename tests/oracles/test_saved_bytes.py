@@ -12,29 +12,8 @@ pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from .megatron import CoreAttention, OracleCase, rows_of, saved_bytes_of_a_layer  # noqa: E402
-from .prediction import (  # noqa: E402
-    GPT_22B,
-    GPT_175B,
-    LLAMA3_8B,
-    LLAMA3_70B,
-    NEMOTRON4_15B,
-    QWEN3_32B,
-    QWEN25_7B,
-    full,
-    predicted_saved_bytes,
-    selective,
-    tensor_parallel,
-)
+from .prediction import MODELS, full, predicted_saved_bytes, selective, tensor_parallel  # noqa: E402
 
-MODELS = {
-    "llama3_8b": LLAMA3_8B,
-    "llama3_70b": LLAMA3_70B,
-    "gpt3_22b": GPT_22B,
-    "gpt3_175b": GPT_175B,
-    "qwen3_32b": QWEN3_32B,
-    "qwen2.5_7b": QWEN25_7B,
-    "nemotron4_15b": NEMOTRON4_15B,
-}
 SETTINGS: dict[str, dict[str, Any]] = {
     "none": {},
     "core_attn": selective("core_attn"),
@@ -110,21 +89,22 @@ def test_unfused_activation(name: str, setting: str) -> None:
     ids=lambda changes: ",".join(changes),
 )
 def test_variants_of_a_gpt_layer(changes: dict[str, Any]) -> None:
-    assert_equal(GPT_175B.changed(**tensor_parallel(2, True), **changes))
+    assert_equal(MODELS["gpt3_175b"].changed(**tensor_parallel(2, True), **changes))
 
 
 @pytest.mark.parametrize("setting", ["none", "core_attn", "mlp"])
 @pytest.mark.parametrize("attention", [{}, UNFUSED], ids=["flash", "unfused"])
 def test_more_tensor_parallel_ranks_than_query_groups(attention, setting) -> None:
     """Ranks share key and value heads: each gathers the whole mixed_qkv and keeps it through V."""
-    case = QWEN3_32B.changed(num_query_groups=4, **tensor_parallel(8, True), **attention)
+    case = MODELS["qwen3_32b"].changed(num_query_groups=4, **tensor_parallel(8, True), **attention)
     assert_equal(case.changed(**SETTINGS[setting]))
 
 
 def test_one_query_group() -> None:
     """With one group the query is a view: nothing is copied."""
-    assert_equal(LLAMA3_70B.changed(num_query_groups=1))
-    assert_equal(LLAMA3_70B.changed(num_query_groups=1, **tensor_parallel(4, True)))
+    case = MODELS["llama3_70b"].changed(num_query_groups=1)
+    assert_equal(case)
+    assert_equal(case.changed(**tensor_parallel(4, True)))
 
 
 @pytest.mark.parametrize("setting", ["none", "core_attn", "full"])

@@ -21,6 +21,7 @@ from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.options import ScoreFunction, TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan  # noqa: E402
+from tests.advisor.jobs import parallel  # noqa: E402
 
 from .stacks.parallel import measure_cut, measure_ends  # noqa: E402
 from .stacks.shapes import DEEPSEEK_V3, LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
@@ -90,10 +91,7 @@ def _wrap(made: nn.Module, setting: TorchSetting, package: str) -> Any:
 def test_a_rank_of_a_block(model, tp, ep, etp, sequences, setting) -> None:
     shape = replace(
         shape_of(model, TransformerImpl.TORCH, mbs=sequences),
-        tensor_model_parallel_size=tp,
-        sequence_parallel=tp > 1,
-        expert_model_parallel_size=ep,
-        expert_tensor_parallel_size=etp,
+        **parallel(tp=tp, sp=tp > 1, ep=ep, etp=etp),
     )
     package = "qwen3" if model.qk_layernorm else "llama3"
     measured = measure_cut(shape, partial(_wrap, setting=setting, package=package))
@@ -106,11 +104,7 @@ def test_a_rank_of_a_block(model, tp, ep, etp, sequences, setting) -> None:
 
 def test_ends_of_a_rank() -> None:
     """Vocabulary cut by TP, sequence cut outside the embedding and the head, loss parallel."""
-    shape = replace(
-        shape_of(LLAMA3_8B, TransformerImpl.TORCH),
-        tensor_model_parallel_size=2,
-        sequence_parallel=True,
-    )
+    shape = replace(shape_of(LLAMA3_8B, TransformerImpl.TORCH), **parallel(tp=2, sp=True))
     kept, forward = measure_ends(shape)
     predicted = chunk_footprint(shape, RecomputePlan(()), True, True)
     scalars = 16

@@ -14,11 +14,10 @@ from advisor.models.config_json.importer import load_config_json  # noqa: E402
 
 SMALL: dict[str, Any] = {"hidden_size": 256, "vocab_size": 999}
 TINY: dict[str, Any] = {
-    "num_hidden_layers": 3,
-    "intermediate_size": 512,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
+    **{"num_hidden_layers": 3, "intermediate_size": 512},
+    **{"num_attention_heads": 8, "num_key_value_heads": 4},
 }
+_MIXERS = ["linear_attention", "moe", "full_attention"]
 
 
 @pytest.mark.parametrize(
@@ -35,17 +34,11 @@ TINY: dict[str, Any] = {
                 "linear_num_value_heads": 16,
             },
         ),
+        ("nemotron_h", {"layers_block_type": [*_MIXERS, "mlp"], "n_routed_experts": 16}),
         (
             "nemotron_h",
             {
-                "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
-                "n_routed_experts": 16,
-            },
-        ),
-        (
-            "nemotron_h",
-            {
-                "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+                "layers_block_type": [*_MIXERS, "moe"],
                 "n_routed_experts": 16,
                 "moe_latent_size": 96,
             },

@@ -15,8 +15,6 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.fields import read_record
 from advisor.hardware.calibration import load_calibration
-from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig
 from advisor.memory.allocator import model_error
 from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import as_run
@@ -27,6 +25,7 @@ from harness.rehearsal.prediction import predicted_stages, rank_seconds
 from harness.rehearsal.trials import evaluator_here
 from harness.trial.result import MemoryPeak, TrialResult
 from harness.trial.trial import Backend, Device, Trial
+from tests.advisor.jobs import job_config, job_of
 
 MEASURED = Path(__file__).parents[2] / "results" / "measured"
 GPUS = ("h100", "h200")
@@ -107,15 +106,13 @@ def rehearsed_ranks(
             "harness.backends.megatron_core.translate.has_transformer_engine", lambda e=engine: e
         )
         workload = trial.workload
-        job = Job(
-            model=workload.model,
-            layout=workload.layout,
-            gpu=load_gpu("H100"),
-            num_gpus=workload.layout.world_size,
-            config=JobConfig(
-                seq_length=workload.seq_length,
-                micro_batch_size=workload.micro_batch_size,
-                global_batch_size=workload.global_batch_size,
+        job = job_of(
+            workload.model,
+            workload.layout,
+            job_config(
+                workload.seq_length,
+                workload.micro_batch_size,
+                workload.global_batch_size,
                 precision=workload.precision,
                 main_grads_dtype=workload.main_grads_dtype,
                 framework_version="0.16",

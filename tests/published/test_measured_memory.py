@@ -12,13 +12,12 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.setting import NONE
 from advisor.hardware.calibration import load_calibration
-from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
+from tests.advisor.jobs import job_config, job_of, parallel
 from tests.published.rows import PublishedRow, megatron_lm_ci_golden, simumax_b200
 
 GIB = 2**30
@@ -46,21 +45,15 @@ def evaluator_of(row: PublishedRow, model: ModelSpec, gpu: str, dp: int) -> Eval
     """Of the row's job."""
     tp, pp = row.tensor_model_parallel_size or 1, row.pipeline_model_parallel_size or 1
     assert row.micro_batch_size
-    job = Job(
-        model=model,
-        layout=ParallelLayout(
-            tensor_model_parallel_size=tp,
-            sequence_parallel=bool(row.sequence_parallel) and tp > 1,
-            pipeline_model_parallel_size=pp,
-            data_parallel_size=dp,
+    job = job_of(
+        model,
+        ParallelLayout(**parallel(tp=tp, sp=bool(row.sequence_parallel) and tp > 1, pp=pp, dp=dp)),
+        job_config(
+            row.seq_length,
+            row.micro_batch_size,
+            row.global_batch_size or MICROBATCHES * row.micro_batch_size * dp,
         ),
-        config=JobConfig(
-            seq_length=row.seq_length,
-            micro_batch_size=row.micro_batch_size,
-            global_batch_size=row.global_batch_size or MICROBATCHES * row.micro_batch_size * dp,
-        ),
-        gpu=load_gpu(gpu),
-        num_gpus=tp * pp * dp,
+        gpu,
     )
     return Evaluator(job, load_calibration(job.gpu))
 

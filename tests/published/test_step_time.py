@@ -7,21 +7,18 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
-from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, selective
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job
-from advisor.models.presets import load_model
-from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator
 from research.rows import all_targets
 from research.rows.korthikanti import korthikanti_targets
 from research.rows.targets import Kind, Quantity, Target, predict
 from research.steps.scores import Scored, changes, choices, score
+from tests.advisor.jobs import experiment_job
 
 TABLE_4_OVERHEADS = [
     ("none", False, 0.0),
@@ -108,14 +105,7 @@ def test_most_changes_go_the_way_they_were_measured(scored: tuple[Scored, ...]) 
 
 def _llama3_70b(setting: RecomputeSetting) -> Evaluation:
     """Llama-3 70B on 32 H100 in FP8; one fitted row is this job in a newer release."""
-    experiment = load_experiment("llama3_70b_32xh100")
-    job = Job(
-        model=experiment.configure(load_model("llama3_70b")),
-        layout=experiment.layout,
-        config=replace(experiment.config, precision=Precision.FP8_CURRENT),
-        gpu=load_gpu("H100"),
-        num_gpus=32,
-    )
+    job = experiment_job(precision=Precision.FP8_CURRENT)
     return Evaluator(job, load_calibration(job.gpu)).evaluate(setting)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from advisor.answer.answer import Answer
 from advisor.base.units import GIB
+from tests.advisor.jobs import batches
 from tests.seeds.walk import (
     advice,
     evaluation,
@@ -27,9 +28,7 @@ def llama(overrides: tuple[str, ...] = ()) -> Answer:
         tensor_model_parallel_size=_TP,
         pipeline_model_parallel_size=4,
         virtual_pipeline_model_parallel_size=1,
-        seq_length=2048,
-        micro_batch_size=1,
-        global_batch_size=64,
+        **batches(2048, 1, 64),
         overrides=overrides,
     )
 
@@ -71,9 +70,7 @@ def context(seq_length: int) -> int:
     found = advice(
         "llama3_8b",
         "64xH100",
-        seq_length=seq_length,
-        micro_batch_size=1,
-        global_batch_size=64,
+        **batches(seq_length, 1, 64),
         context_parallel_size=4,
         overrides=("model.max_position_embeddings=131072",),
     )

@@ -11,6 +11,7 @@ from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
 from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
+from tests.advisor.jobs import batches
 from tests.seeds.walk import CORE, advice, evaluation, failures, lint, refused
 
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
@@ -151,9 +152,7 @@ def test_fp8_with_recomputed_norms_is_refused_where_it_cannot_work() -> None:
 
 
 def test_seven_billion_on_eight_small_gpus_need_no_recompute() -> None:
-    found = advice(
-        "llama2_7b", "8xA100-40GB", seq_length=2048, micro_batch_size=4, global_batch_size=64
-    )
+    found = advice("llama2_7b", "8xA100-40GB", **batches(2048, 4, 64))
     assert evaluation(found, "none").fits
     assert found.candidates[0].evaluation.setting.spec == "none"
 
@@ -173,9 +172,7 @@ def test_long_sequences_with_context_parallelism_are_answered() -> None:
     found = advice(
         "llama3_8b",
         "64xH100",
-        seq_length=32768,
-        micro_batch_size=1,
-        global_batch_size=64,
+        **batches(32768, 1, 64),
         context_parallel_size=4,
         overrides=("model.max_position_embeddings=131072",),
     )

@@ -4,6 +4,7 @@ import pytest
 
 from advisor.frameworks.megatron.candidates import uniform_numbers
 from advisor.frameworks.names import Framework
+from tests.advisor.jobs import parallel
 from tests.seeds.walk import advice, evaluation, layer_bytes, lint, refused
 
 
@@ -41,13 +42,7 @@ def test_megatron_s_switch_takes_no_value() -> None:
 
 
 def test_it_composes_with_every_parallelism() -> None:
-    found = advice(
-        "llama3_70b",
-        "64xH100",
-        tensor_model_parallel_size=4,
-        pipeline_model_parallel_size=4,
-        context_parallel_size=2,
-    )
+    found = advice("llama3_70b", "64xH100", **parallel(tp=4, pp=4, cp=2))
     specs = {c.evaluation.setting.spec for c in found.candidates}
     assert {"none", "selective:mlp", "full:uniform:1", "full:block:1"} <= specs
 

@@ -8,6 +8,7 @@ from advisor.plan.recompute_plan import recomputes
 from advisor.report.setting_flags import all_flags, flags_report
 from advisor.request.request import Request
 from advisor.search.advise import advise
+from tests.advisor.jobs import batches
 
 
 @pytest.mark.parametrize("framework", Framework)
@@ -23,13 +24,7 @@ def test_every_framework_has_a_stack(framework: Framework) -> None:
 @pytest.mark.parametrize("framework", Framework)
 def test_flags_are_one_line_in_the_family(framework: Framework) -> None:
     request = Request(
-        model="llama3_8b",
-        gpus="8xH100",
-        framework=framework,
-        seq_length=4096,
-        micro_batch_size=1,
-        global_batch_size=8,
-        quick=True,
+        model="llama3_8b", gpus="8xH100", framework=framework, **batches(4096, 1, 8), quick=True
     )
     advice = advise(request)
     report = flags_report(advice, with_layout=True)

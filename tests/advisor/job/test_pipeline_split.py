@@ -7,6 +7,7 @@ from advisor.base.errors import UserError
 from advisor.job import pipeline_split
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
+from tests.advisor.jobs import parallel
 from tests.advisor.toys import LLAMA
 
 
@@ -21,11 +22,7 @@ def counts(num_layers: int, **layout: object) -> list[list[int]]:
 
 
 def pipeline(pp: int, vpp: int = 1, **fields: object) -> dict[str, object]:
-    return {
-        "pipeline_model_parallel_size": pp,
-        "virtual_pipeline_model_parallel_size": vpp,
-        **fields,
-    }
+    return {**parallel(pp=pp, vpp=vpp), **fields}
 
 
 def test_an_even_split() -> None:

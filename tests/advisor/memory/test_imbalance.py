@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
-from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.memory.imbalance import (
@@ -23,19 +22,16 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
 from advisor.search.rank_shape import rank_shape
+from tests.advisor.jobs import job_of
 
 MIXTRAL = replace(load_model("mixtral_8x7b"), num_layers=4)
 
 
 def job(model: ModelSpec = MIXTRAL, ep: int = 8, **config: object) -> Job:
-    return Job(
-        model=model,
-        layout=ParallelLayout(data_parallel_size=8, expert_model_parallel_size=ep),
-        config=replace(
-            JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=8), **config
-        ),
-        gpu=load_gpu("H100"),
-        num_gpus=8,
+    return job_of(
+        model,
+        ParallelLayout(data_parallel_size=8, expert_model_parallel_size=ep),
+        replace(JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=8), **config),
     )
 
 

@@ -11,15 +11,11 @@ from advisor.memory.muon_shares import (
     muon_shares,
     newton_schulz_flops,
 )
+from tests.advisor.jobs import parallel
 from tests.advisor.toys import held, toy_shape
 
 SHAPE, CHUNKS = toy_shape(), held(1, first=True, last=True)
-LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2,
-    sequence_parallel=True,
-    data_parallel_size=2,
-    use_distributed_optimizer=False,
-)
+LAYOUT = ParallelLayout(**parallel(tp=2, sp=True, dp=2), use_distributed_optimizer=False)
 SQUARE = 5 * 6 * 64**3
 WORDS = 504 * 64
 

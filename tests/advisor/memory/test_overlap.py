@@ -7,8 +7,6 @@ from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.buffers import stream_pools
 from advisor.frameworks.megatron.setting import NONE
 from advisor.hardware.calibration import load_calibration
-from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Module
@@ -23,6 +21,7 @@ from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
 from advisor.search.evaluate import Evaluator
+from tests.advisor.jobs import job_config, job_of, parallel
 
 MOE = LayerKind(feed_forward=FeedForward.MOE)
 SHAPE = RankShape(
@@ -111,14 +110,10 @@ def test_a_dense_layer_is_cut_after_its_attention() -> None:
 
 @pytest.mark.parametrize("vocabulary", [512, 262_144])
 def test_a_job_with_overlap_needs_more_unless_its_head_hides_it(vocabulary: int) -> None:
-    job = Job(
-        model=replace(load_model("mixtral_8x7b"), num_layers=4, vocab_size=vocabulary),
-        layout=ParallelLayout(data_parallel_size=8, expert_model_parallel_size=8),
-        config=JobConfig(
-            seq_length=4096, micro_batch_size=1, global_batch_size=32, framework="megatron_lm"
-        ),
-        gpu=load_gpu("H100"),
-        num_gpus=8,
+    job = job_of(
+        replace(load_model("mixtral_8x7b"), num_layers=4, vocab_size=vocabulary),
+        ParallelLayout(data_parallel_size=8, expert_model_parallel_size=8),
+        job_config(4096, 1, 32, framework="megatron_lm"),
     )
     plain, both = (
         Evaluator(replace(job, layout=layout), load_calibration(job.gpu)).stage_detail(NONE, 0)
@@ -132,28 +127,20 @@ def test_a_job_with_overlap_needs_more_unless_its_head_hides_it(vocabulary: int)
 @pytest.mark.parametrize(("version", "held"), [("0.16", True), ("0.17", False)])
 def test_tokens_in_16_bits_with_their_copy_in_8(version: str, *, held: bool) -> None:
     """HybridEP's, which experts get as they arrive: 0.16 holds them to the backward."""
-    job = Job(
-        model=replace(
+    job = job_of(
+        replace(
             load_model("mixtral_8x7b"),
             num_layers=4,
             moe_token_dispatcher_type=TokenDispatcher.FLEX,
             moe_flex_dispatcher_backend=FlexBackend.HYBRIDEP,
         ),
-        layout=ParallelLayout(
-            data_parallel_size=8,
-            expert_model_parallel_size=8,
-            overlap_moe_expert_parallel_comm=True,
-        ),
-        config=JobConfig(
-            seq_length=4096,
-            micro_batch_size=1,
-            global_batch_size=32,
+        ParallelLayout(**parallel(dp=8, ep=8), overlap_moe_expert_parallel_comm=True),
+        job_config(
+            *(4096, 1, 32),
             precision=Precision.FP8_CURRENT,
             framework="megatron_lm",
             framework_version=version,
         ),
-        gpu=load_gpu("H100"),
-        num_gpus=8,
     )
     shape = Evaluator(job, load_calibration(job.gpu)).shape
     kept = kept_tensors(transformer_layer(shape, MOE), ())

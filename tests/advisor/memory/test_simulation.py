@@ -6,18 +6,16 @@ from msgspec.structs import replace
 from advisor.base.units import MIB
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
-from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
 from advisor.memory.chunk import ChunkTrace
 from advisor.memory.chunk_units import OTHER_STREAM
 from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, _groups, simulate
 from advisor.memory.static import StaticMemory
-from advisor.models.presets import load_model
-from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import JobMemory
 from tests.advisor.frameworks.torch.jobs import stack_job
+from tests.advisor.jobs import experiment_job
 
 NOTHING = StaticMemory(weights=0, gradients=0, optimizer=0)
 
@@ -114,14 +112,7 @@ def test_gradients_grow_when_the_first_backward_has_ended() -> None:
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    experiment = load_experiment("llama3_70b_32xh100")
-    return Job(
-        model=experiment.configure(load_model("llama3_70b")),
-        layout=experiment.layout,
-        config=experiment.config,
-        gpu=load_gpu("H100"),
-        num_gpus=32,
-    )
+    return experiment_job()
 
 
 def simulated(job: Job, spec: str, stage: int) -> tuple[SimulatedPeaks, int]:

@@ -9,20 +9,11 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
-from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
+from tests.advisor.toys import toy_model
 
-TOY = ModelSpec(
-    name="toy",
-    num_layers=2,
-    hidden_size=8,
-    ffn_hidden_size=16,
-    num_attention_heads=4,
-    num_query_groups=2,
-    kv_channels=2,
-    vocab_size=128,
-    max_position_embeddings=4,
-    make_vocab_size_divisible_by=1,
+TOY = toy_model(
+    2, 8, 16, 4, 2, vocab_size=128, max_position_embeddings=4, make_vocab_size_divisible_by=1
 )
 SHAPE = RankShape(model=TOY, seq_length=4, micro_batch_size=1)
 # 2 x tokens x weights: q, k, v 8 x 16; output 8 x 8; fc1 8 x 32; fc2 16 x 8

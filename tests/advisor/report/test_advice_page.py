@@ -20,6 +20,7 @@ from advisor.report.text import Screen, plain_lines, printed
 from advisor.report.wording import verdict
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
+from tests.advisor.jobs import parallel
 
 FIXTURES = ("tight", "roomy", "hopeless", "layouts")
 
@@ -299,12 +300,7 @@ def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[s
 
 
 def test_layout_words() -> None:
-    layout = ParallelLayout(
-        tensor_model_parallel_size=2,
-        context_parallel_size=2,
-        data_parallel_size=3,
-        use_distributed_optimizer=False,
-    )
+    layout = ParallelLayout(**parallel(tp=2, cp=2, dp=3), use_distributed_optimizer=False)
     assert layout_words(layout) == "TP 2 · CP 2 · DP 3 · optimizer not sharded"
     split = {"pipeline_model_parallel_layout": "Ett|tttL"}
     text = "TP 1 · PP 2 · pipeline split Ett|tttL · DP 1 · distributed optimizer"

@@ -13,6 +13,7 @@ from advisor.request.origin import changes
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 from tests.advisor.conftest import JOB
+from tests.advisor.jobs import parallel
 
 
 def job(**request: object) -> Job:
@@ -64,9 +65,7 @@ def test_the_kind_of_context_parallelism_stands_next_to_its_degree() -> None:
 
 def test_experts_cut_by_tensor_parallelism_have_a_column() -> None:
     base = job(model="qwen3_30b_a3b", gpus="16xH100")
-    whole = replace(
-        base.layout, tensor_model_parallel_size=2, sequence_parallel=True, data_parallel_size=8
-    )
+    whole = replace(base.layout, **parallel(tp=2, sp=True, dp=8))
     cut = replace(whole, expert_tensor_parallel_size=2, expert_model_parallel_size=8)
     layouts = (replace(whole, expert_tensor_parallel_size=1), cut)
     jobs = [replace(base, layout=layout) for layout in layouts]
@@ -80,12 +79,7 @@ def test_a_split_that_follows_from_the_degrees_is_not_reported() -> None:
     layouts = [
         split_evenly(
             model,
-            replace(
-                JOB.layout,
-                pipeline_model_parallel_size=pp,
-                data_parallel_size=32 // 4 // pp,
-                virtual_pipeline_model_parallel_size=1,
-            ),
+            replace(JOB.layout, **parallel(pp=pp, dp=32 // 4 // pp, vpp=1)),
         )
         for pp in (4, 8)
     ]

@@ -16,6 +16,7 @@ from advisor.models.options import AttentionBackend, CrossEntropyFusion
 from advisor.models.presets import load_model
 from advisor.request import recipes
 from advisor.request.recipe_choice import Wanted, find_experiment
+from tests.advisor.jobs import parallel
 
 
 def job_of(experiment: recipes.Experiment) -> Job:
@@ -51,12 +52,7 @@ def test_the_seventy_billion_case() -> None:
     experiment = find_experiment(Wanted(model="llama3_70b", num_gpus=32, gpu_type="H100"))
     assert experiment.name == "llama3_70b_32xh100"
     assert experiment.layout == ParallelLayout(
-        tensor_model_parallel_size=4,
-        sequence_parallel=True,
-        pipeline_model_parallel_size=4,
-        virtual_pipeline_model_parallel_size=5,
-        data_parallel_size=2,
-        tp_comm_overlap=True,
+        **parallel(tp=4, sp=True, pp=4, vpp=5, dp=2), tp_comm_overlap=True
     )
     config = experiment.config
     assert (config.micro_batch_size, config.global_batch_size, config.seq_length) == (1, 32, 4096)

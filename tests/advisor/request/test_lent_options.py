@@ -13,6 +13,7 @@ from advisor.models.options import CrossEntropyFusion
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.advise import advise
+from tests.advisor.jobs import parallel
 
 
 def resolved(model: str, gpus: str, framework: str | None, **more: Any) -> Resolution:
@@ -20,11 +21,7 @@ def resolved(model: str, gpus: str, framework: str | None, **more: Any) -> Resol
 
 
 def degrees(tp: int, pp: int, vpp: int) -> dict[str, int]:
-    return {
-        "tensor_model_parallel_size": tp,
-        "pipeline_model_parallel_size": pp,
-        "virtual_pipeline_model_parallel_size": vpp,
-    }
+    return parallel(tp=tp, pp=pp, vpp=vpp)
 
 
 def test_a_recipe_of_another_size_lends_its_options() -> None:

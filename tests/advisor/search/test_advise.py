@@ -15,6 +15,7 @@ from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 from advisor.search.near_changes import neighbours
+from tests.advisor.jobs import parallel
 
 
 def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Answer:
@@ -137,9 +138,7 @@ def test_a_search_assumes_no_layout_nor_micro_batch() -> None:
 def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
     published = find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="H100"))
     advice = ask(gpus="128xH100", tensor_model_parallel_size=8)
-    assert advice.job.layout == replace(
-        published.layout, tensor_model_parallel_size=8, data_parallel_size=2
-    )
+    assert advice.job.layout == replace(published.layout, **parallel(tp=8, dp=2))
     said = "the preset's layout and batch per replica, except for values given; DP 2"
     assert said in advice.assumptions
 
@@ -156,13 +155,7 @@ def test_degrees_that_nobody_says_are_searched_and_said() -> None:
 
 
 def test_a_layout_without_an_open_degree_is_taken_as_it_is() -> None:
-    advice = ask(
-        "llama3_8b",
-        "4xH200",
-        tensor_model_parallel_size=2,
-        pipeline_model_parallel_size=2,
-        virtual_pipeline_model_parallel_size=1,
-    )
+    advice = ask("llama3_8b", "4xH200", **parallel(tp=2, pp=2, vpp=1))
     assert advice.evaluated >= len(advice.candidates)
     assert not any("chosen" in text for text in advice.assumptions)
 
@@ -186,9 +179,7 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
     advice = ask(
         "mixtral_8x7b",
         "16xH100",
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
-        expert_model_parallel_size=1,
+        **parallel(tp=1, pp=1, ep=1),
         recompute=("none", "full:uniform:1"),
         quick=False,
     )
@@ -232,11 +223,8 @@ def test_remedies_split_layers_that_their_stages_do_not_divide() -> None:
     advice = ask(
         "moonlight_16b_a3b",
         "8xH200",
-        tensor_model_parallel_size=1,
+        **parallel(tp=1, pp=2, vpp=1, ep=2),
         micro_batch_size=1,
-        pipeline_model_parallel_size=2,
-        virtual_pipeline_model_parallel_size=1,
-        expert_model_parallel_size=2,
         memory_budget="20GiB",
         recompute=("full:uniform:1",),
     )

@@ -22,6 +22,7 @@ from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.branches import Branch, FoundPoint, PointSearch, branches, problem_of
 from advisor.search.optimum.per_stage import fastest_per_stage
+from tests.advisor.jobs import parallel
 
 FRAMEWORK = parts_of("megatron_lm")
 ROUNDING = 1e-12
@@ -47,10 +48,7 @@ class Toy(Struct, frozen=True):
             seq_length=4096,
             micro_batch_size=1,
             global_batch_size=4 if self.pp < 4 else 8,
-            tensor_model_parallel_size=1,
-            pipeline_model_parallel_size=self.pp,
-            virtual_pipeline_model_parallel_size=self.vpp,
-            expert_model_parallel_size=None,
+            **parallel(tp=1, pp=self.pp, vpp=self.vpp, ep=None),
             framework="megatron_lm",
             framework_version=self.version or None,
             takes_recipe=False,

@@ -6,26 +6,16 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.setting import NONE, Method, full, selective
 from advisor.hardware.calibration import load_calibration
-from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE
-from advisor.models.presets import load_model
-from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator, evaluate
+from tests.advisor.jobs import experiment_job
 
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    experiment = load_experiment("llama3_70b_32xh100")
-    model = experiment.configure(load_model("llama3_70b"))
-    return Job(
-        model=model,
-        layout=experiment.layout,
-        config=experiment.config,
-        gpu=load_gpu("H100"),
-        num_gpus=32,
-    )
+    return experiment_job()
 
 
 @pytest.fixture(scope="module")

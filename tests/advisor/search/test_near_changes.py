@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from advisor.job.job import Job
 from advisor.models.options import CpCommType
 from advisor.search.near_changes import neighbours
+from tests.advisor.jobs import parallel
 from tests.advisor.search.small_jobs import small
 
 DEGREES = {
@@ -28,11 +29,7 @@ def job_of(pp: int = 2, vpp: int = 2, size: int = 2, layers: int = 8, **changes:
         layers=layers,
         global_batch_size=16,
         micro_batch_size=size,
-        tensor_model_parallel_size=2,
-        context_parallel_size=2,
-        pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=vpp,
-        expert_model_parallel_size=2,
+        **parallel(tp=2, cp=2, pp=pp, vpp=vpp, ep=2),
         framework="megatron_lm",
     )
     assert found.layout is not None

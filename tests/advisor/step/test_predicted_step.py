@@ -11,6 +11,7 @@ from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
 from advisor.step.predicted_step import TrainingStep, training_step
 from advisor.step.timeline import TimedPass, live_memory, seconds_of, timeline
+from tests.advisor.jobs import parallel
 
 OVERLAP = ("layout.overlap_moe_expert_parallel_comm=true", "model.moe_shared_expert_overlap=false")
 UNEVEN = (
@@ -32,12 +33,7 @@ REQUESTS = {
         ),
     ),
     "uneven stages": replace(
-        LLAMA,
-        tensor_model_parallel_size=8,
-        pipeline_model_parallel_size=4,
-        virtual_pipeline_model_parallel_size=1,
-        recompute=("none", "full:uniform:1"),
-        overrides=UNEVEN,
+        LLAMA, **parallel(tp=8, pp=4, vpp=1), recompute=("none", "full:uniform:1"), overrides=UNEVEN
     ),
     "A100": Request(
         model="gpt3_175b", gpus="64xA100-80GB", recompute=("none", "selective:core_attn")

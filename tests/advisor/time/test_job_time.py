@@ -19,6 +19,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.time.communication import waiting_share
 from advisor.time.passes import layer_work, waiting_seconds
 from advisor.time.rank_links import link, neighbour_link
+from tests.advisor.jobs import job_of
 
 H100 = load_gpu("H100")
 CALIBRATION = replace(load_calibration(H100), speed_spread=0.0)
@@ -205,12 +206,11 @@ def test_parts_of_stages_make_the_step_and_bound_it(layout: ParallelLayout) -> N
 
 def test_a_replay_that_asks_the_gpu_again_waits_again() -> None:
     """Of a layer of experts, whose exchange asks how many tokens come: the replay of all of it."""
-    job = Job(
-        model=replace(load_model("qwen3_30b_a3b"), moe_token_dispatcher_type="alltoall"),
-        layout=ParallelLayout(expert_model_parallel_size=8, data_parallel_size=8),
-        config=JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=8),
-        gpu=H100,
-        num_gpus=8,
+    job = job_of(
+        replace(load_model("qwen3_30b_a3b"), moe_token_dispatcher_type="alltoall"),
+        ParallelLayout(expert_model_parallel_size=8, data_parallel_size=8),
+        JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=8),
+        H100,
     )
     own = Evaluator(job, CALIBRATION)
     machine, network = own.rates

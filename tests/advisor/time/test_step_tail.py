@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig, Optimizer
+from advisor.job.job import Job, Optimizer
 from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.models.presets import load_model
 from advisor.time import step_tail
 from advisor.time.communication import Link
 from advisor.time.optimizer_time import least_optimizer_seconds, optimizer_seconds
 from advisor.time.passes import PassTimes
+from tests.advisor.jobs import job_config, job_of
 from tests.advisor.time.test_step_time import MACHINE, WORK
 
 H100 = load_gpu("H100")
@@ -24,14 +24,11 @@ HOSTED = replace(MACHINE, host_bytes_per_second=2.0, memory_bytes_per_second=6.0
 
 def job(config: dict[str, Any] | None = None, **layout: Any) -> Job:
     """Of eight ranks with four microbatches each."""
-    return Job(
-        model=load_model("llama3_8b"),
-        layout=ParallelLayout(data_parallel_size=8, **layout),
-        config=JobConfig(
-            seq_length=4096, micro_batch_size=1, global_batch_size=32, **(config or {})
-        ),
-        gpu=H100,
-        num_gpus=8,
+    return job_of(
+        "llama3_8b",
+        ParallelLayout(data_parallel_size=8, **layout),
+        job_config(4096, 1, 32, **(config or {})),
+        H100,
     )
 
 

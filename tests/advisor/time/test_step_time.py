@@ -27,6 +27,7 @@ from advisor.time.optimizer_time import host_optimizer_seconds, optimizer_second
 from advisor.time.rank_links import Network
 from advisor.time.roofline import backward_seconds, forward_seconds
 from advisor.time.step_tail import DataParallelWork, ShardedWork
+from tests.advisor.jobs import experiment_job, job_of, parallel
 
 MACHINE = Machine(
     linear=GemmRates(
@@ -48,13 +49,7 @@ EIGHT_BIT = replace(MACHINE, quantized=MACHINE.linear, quantize_bytes=4)
 LINK = Link(bytes_per_second=3e11, latency_seconds=1e-5)
 NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=4, context_ranks=1)
 MODEL = load_model("llama3_8b")
-SHAPE = RankShape(
-    model=MODEL,
-    seq_length=4096,
-    micro_batch_size=1,
-    tensor_model_parallel_size=4,
-    sequence_parallel=True,
-)
+SHAPE = RankShape(model=MODEL, seq_length=4096, micro_batch_size=1, **parallel(tp=4, sp=True))
 WORK = DataParallelWork(
     elements=1000,
     gradient_itemsize=4,
@@ -173,16 +168,8 @@ def test_only_the_plain_schedule_waits_for_transfers() -> None:
 
 
 def _job(**changes: int) -> Job:
-    experiment = load_experiment("llama3_70b_32xh100")
-    model = experiment.configure(load_model(experiment.model))
-    layout = replace(experiment.layout, **changes)
-    return Job(
-        model=model,
-        layout=layout,
-        config=experiment.config,
-        gpu=load_gpu("H100"),
-        num_gpus=layout.world_size,
-    )
+    job = experiment_job()
+    return job_of(job.model, replace(job.layout, **changes), job.config, job.gpu)
 
 
 def _step(job: Job, setting: RecomputeSetting = NONE) -> float:

@@ -24,7 +24,7 @@ from harness.trial.result import (
 )
 from harness.trial.store import StateWriter, TrialFolder
 from harness.trial.trial import Backend, MeasurementPlan, TrainingCommand, Trial
-from tests.harness.conftest import WORKLOAD
+from tests.harness.conftest import RAN, WORKLOAD
 from tests.harness.logs import lines
 
 
@@ -34,12 +34,7 @@ def attempt() -> Attempt:
 
 def result(rank: int = 0, **changes: object) -> TrialResult:
     whole = TrialResult(
-        name="x",
-        status=TrialStatus.OK,
-        trial={},
-        environment={},
-        started_at="",
-        wall_seconds=1.0,
+        **RAN,
         times=StepTimes(seconds=(1.0, 2.0), warmup_seconds=(9.0,), clock="host"),
         memory=(MemoryPeak(rank=rank, stage=rank // 2, allocated=100 + rank),),
         timeline=(TimelinePoint(seconds=0.0, allocated=rank, phase=Phase.FORWARD),),

@@ -9,6 +9,7 @@ import pytest
 from harness.execution.progress import Progress, TimedCases, duration
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus, reason
 from harness.trial.store import TrialState
+from tests.harness.conftest import RAN
 
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
 """What hides a terminal's cursor, and shows it again."""
@@ -28,15 +29,7 @@ class Terminal(StringIO):
 
 
 def result(status: str = "ok", evidence: Evidence | None = None) -> TrialResult:
-    return TrialResult(
-        name="x",
-        status=TrialStatus(status),
-        trial={},
-        environment={},
-        started_at="",
-        wall_seconds=1.0,
-        evidence=evidence,
-    )
+    return TrialResult(**RAN | {"status": TrialStatus(status)}, evidence=evidence)
 
 
 def test_plain_lines_off_a_terminal() -> None:

@@ -15,16 +15,12 @@ from harness.trial.result import (
     TrialStatus,
 )
 from harness.trial.trial import Device, MeasurementPlan, Prediction, Trial, Workload
+from tests.advisor.jobs import batches
 from tests.advisor.toys import LLAMA
 from tests.harness import conftest as toys
 
 WORKLOAD = replace(
-    toys.WORKLOAD,
-    model=replace(LLAMA, name="toy"),
-    seq_length=64,
-    micro_batch_size=2,
-    global_batch_size=4,
-    device=Device.CUDA,
+    toys.WORKLOAD, model=replace(LLAMA, name="toy"), **batches(64, 2, 4), device=Device.CUDA
 )
 ENVIRONMENT: dict[str, Any] = {
     "gpus": [{"torch_name": "NVIDIA H200"}],

@@ -14,8 +14,9 @@ from harness.judge.identity import (
     unrecorded,
     workload_label,
 )
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialResult
 from harness.trial.trial import world_size
+from tests.harness.conftest import RAN
 
 WORKLOAD = {
     "model": {"name": "toy"},
@@ -43,14 +44,7 @@ def test_gpus_have_one_name(name: str, full: str) -> None:
 
 def result(environment: dict[str, Any], device: str = "cuda", *variables: str) -> TrialResult:
     trial = {"workload": WORKLOAD | {"device": device}, "variables": list(variables)}
-    return TrialResult(
-        name="x",
-        status=TrialStatus.OK,
-        trial=trial,
-        environment=environment,
-        started_at="",
-        wall_seconds=0.0,
-    )
+    return TrialResult(**RAN | {"trial": trial, "environment": environment})
 
 
 def test_places() -> None:

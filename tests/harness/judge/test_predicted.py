@@ -18,19 +18,13 @@ from harness.trial.result import (
 )
 from harness.trial.run_plan import RunPlan
 from tests.advisor.cli.test_widths import WIDTHS
+from tests.harness.conftest import RAN
 
 MakePlan = Callable[..., RunPlan]
 
 
 def result(name: str, *steps: float, status: str = "ok", allocated: int = 2000) -> TrialResult:
-    whole = TrialResult(
-        name=name,
-        status=TrialStatus(status),
-        trial={},
-        environment={},
-        started_at="",
-        wall_seconds=1.0,
-    )
+    whole = TrialResult(**RAN | {"name": name, "status": TrialStatus(status)})
     if status not in ("ok", "unstable"):
         return replace(whole, evidence=Evidence(phase=Phase.BACKWARD, message="too big"))
     return replace(

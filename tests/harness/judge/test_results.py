@@ -12,7 +12,6 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import as_dict
 from advisor.models.presets import load_model
-from advisor.request.recipes import load_experiment
 from harness.judge.comparison import compare
 from harness.judge.identity import workload_key
 from harness.judge.results import load_results, quoted_setting, reproduction_command
@@ -22,7 +21,8 @@ from harness.trial.result import Phase, StepTimes, TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder, StateWriter
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
-from tests.harness.conftest import WORKLOAD
+from tests.advisor.jobs import batches, experiment_job
+from tests.harness.conftest import RAN, WORKLOAD
 
 TRIAL = Trial(
     workload=replace(WORKLOAD, model=load_model("llama3_8b")),
@@ -32,12 +32,8 @@ TRIAL = Trial(
 
 def finished(trial: Trial) -> TrialResult:
     return TrialResult(
-        name=trial.name,
-        status=TrialStatus.OK,
-        trial=as_dict(trial),
-        environment={},
-        started_at="2026-07-01T00:00:00+00:00",
-        wall_seconds=1.0,
+        **RAN
+        | {"name": trial.name, "trial": as_dict(trial), "started_at": "2026-07-01T00:00:00+00:00"},
         times=StepTimes(seconds=(0.5, 0.5), warmup_seconds=(1.0,), clock="host"),
     )
 
@@ -106,14 +102,13 @@ def test_what_holds_no_result_is_one_line(tmp_path: Path, content: Any) -> None:
 
 
 def preset_trial() -> Trial:
-    preset = load_experiment("llama3_70b_32xh100")
+    job = experiment_job()
+    config = job.config
     workload = Workload(
-        model=preset.configure(load_model(preset.model)),
-        layout=preset.layout,
-        seq_length=preset.config.seq_length,
-        micro_batch_size=preset.config.micro_batch_size,
-        global_batch_size=preset.config.global_batch_size,
-        precision=preset.config.precision,
+        model=job.model,
+        layout=job.layout,
+        **batches(config.seq_length, config.micro_batch_size, config.global_batch_size),
+        precision=config.precision,
         recompute="selective:core_attn,mlp",
         backend=Backend.NATIVE,
         device=Device.CUDA,

@@ -10,6 +10,7 @@ from harness.logs.trial_result import LoggedRun, Work, result_of, timed_steps, w
 from harness.trial.codec import decode_result, encode
 from harness.trial.result import Phase, TrialResult, TrialStatus
 from harness.trial.trial import Device, MeasurementPlan
+from tests.advisor.jobs import parallel
 from tests.harness.logs import lines
 from tests.harness.logs.conftest import Parse
 
@@ -17,11 +18,7 @@ WORKLOAD = {
     "model": {"name": "llama3_70b"},
     "seq_length": 4096,
     "global_batch_size": 32,
-    "layout": {
-        "tensor_model_parallel_size": 4,
-        "pipeline_model_parallel_size": 4,
-        "data_parallel_size": 2,
-    },
+    "layout": parallel(tp=4, pp=4, dp=2),
     "recompute": "selective:mlp",
     "backend": "command",
     "device": "cuda",

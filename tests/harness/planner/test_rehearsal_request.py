@@ -4,6 +4,7 @@ import pytest
 
 from advisor.base.errors import UserError
 from harness.rehearsal.trials import parse_asked, parse_layout
+from tests.advisor.jobs import parallel
 
 JOB = ("model=llama3_70b", "gpus=32xH100")
 
@@ -18,15 +19,9 @@ JOB_VALUES = ("llama3_70b", "32xH100")
 
 
 def test_compact_layout() -> None:
-    assert parse_layout("tp4_pp4_vpp5_cp2_ep8_etp1_sp") == {
-        "tensor_model_parallel_size": 4,
-        "pipeline_model_parallel_size": 4,
-        "virtual_pipeline_model_parallel_size": 5,
-        "context_parallel_size": 2,
-        "expert_model_parallel_size": 8,
-        "expert_tensor_parallel_size": 1,
-        "sequence_parallel": True,
-    }
+    assert parse_layout("tp4_pp4_vpp5_cp2_ep8_etp1_sp") == parallel(
+        tp=4, pp=4, vpp=5, cp=2, ep=8, etp=1, sp=True
+    )
     assert parse_layout("tp2_nosp")["sequence_parallel"] is False
     assert parse_layout("") == {}
     request = parse_asked([*JOB, "layout=tp4_pp2"]).request

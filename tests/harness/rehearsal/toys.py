@@ -4,10 +4,12 @@ from msgspec.structs import replace
 
 from advisor.job.layout import ParallelLayout
 from harness.trial.codec import plain
-from harness.trial.result import StagePeaks, TrialResult, TrialStatus
+from harness.trial.result import StagePeaks, TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial
+from tests.advisor.jobs import parallel
 from tests.harness.backends.megatron_core.workloads import LLAMA, workload
+from tests.harness.conftest import RAN
 
 GIB = 2**30
 PEAKS = StagePeaks(
@@ -19,12 +21,7 @@ PEAKS = StagePeaks(
     backward=12 * GIB,
     optimizer_step=7 * GIB,
 )
-LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2,
-    sequence_parallel=True,
-    pipeline_model_parallel_size=2,
-    data_parallel_size=2,
-)
+LAYOUT = ParallelLayout(**parallel(tp=2, sp=True, pp=2, dp=2))
 TRIAL = Trial(
     workload=workload(
         LLAMA, layout=LAYOUT, global_batch_size=8, backend=Backend.REHEARSAL, device=Device.FAKE
@@ -57,12 +54,4 @@ def plan(*predicted: StagePeaks) -> RunPlan:
 
 
 def result(trial: Trial, *rehearsed: StagePeaks) -> TrialResult:
-    return TrialResult(
-        name=trial.name,
-        status=TrialStatus.OK,
-        trial=plain(trial),
-        environment={},
-        started_at="now",
-        wall_seconds=1.0,
-        stages=rehearsed,
-    )
+    return TrialResult(**RAN | {"name": trial.name, "trial": plain(trial)}, stages=rehearsed)

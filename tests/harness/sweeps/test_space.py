@@ -12,6 +12,7 @@ from harness.planner.device import Machine
 from harness.planner.run_request import compose_sweep
 from harness.sweeps.space import Point, layout_name, make_space
 from harness.trial.trial import Device
+from tests.advisor.jobs import parallel
 from tests.harness.sweeps.conftest import MakeSpace
 
 CORNERS = "recompute=corners"
@@ -141,10 +142,5 @@ def test_a_budget_above_the_card_is_refused_as_advise_refuses_it() -> None:
 
 
 def test_names_of_layouts() -> None:
-    layout = ParallelLayout(
-        tensor_model_parallel_size=2,
-        pipeline_model_parallel_size=4,
-        data_parallel_size=8,
-        virtual_pipeline_model_parallel_size=5,
-    )
+    layout = ParallelLayout(**parallel(tp=2, pp=4, dp=8, vpp=5))
     assert layout_name(layout) == "tp2-pp4-vpp5-dp8"

@@ -6,6 +6,7 @@ from harness.sweeps.space import Point
 from harness.sweeps.sweep_page import fastest_and_smallest, page
 from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 from tests.advisor.cli.test_widths import WIDTHS
+from tests.harness.conftest import RAN
 from tests.harness.sweeps.conftest import MakeSpace, measured
 
 
@@ -66,12 +67,7 @@ def test_the_front_is_what_no_other_beats() -> None:
 
 def test_an_outcome_is_the_median_step_and_the_worst_peak() -> None:
     result = TrialResult(
-        name="x",
-        status=TrialStatus.OK,
-        trial={},
-        environment={},
-        started_at="",
-        wall_seconds=0.0,
+        **RAN,
         times=StepTimes(seconds=(3.0, 1.0, 2.0), warmup_seconds=(), clock="host"),
         memory=(
             MemoryPeak(rank=0, stage=0, allocated=5),

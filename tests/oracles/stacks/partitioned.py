@@ -219,16 +219,7 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     return (out * weight + bias).to(x.dtype), mean, rstd
 
 
-def _flash(
-    q: Any,
-    k: Any,
-    v: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
+def _flash(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """As on a GPU, the memory-efficient kernel where there is a mask."""
     if attn_mask is None:
         return aten._scaled_dot_product_flash_attention(
@@ -240,16 +231,7 @@ def _flash(
     )[0]
 
 
-def _cudnn(
-    q: Any,
-    k: Any,
-    v: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
+def _cudnn(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     bias = None if attn_mask is None else _bias(attn_mask)
     return aten._scaled_dot_product_cudnn_attention(
         q, k, v, bias, True, dropout_p, is_causal, False, scale=scale

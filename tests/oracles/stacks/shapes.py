@@ -9,6 +9,7 @@ from advisor.models import options
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
+from tests.advisor.toys import AS_GPT
 
 _WIDTHS = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
 _WIDTHS += ("kv_channels", "vocab_size", "max_position_embeddings")
@@ -28,11 +29,7 @@ QWEN3_8B = replace(LLAMA3_8B, name="qwen3_8b", ffn_hidden_size=12288, qk_layerno
 GPT2_XL = ModelSpec(
     name="gpt2_xl",
     **widths("gpt2_xl"),
-    normalization=options.Normalization.LAYER_NORM,
-    activation=options.Activation.GELU,
-    add_bias_linear=True,
-    position_embedding_type=options.PositionEmbedding.LEARNED,
-    hidden_dropout=0.1,
+    **AS_GPT,
     attention_dropout=0.1,
     transformer_impl=options.TransformerImpl.TORCH,
 )

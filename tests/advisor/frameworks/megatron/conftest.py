@@ -11,19 +11,10 @@ from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, TransformerImpl
 from advisor.models.spec import ModelSpec
-from tests.advisor.toys import H100
+from tests.advisor.jobs import job_of
+from tests.advisor.toys import H100, toy_model
 
-MODEL = ModelSpec(
-    name="toy",
-    num_layers=24,
-    hidden_size=64,
-    ffn_hidden_size=256,
-    num_attention_heads=8,
-    num_query_groups=8,
-    kv_channels=8,
-    vocab_size=512,
-    max_position_embeddings=4096,
-)
+MODEL = toy_model(24, 64, 256, 8, 8, vocab_size=512, max_position_embeddings=4096)
 LAYOUT = ParallelLayout()
 CONFIG = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=32)
 _FIELDS = {
@@ -57,13 +48,7 @@ def build_job(**overrides: Any) -> Job:
     config = replace(CONFIG, **parts["config"])
     block_scaled = config.precision is Precision.MXFP8
     gpu = replace(H100, compute_capability=10.0) if block_scaled else H100
-    return Job(
-        model=replace(MODEL, **parts["model"]),
-        layout=layout,
-        config=config,
-        gpu=gpu,
-        num_gpus=layout.world_size,
-    )
+    return job_of(replace(MODEL, **parts["model"]), layout, config, gpu)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Optimizer
 from advisor.lint.target import lint_target
 from advisor.models.options import TokenDispatcher
+from tests.advisor.jobs import parallel
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
@@ -98,13 +99,7 @@ def test_the_parser_refuses_what_megatron_refuses(flags: str) -> None:
 
 def test_layout_flags_of_the_70b_job(make_job) -> None:
     job = make_job(
-        num_layers=80,
-        num_attention_heads=64,
-        tensor_model_parallel_size=4,
-        sequence_parallel=True,
-        pipeline_model_parallel_size=4,
-        virtual_pipeline_model_parallel_size=5,
-        data_parallel_size=2,
+        num_layers=80, num_attention_heads=64, **parallel(tp=4, sp=True, pp=4, vpp=5, dp=2)
     )
     assert layout_flags(job, V19) == (
         "--tensor-model-parallel-size 4 --sequence-parallel --context-parallel-size 1 "
@@ -285,10 +280,7 @@ def test_overlap_of_tp_is_printed_where_megatron_takes_it(make_job) -> None:
 
 def test_deepep_is_switched_on_where_it_is_no_backend(make_job) -> None:
     job = make_job(
-        num_moe_experts=8,
-        expert_model_parallel_size=2,
-        data_parallel_size=2,
-        moe_token_dispatcher_type=TokenDispatcher.FLEX,
+        num_moe_experts=8, **parallel(ep=2, dp=2), moe_token_dispatcher_type=TokenDispatcher.FLEX
     )
     older = resolve_revision(Framework.MEGATRON_LM, "0.15")
     assert "--moe-enable-deepep" in shlex.split(layout_flags(job, older))
@@ -402,12 +394,7 @@ PRINTED = [
 
 @pytest.mark.parametrize(("framework", "version", "spell", "spell_layout"), PRINTED)
 def test_lint_accepts_what_is_printed(framework, version, spell, spell_layout, make_job) -> None:
-    job = make_job(
-        tensor_model_parallel_size=2,
-        pipeline_model_parallel_size=2,
-        transformer_impl="local",
-        attention_backend="unfused",
-    )
+    job = make_job(**parallel(tp=2, pp=2), transformer_impl="local", attention_backend="unfused")
     revision = resolve_revision(framework, version)
     for setting in enumerate_settings(job, revision):
         text = f"{spell_layout(job, revision)} {spell(setting, job, revision)}"

@@ -8,8 +8,7 @@ from advisor.frameworks.megatron.graphed import graph_buffers, graph_capture, gr
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE
 from advisor.hardware.calibration import load_calibration
-from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.job.job import CudaGraphImpl, Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.captured import one_side
@@ -22,15 +21,12 @@ from advisor.plan.recompute_plan import kept_tensors
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.search.rank_shape import rank_shape
+from tests.advisor.jobs import job_config, job_of, parallel
 
-JOB = Job(
-    model=replace(load_model("llama3_8b"), num_layers=4),
-    layout=ParallelLayout(pipeline_model_parallel_size=2, data_parallel_size=4),
-    config=JobConfig(
-        seq_length=4096, micro_batch_size=2, global_batch_size=32, framework="megatron_lm"
-    ),
-    gpu=load_gpu("H100"),
-    num_gpus=8,
+JOB = job_of(
+    replace(load_model("llama3_8b"), num_layers=4),
+    ParallelLayout(pipeline_model_parallel_size=2, data_parallel_size=4),
+    job_config(4096, 2, 32, framework="megatron_lm"),
 )
 
 
@@ -75,13 +71,7 @@ def test_inputs_of_a_layer(modules: tuple[str, ...], each: int) -> None:
 
 
 def test_inputs_are_cut_as_the_layers_are() -> None:
-    layout = replace(
-        JOB.layout,
-        tensor_model_parallel_size=2,
-        sequence_parallel=True,
-        context_parallel_size=2,
-        data_parallel_size=1,
-    )
+    layout = replace(JOB.layout, **parallel(tp=2, sp=True, cp=2, dp=1))
     job = replace(graphed(ENGINE), layout=layout)
     assert inputs(job) == HIDDEN // 4 + MASK // 2
 

@@ -13,13 +13,14 @@ from advisor.frameworks.megatron.rules.engine import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import parts_of
-from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.job.job import CudaGraphImpl, Job
 from advisor.layers.operators import Module
 from advisor.lint.target import lint_target
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import tallied
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
+from tests.advisor.jobs import job_config, parallel
 
 QWEN, NEMOTRON = load_model("qwen3_next_80b_a3b"), load_model("nemotron3_nano_30b_a3b")
 
@@ -85,11 +86,7 @@ def test_segments_came_with_0_17(jobs: dict[str, Job]) -> None:
     job = jobs["nemotron3_nano_30b_a3b"]
     pattern = job.model.hybrid_layer_pattern or ""
     split = replace(job.model, hybrid_layer_pattern=f"{pattern[:26]}|{pattern[26:]}")
-    layout = replace(
-        job.layout,
-        pipeline_model_parallel_size=2,
-        data_parallel_size=job.layout.data_parallel_size // 2,
-    )
+    layout = replace(job.layout, **parallel(pp=2, dp=job.layout.data_parallel_size // 2))
     job = replace(job, model=split, layout=layout)
     none = parse_setting("none")
     assert [found.rule for found in check(none, job, lm("0.16"))] == ["hybrid_segments"]
@@ -121,9 +118,7 @@ def test_equal_segments_are_tallied_wherever_they_stand() -> None:
 
 @pytest.mark.parametrize(("version", "fused"), [("0.13", False), ("0.14", True), ("0.19", True)])
 def test_a_release_without_the_fused_weighted_squared_relu_runs_without(version, fused) -> None:
-    config = JobConfig(
-        seq_length=8, micro_batch_size=1, global_batch_size=1, framework_version=version
-    )
+    config = job_config(8, 1, 1, framework_version=version)
     model = load_model("nemotron3_nano_30b_a3b")
     run, _ = parts_of(Framework.MEGATRON_LM).jobs.configure(model, config, frozenset())
     assert run.use_fused_weighted_squared_relu is fused

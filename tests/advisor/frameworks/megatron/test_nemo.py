@@ -20,6 +20,7 @@ from advisor.frameworks.megatron.setting import (
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import parts_of
 from advisor.lint.target import lint_target
+from tests.advisor.jobs import parallel
 
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "")
@@ -114,15 +115,12 @@ def test_the_spelling_of_both(make_job) -> None:
 
 def test_a_job_is_reported_all_that_moves_its_step(make_job) -> None:
     job = make_job(
-        tensor_model_parallel_size=2,
-        sequence_parallel=True,
+        **parallel(tp=2, sp=True, ep=2, etp=1),
         num_moe_experts=8,
         tp_comm_overlap=True,
         cross_entropy_fusion="te",
         cuda_graph_impl="transformer_engine",
         cuda_graph_modules=("attn",),
-        expert_model_parallel_size=2,
-        expert_tensor_parallel_size=1,
         moe_token_dispatcher_type="alltoall",
         overlap_moe_expert_parallel_comm=True,
         delay_wgrad_compute=True,

@@ -7,17 +7,12 @@ from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
+from tests.advisor.jobs import batches
 
 
 def stack_job(framework: str, gpus: str = "8xH100", **options: Any) -> tuple[FrameworkParts, Job]:
     """Llama-3 8B (or `model`) with sequences of 8192 on `gpus`, and the stack that runs it."""
-    values: dict[str, Any] = {
-        "model": "llama3_8b",
-        "seq_length": 8192,
-        "micro_batch_size": 2,
-        "global_batch_size": 16,
-        **options,
-    }
+    values: dict[str, Any] = {"model": "llama3_8b", **batches(8192, 2, 16), **options}
     resolution = resolve(Request(gpus=gpus, framework=framework, **values))
     assert resolution.layout is not None
     job = resolution.job(resolution.layout)

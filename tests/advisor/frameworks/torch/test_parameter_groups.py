@@ -15,17 +15,11 @@ from advisor.memory.chunk import chunk_footprint
 from advisor.memory.static import layer_elements
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import TransformerImpl
-from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Segment
+from tests.advisor.toys import toy_model
 
-TOY = ModelSpec(
-    name="toy",
-    num_layers=2,
-    hidden_size=8,
-    ffn_hidden_size=16,
-    num_attention_heads=2,
-    num_query_groups=1,
-    kv_channels=4,
+TOY = toy_model(
+    *(2, 8, 16, 2, 1),
     vocab_size=32,
     max_position_embeddings=64,
     make_vocab_size_divisible_by=1,

@@ -26,7 +26,6 @@ from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import TransformerImpl
-from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import (
     ON_DEVICE,
     ON_HOST,
@@ -39,15 +38,10 @@ from advisor.time.communication import Link
 from advisor.time.machine import machine
 from advisor.time.passes import chunk_times
 from advisor.time.rank_links import Network
+from tests.advisor.toys import toy_model
 
-TOY = ModelSpec(
-    name="toy",
-    num_layers=7,
-    hidden_size=8,
-    ffn_hidden_size=16,
-    num_attention_heads=2,
-    num_query_groups=1,
-    kv_channels=4,
+TOY = toy_model(
+    *(7, 8, 16, 2, 1),
     vocab_size=32,
     max_position_embeddings=64,
     transformer_impl=TransformerImpl.TORCH,

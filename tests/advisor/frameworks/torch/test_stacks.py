@@ -19,6 +19,7 @@ from advisor.report.plain_advice import plain_advice
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
+from tests.advisor.jobs import batches
 
 from .jobs import stack_job
 
@@ -141,13 +142,7 @@ def test_versions_decide_how_a_checkpoint_runs() -> None:
 @pytest.mark.parametrize("framework", STACKS)
 def test_advice_from_end_to_end(framework: str) -> None:
     request = Request(
-        model="llama3_8b",
-        gpus="8xH100",
-        framework=framework,
-        seq_length=8192,
-        micro_batch_size=2,
-        global_batch_size=16,
-        quick=True,
+        model="llama3_8b", gpus="8xH100", framework=framework, **batches(8192, 2, 16), quick=True
     )
     advice = advise(request)
     report = json.loads(plain_advice(advice, explained=1).to_json())
@@ -173,9 +168,7 @@ def test_a_search_ranks_every_sharding() -> None:
         model="llama3_8b",
         gpus="8xH100",
         framework="deepspeed",
-        seq_length=2048,
-        micro_batch_size=1,
-        global_batch_size=8,
+        **batches(2048, 1, 8),
         search=SearchScope.LAYOUT,
     )
     advice = advise(request)

@@ -13,6 +13,7 @@ from advisor.layers.operators import CollectiveKind
 from advisor.lint.request_from import read_job
 from advisor.models.options import AttentionBackend, LoadBalancing
 from advisor.search.rank_shape import rank_shape
+from tests.advisor.jobs import parallel
 
 from .jobs import stack_job
 
@@ -62,13 +63,7 @@ def test_float8_is_an_option_or_left_to_the_recipe(version: str, left: bool, cap
     ],
 )
 def test_degrees(tp: int, ep: int, etp: int, rule: str | None) -> None:
-    stack, job = stack_job(
-        "torchtitan",
-        model="qwen3_30b_a3b",
-        tensor_model_parallel_size=tp,
-        expert_model_parallel_size=ep,
-        expert_tensor_parallel_size=etp,
-    )
+    stack, job = stack_job("torchtitan", model="qwen3_30b_a3b", **parallel(tp=tp, ep=ep, etp=etp))
     assert [found.rule for found in stack.settings.check(FULL, job)] == ([rule] if rule else [])
 
 

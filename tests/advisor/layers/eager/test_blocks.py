@@ -7,31 +7,15 @@ from advisor.layers import transformer
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.memory.liveness import footprint
-from advisor.models.options import Activation, Normalization, PositionEmbedding, TransformerImpl
+from advisor.models.options import Activation, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import kept_tensors
+from tests.advisor.toys import AS_GPT, toy_model
 
-LLAMA = ModelSpec(
-    name="toy",
-    num_layers=2,
-    hidden_size=64,
-    ffn_hidden_size=96,
-    num_attention_heads=4,
-    num_query_groups=2,
-    kv_channels=16,
-    vocab_size=100,
-    max_position_embeddings=64,
-    make_vocab_size_divisible_by=1,
+LLAMA = toy_model(
+    2, 64, 96, 4, 2, vocab_size=100, max_position_embeddings=64, make_vocab_size_divisible_by=1
 )
-GPT = replace(
-    LLAMA,
-    num_query_groups=4,
-    normalization=Normalization.LAYER_NORM,
-    activation=Activation.GELU,
-    add_bias_linear=True,
-    position_embedding_type=PositionEmbedding.LEARNED,
-    hidden_dropout=0.1,
-)
+GPT = replace(LLAMA, num_query_groups=4, **AS_GPT)
 TORCH, TRANSFORMERS = TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS
 TOKENS = 2 * 16
 

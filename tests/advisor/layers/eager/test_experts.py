@@ -9,18 +9,12 @@ from advisor.layers.transformer import transformer_layer
 from advisor.memory.static import layer_elements
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.options import TransformerImpl
-from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import kept_tensors
+from tests.advisor.toys import toy_model
 
 MOE = LayerKind(feed_forward=FeedForward.MOE)
-TOY = ModelSpec(
-    name="toy",
-    num_layers=2,
-    hidden_size=8,
-    ffn_hidden_size=16,
-    num_attention_heads=4,
-    num_query_groups=4,
-    kv_channels=2,
+TOY = toy_model(
+    *(2, 8, 16, 4, 4),
     vocab_size=32,
     max_position_embeddings=64,
     num_moe_experts=4,

@@ -16,20 +16,9 @@ from advisor.models.options import RopeType
 from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops
 from advisor.plan.recompute_plan import kept_tensors
-from tests.advisor.toys import HIDDEN, LLAMA, LSE, SHARD, saved_bytes, toy_shape
+from tests.advisor.toys import HIDDEN, LLAMA, LSE, SHARD, latent, saved_bytes, toy_shape
 
-LATENT = replace(
-    LLAMA,
-    name="toy_mla",
-    num_query_groups=8,
-    multi_latent_attention=True,
-    qk_layernorm=True,
-    q_lora_rank=32,
-    kv_lora_rank=16,
-    qk_head_dim=8,
-    qk_pos_emb_head_dim=4,
-    v_head_dim=6,
-)
+LATENT = latent(LLAMA, 16, 8, 4, 6, q_lora_rank=32, name="toy_mla")
 # Bytes of the toy: seq 32, micro batch 2, 4 of 8 heads a rank, TP 2 with SP, 16 bit.
 TOKENS = 32 * 2
 QUERY, VALUE = TOKENS * 4 * 12 * 2, TOKENS * 4 * 6 * 2

@@ -7,16 +7,16 @@ from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.plan import selective_runs
 from advisor.frameworks.megatron.setting import selective
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.layers.megatron import quantization
 from advisor.layers.operators import Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import DENSE, LayerKind
-from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import ReplayRun, kept_tensors
 from advisor.search.rank_shape import rank_shape
+from tests.advisor.jobs import job_of
 from tests.advisor.toys import toy_shape
 
 SOURCE = Tensor("x", (4, 2, 256), DType.BF16)
@@ -89,12 +89,11 @@ def test_copies_of_the_weights(precision: Precision, hopper: int, blackwell: int
 @pytest.mark.parametrize(("gpu", "any_layout"), [("A100", False), ("H200", False), ("B200", True)])
 def test_gpus_whose_gemms_take_any_layout(gpu: str, *, any_layout: bool) -> None:
     part = load_gpu(gpu)
-    job = Job(
-        model=load_model("llama3_8b"),
-        layout=ParallelLayout(data_parallel_size=8),
-        config=JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=8),
-        gpu=part,
-        num_gpus=8,
+    job = job_of(
+        "llama3_8b",
+        ParallelLayout(data_parallel_size=8),
+        JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=8),
+        part,
     )
     assert rank_shape(job).takes_any_layout is any_layout
 

@@ -7,9 +7,11 @@ from typing import Any
 from advisor.models.config_json.importer import load_config_json
 from advisor.models.spec import ModelSpec
 
-PUBLISHED: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_name("published.json").read_text()
+PUBLISHED, NEWER = (
+    json.loads(Path(__file__).with_name(name).read_text())
+    for name in ("published.json", "newer.json")
 )
+"""Those of presets, and of models of 2025 and 2026 without one."""
 
 
 def write(folder: Path, values: object) -> Path:

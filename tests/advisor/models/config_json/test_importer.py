@@ -15,8 +15,7 @@ from advisor.models.config_json.importer import MODEL_TYPES, load_config_json
 from advisor.models.config_json.keys import NEUTRAL_KEYS, HuggingFaceConfig
 from advisor.models.options import Activation
 from advisor.models.presets import load_model
-from tests.advisor.models.config_json.published import PUBLISHED, load
-from tests.advisor.models.config_json.test_minimax import SIZES
+from tests.advisor.models.config_json.published import NEWER, PUBLISHED, load
 
 LLAMA3_8B, MISTRAL_7B, QWEN25_7B, QWEN3_32B, NEMOTRON4_15B, GPT2 = (
     PUBLISHED[name]
@@ -49,7 +48,7 @@ def test_gpt2_has_its_published_size(tmp_path: Path) -> None:
 def test_all_families_are_tested() -> None:
     read = {config["model_type"] for config in PUBLISHED.values()}
     elsewhere = {"gemma2", "gemma3_text", "llama4_text", "olmo2"}  # tests/oracles
-    newer = {config.get("text_config", config)["model_type"] for config, *_ in SIZES.values()}
+    newer = {config.get("text_config", config)["model_type"] for config in NEWER.values()}
     assert read | elsewhere | newer | {"qwen3_5_text"} == set(MODEL_TYPES)
 
 

@@ -2,6 +2,7 @@ import pytest
 
 from advisor.models.options import Activation
 from harness.backends.megatron_core.case import MegatronCase
+from tests.advisor.jobs import parallel
 
 CASE = MegatronCase(
     num_layers=8,
@@ -9,11 +10,7 @@ CASE = MegatronCase(
     ffn_hidden_size=128,
     num_attention_heads=4,
     seq_length=128,
-    tensor_model_parallel_size=4,
-    context_parallel_size=2,
-    pipeline_model_parallel_size=4,
-    data_parallel_size=3,
-    virtual_pipeline_model_parallel_size=2,
+    **parallel(tp=4, cp=2, pp=4, dp=3, vpp=2),
 )
 
 

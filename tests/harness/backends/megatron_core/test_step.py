@@ -20,6 +20,7 @@ from advisor.models.options import TokenDispatcher  # noqa: E402
 from advisor.plan.flops import model_flops  # noqa: E402
 from harness.backends.megatron_core import build  # noqa: E402
 from harness.trial.result import Phase  # noqa: E402
+from tests.advisor.toys import latent  # noqa: E402
 from tests.harness.backends.megatron_core.ranks import train  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, MOE, workload  # noqa: E402
 
@@ -54,22 +55,11 @@ def test_loss_goes_down_and_recompute_does_not_change_it() -> None:
 
 def test_latent_attention_and_further_tokens_train_the_same_under_recompute() -> None:
     """Output-discarding replays of the up-projections, and those of multi-token prediction."""
-    latent = replace(
-        LLAMA,
-        num_query_groups=4,
-        multi_latent_attention=True,
-        qk_layernorm=True,
-        q_lora_rank=32,
-        kv_lora_rank=16,
-        qk_head_dim=16,
-        qk_pos_emb_head_dim=8,
-        v_head_dim=16,
-        mtp_num_layers=1,
-    )
-    plain = losses(model=latent)
+    model = latent(LLAMA, 16, 16, 8, 16, q_lora_rank=32, mtp_num_layers=1)
+    plain = losses(model=model)
     assert plain[-1] < plain[0]
     for spec in ("selective:mla_up_proj,layernorm,mlp", "full:uniform:1"):
-        assert losses(spec, model=latent) == plain, spec
+        assert losses(spec, model=model) == plain, spec
 
 
 def test_experts_are_routed_again_as_before() -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.job.job import CudaGraphImpl, Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.options import (
@@ -25,17 +25,11 @@ from harness.backends.megatron_core.translate import (
     runs_transformer_engine,
 )
 from harness.trial.trial import Backend, Device
+from tests.advisor.jobs import job_config, parallel
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload
 
 HAS_ENGINE = "harness.backends.megatron_core.translate.has_transformer_engine"
-LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2,
-    sequence_parallel=True,
-    pipeline_model_parallel_size=2,
-    virtual_pipeline_model_parallel_size=2,
-    data_parallel_size=4,
-    overlap_param_gather=False,
-)
+LAYOUT = ParallelLayout(**parallel(tp=2, sp=True, pp=2, vpp=2, dp=4), overlap_param_gather=False)
 
 
 def test_fields_of_one_name_are_carried_over() -> None:
@@ -106,10 +100,8 @@ def test_windows_and_offsets_are_for_kernels_that_know_them() -> None:
 
 
 def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
-    config = JobConfig(
-        seq_length=32,
-        micro_batch_size=1,
-        global_batch_size=2,
+    config = job_config(
+        *(32, 1, 2),
         precision=Precision.FP8_CURRENT,
         cuda_graph_impl=CudaGraphImpl.LOCAL,
         use_precision_aware_optimizer=True,

@@ -6,37 +6,18 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.spec import ModelSpec
 from harness.trial.result import Phase
 from harness.trial.trial import Backend, Device, Workload
+from tests.advisor.toys import AS_GPT, toy_model
 
-LLAMA = ModelSpec(
-    name="llama",
-    num_layers=2,
-    hidden_size=64,
-    ffn_hidden_size=96,
-    num_attention_heads=4,
-    num_query_groups=2,
-    kv_channels=16,
-    vocab_size=256,
-    max_position_embeddings=64,
-)
-GPT = ModelSpec(
+LLAMA = toy_model(2, 64, 96, 4, 2, name="llama", vocab_size=256, max_position_embeddings=64)
+GPT = toy_model(
+    *(2, 64, 256, 4, 4),
     name="gpt",
-    num_layers=2,
-    hidden_size=64,
-    ffn_hidden_size=256,
-    num_attention_heads=4,
-    num_query_groups=4,
-    kv_channels=16,
     vocab_size=256,
     max_position_embeddings=64,
-    normalization=Normalization.LAYER_NORM,
-    activation=Activation.GELU,
-    add_bias_linear=True,
-    position_embedding_type=PositionEmbedding.LEARNED,
-    hidden_dropout=0.1,
+    **AS_GPT,
     attention_dropout=0.1,
     share_embeddings_and_output_weights=True,
 )

@@ -27,20 +27,10 @@ from harness.backends.native.modules import layer_settings
 from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.model import TransformerLayer
 from harness.backends.native.predict import as_native
+from tests.advisor.toys import latent
 
 MOE = DENSE._replace(feed_forward=FeedForward.MOE)
-LATENT = replace(
-    LLAMA,
-    name="latent",
-    num_query_groups=4,
-    multi_latent_attention=True,
-    qk_layernorm=True,
-    q_lora_rank=32,
-    kv_lora_rank=32,
-    qk_head_dim=8,
-    qk_pos_emb_head_dim=8,
-    v_head_dim=16,
-)
+LATENT = latent(LLAMA, 32, 8, 8, 16, q_lora_rank=32, name="latent")
 SHARED = replace(EXPERTS, name="shared", moe_shared_expert_intermediate_size=48)
 
 

@@ -18,20 +18,12 @@ from harness.backends.native.modules.layer_settings import LayerSettings  # noqa
 from harness.backends.native.predict import predict_layer  # noqa: E402
 from harness.backends.native.regions import Regions  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
+from tests.advisor.toys import latent  # noqa: E402
 
-LATENT = {
-    "multi_latent_attention": True,
-    "num_query_groups": 4,
-    "qk_layernorm": True,
-    "kv_lora_rank": 24,
-    "qk_head_dim": 16,
-    "qk_pos_emb_head_dim": 8,
-    "v_head_dim": 12,
-}
-V2_LITE = replace(LLAMA, **LATENT, hidden_dropout=0.1)
-V3 = replace(
+V2_LITE = latent(LLAMA, 24, 16, 8, 12, hidden_dropout=0.1)
+V3 = latent(
     EXPERTS,
-    **LATENT,
+    *(24, 16, 8, 12),
     q_lora_rank=40,
     num_layers=3,
     moe_layer_freq=LayerPattern("[0,1,1]"),

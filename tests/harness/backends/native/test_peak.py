@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig
 from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
@@ -18,6 +17,7 @@ from harness.backends.native import build
 from harness.measure.memory import StorageMeter
 from harness.measure.session import measure
 from harness.trial.trial import Device, MeasurementPlan, Workload
+from tests.advisor.jobs import job_config, job_of
 
 SIZES = {"num_layers": 4, "vocab_size": 1024, "max_position_embeddings": 256}
 MODELS = {
@@ -48,16 +48,11 @@ ROUNDING = 5e-4
 def predicted(one: Workload) -> int:
     """The advisor's peak without cuBLAS workspaces, which a CPU has not."""
     gpu = load_gpu("A100")
-    job = Job(
-        model=one.model,
-        layout=one.layout,
-        gpu=gpu,
-        num_gpus=1,
-        config=JobConfig(
-            seq_length=one.seq_length,
-            micro_batch_size=one.micro_batch_size,
-            global_batch_size=one.global_batch_size,
-        ),
+    job = job_of(
+        one.model,
+        one.layout,
+        job_config(one.seq_length, one.micro_batch_size, one.global_batch_size),
+        gpu,
     )
     evaluator = Evaluator(as_run(job, one), load_calibration(gpu))
     setting = parse_setting(one.recompute)

@@ -22,6 +22,7 @@ from harness.backends.native.predict import (
 )
 from harness.backends.native.setting import OpPolicy, parse_native_setting
 from harness.trial.trial import Device
+from tests.advisor.toys import latent
 
 # The toy by hand: b = 2, s = 32, h = 64, 4 heads of 16 and 2 groups, ffn 96; 16-bit elements.
 TOKENS = 2 * 32
@@ -86,16 +87,7 @@ def test_experts_by_hand(setting: str, saved: int, flops: int) -> None:
     assert predict_layer(one)[1] == flops
 
 
-LATENT = replace(
-    LLAMA,
-    num_query_groups=4,
-    multi_latent_attention=True,
-    qk_layernorm=True,
-    kv_lora_rank=24,
-    qk_head_dim=16,
-    qk_pos_emb_head_dim=8,
-    v_head_dim=12,
-)
+LATENT = latent(LLAMA, 24, 16, 8, 12)
 COMBINED = TOKENS * (24 + 8) * 2  # of which the norm keeps a view
 NORMED = TOKENS * 24 * 2
 HEADS = TOKENS * 4 * (24 + 24 + 12) * 2

@@ -13,6 +13,7 @@ from advisor.layers.megatron.moe.layer import moe_operators
 from advisor.layers.operators import MOE_MODULES, CollectiveKind, Group, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.models.options import Activation, ScoreFunction
+from tests.advisor.jobs import parallel
 from tests.advisor.layers.megatron.moe.moe_toys import GROUPED, TOKENS, moe_shape
 from tests.advisor.toys import saved_bytes
 
@@ -138,11 +139,7 @@ def test_shared_experts_work_on_all_tokens() -> None:
 
 
 def test_overlapped_shared_experts_keep_the_gathered_input() -> None:
-    cut = {
-        "tensor_model_parallel_size": 2,
-        "sequence_parallel": True,
-        "moe_shared_expert_intermediate_size": 16,
-    }
+    cut = {**parallel(tp=2, sp=True), "moe_shared_expert_intermediate_size": 16}
     assert "shared_fc1_input" not in kept(**GROUPED, **cut)
     assert kept(**GROUPED, **cut, moe_shared_expert_overlap=True)["shared_fc1_input"] == INPUT
 
@@ -170,12 +167,7 @@ def test_alltoall_goes_there_and_back_between_gather_and_scatter() -> None:
         (CollectiveKind.ALL_TO_ALL, Group.EXPERT, ROUTED * 2),  # probabilities
         tokens,
     ]
-    cut = collectives(
-        expert_model_parallel_size=4,
-        expert_tensor_parallel_size=2,
-        tensor_model_parallel_size=2,
-        sequence_parallel=True,
-    )
+    cut = collectives(**parallel(ep=4, etp=2, tp=2, sp=True))
     assert [(kind, group) for kind, group, _ in cut] == [
         (CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL),
         (CollectiveKind.ALL_TO_ALL, Group.EXPERT),

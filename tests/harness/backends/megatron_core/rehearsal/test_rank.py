@@ -21,6 +21,7 @@ from harness.backends.megatron_core.translate import megatron_case  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
 from harness.trial.result import StagePeaks  # noqa: E402
 from harness.trial.trial import Device, MeasurementPlan  # noqa: E402
+from tests.advisor.jobs import parallel  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import MOE  # noqa: E402
 from tests.harness.rehearsal.toys import TRIAL  # noqa: E402
 
@@ -77,12 +78,7 @@ def test_microbatches_beyond_the_steady_state_are_not_run() -> None:
 
 def test_an_interleaved_stage_may_come_to_its_peak_late() -> None:
     """Twice PP microbatches are not enough where a spent input of the first rounds stays."""
-    many = CASE.changed(
-        num_layers=8,
-        num_microbatches=24,
-        pipeline_model_parallel_size=4,
-        virtual_pipeline_model_parallel_size=2,
-    )
+    many = CASE.changed(num_layers=8, num_microbatches=24, **parallel(pp=4, vpp=2))
     numbers = [enough_microbatches(many, stage).num_microbatches for stage in range(4)]
     assert numbers == [12, 16, 12, 8]
     found = [rehearse_fake(many.changed(num_microbatches=n), 1).peaks.forward for n in (8, 16, 24)]
