@@ -202,16 +202,16 @@ def gemm_rates(gpu: Gpu, calibration: Calibration, precision: Precision) -> Gemm
 
 
 def power_ratio(gpu: Gpu, calibration: Calibration) -> float:
-    """Rate of kernels under the power limit over that of the GPU that the calibration was told on,
+    """Rate of kernels under the power limit over that of the GPU that the calibration is of,
     in parts of their peaks: as a FLOP takes the same energy, it follows the board's power.
 
     Transformer Engine's attention on GB300 over GB200, 1,400 over 1,200 W: 1.15 times as fast in
     210 shapes (results/published/kernels, attention.csv).
     """
-    told = calibration.watts_per_teraflop
-    if not (told and gpu.board_power_watts):
+    reference = calibration.watts_per_teraflop
+    if not (reference and gpu.board_power_watts):
         return 1.0
-    ratio = gpu.board_power_watts / (gpu.bf16_flops / 10**12) / told
+    ratio = gpu.board_power_watts / (gpu.bf16_flops / 10**12) / reference
     return min(ratio, 1 / calibration.gemm_sustained_share)  # no clock is above the full one
 
 

@@ -181,14 +181,14 @@ def compute_errors(
 @pytest.mark.parametrize(
     ("gpu", "precision", "setting_rows", "worst"),
     [
-        ("h100", Precision.BF16, 5, 0.036),
-        ("h200", Precision.BF16, 4, 0.032),
+        ("h100", Precision.BF16, 5, 0.058),
+        ("h200", Precision.BF16, 4, 0.010),
         ("h200", Precision.FP8_CURRENT, 4, 0.165),
     ],
     ids=["local", "engine", "engine-fp8"],
 )
 def test_times_of_ranks(gpu, precision, setting_rows, worst, monkeypatch) -> None:
-    """What was reached: FP8 is 11 to 16 % too fast, beyond the bar of 10 %."""
+    """What was reached: FP8 is 10 to 16 % too fast, beyond the bar of 10 %."""
     errors = compute_errors(gpu, precision, monkeypatch)
     assert len(errors) == setting_rows
     assert max(abs(error) for _, error in errors) < worst
