@@ -228,7 +228,7 @@ _JOB_RULES: Final = (
         "job.precision",
         lambda a: a.job.precision not in a.facts.precisions and " or ".join(a.facts.precisions),
         "is not modelled for {asked.facts.framework}",
-        "use {found}, or {asked.megatron}",
+        "use {found} on a GPU that has it, or {asked.megatron}",
     ),
     *map(_only_megatron, _MEGATRONS),
     _on(
