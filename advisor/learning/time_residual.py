@@ -52,12 +52,12 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 WIDTHS: Final = Widths(
-    recompute=0.18,
-    communication=0.25,
-    host=0.4,
-    offload=0.25,  # as of communication, a judgement: no published pair differs in it
-    job=0.025,
-    setting=0.01,
+    recompute=0.23,
+    communication=0.15,
+    host=0.27,
+    offload=0.15,  # as of communication, a judgement: no published pair differs in it
+    job=0.027,
+    setting=0.011,
 )
 
 

@@ -100,8 +100,9 @@ def test_requests_where_parameters_stay(mode: str, root_holds_ends: bool) -> Non
     options = {"root_holds_ends": root_holds_ends, "reshards": False}
     rank = Rank(expandable_segments=False)
     live: dict[int, Block] = {}
-    for request in titan_step(shape, _apply(mode), **options, measure=requests_of_two_steps):
-        rank.run(((0, (request,)),), live)
+    numbers: dict[int, int] = {}  # small ones: high bits name streams
+    for name, size in titan_step(shape, _apply(mode), **options, measure=requests_of_two_steps):
+        rank.run(((0, ((numbers.setdefault(name, len(numbers)), size),)),), live)
     working_set = fsdp_working_set(shape, Sharding(ranks=RANKS, **options))
     trace = chunk_trace(shape, RecomputePlan((PLANS[mode],)), True, True, working_set)
     alone = StaticMemory(weights=trace.stays, gradients=0, optimizer=0)

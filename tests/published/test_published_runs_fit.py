@@ -21,7 +21,7 @@ def _runs() -> Iterator[Target]:
     seen = set()
     for target in all_targets():
         fsdp = dict(target.options).get("use_megatron_fsdp")
-        if fsdp or target.job.model.name.startswith("mpt_"):
+        if fsdp or not target.comparable or target.job.model.name.startswith("mpt_"):
             continue
         if target.quantity is Quantity.STEP and (target.job, target.setting) not in seen:
             seen.add((target.job, target.setting))

@@ -16,7 +16,7 @@ TABLES: dict[str, tuple[Callable[[], Sequence[PublishedRow]], int]] = {
     "llm_foundry": (published.llm_foundry, 216),
     "torchtitan": (published.torchtitan, 26),
     "megatron_lm_readme_scaling": (published.megatron_lm_readme_scaling, 10),
-    "mbridge_perf_summary": (published.mbridge_perf_summary, 92),
+    "mbridge_perf_summary": (published.mbridge_perf_summary, 114),
     "mbridge_skills": (published.mbridge_skills, 10),
     "ibm_fms_fsdp": (published.ibm_fms_fsdp, 6),
     "stas_h200_b200": (published.stas_h200_b200, 12),

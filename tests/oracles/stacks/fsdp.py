@@ -41,8 +41,9 @@ def fake_ranks(replicas: int = 1) -> Iterator[Any]:
     """A mesh of RANKS ranks of which only this one exists, in one or more rows."""
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     try:
-        sizes = (replicas, RANKS // replicas) if replicas > 1 else (RANKS,)
-        names = ("replicas", "shards")[-len(sizes) :]
+        sizes, names = (RANKS,), None
+        if replicas > 1:
+            sizes, names = (replicas, RANKS // replicas), ("replicas", "shards")
         yield init_device_mesh("cpu", sizes, mesh_dim_names=names)
     finally:
         dist.destroy_process_group()
