@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from advisor.layers.operators import ComputeUnit, Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.models.options import TransformerImpl
+from advisor.models.options import FlexBackend, TransformerImpl
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -26,10 +26,10 @@ class Host(Struct, frozen=True, kw_only=True):
     module_seconds: what a module of Transformer Engine adds to its kernels, each way.
     quantize_seconds: one tensor brought to 8 or 4 bits.
     answer_seconds: from the end of a kernel until its result is known and the next one launched.
-    graphed: submodules whose kernels CUDA graphs hold, except exchanges of tokens; whole: those
-    too. hidden_share: part of an exchange that another microbatch's kernels hide, which run while
-    it waits for a result; 0: there are none. blocks: they wait to be launched meanwhile. compiled:
-    torch's own kernels of an operator are fused into one.
+    graphed: submodules whose kernels CUDA graphs hold, except exchanges of tokens and what is one
+    call with them; whole: those too. hidden_share: part of an exchange that another microbatch's
+    kernels hide, which run while it waits for a result; 0: there are none. blocks: they wait to be
+    launched meanwhile. compiled: torch's own kernels of an operator are fused into one.
     """
 
     call_seconds: float
@@ -109,10 +109,23 @@ def launches(
         if operator.name == "core_attention":
             return Launches(2 if backward else 1, _ATTENTION_MODULES * engine)
         return Launches(_UNFUSED_ATTENTION_CALLS)
-    asks = operator.name in _ASKING and not backward
+    asks = not backward and _asks(operator, shape)
     if compiled and not operator.forward_collectives:
         return Launches(1)
     return Launches(_calls(operator, shape, backward), asks=asks)
+
+
+def _asks(operator: Operator, shape: RankShape) -> bool:
+    return _permutes_received(operator, shape) or (
+        operator.name in _ASKING and shape.model.flex_backend is not FlexBackend.HYBRIDEP
+    )
+
+
+def _permutes_received(operator: Operator, shape: RankShape) -> bool:
+    """Whether it is the second half of HybridEP's dispatch, which permutes what has arrived into a
+    tensor of as many rows (fused_a2a.py HybridEPDispatch). That they are counted then, not before,
+    is an assumption: published runs with HybridEP are nearer with it."""
+    return operator.name == "permute" and shape.model.flex_backend is FlexBackend.HYBRIDEP
 
 
 def _calls(operator: Operator, shape: RankShape, backward: bool) -> int:
@@ -139,7 +152,8 @@ def work(
 ) -> Work:
     """A pass of `operator` that takes the GPU `device` seconds; of a graph that holds it nothing
     but that."""
-    if operator.module in host.graphed and (host.whole or not is_exchange(operator)):
+    sends = is_exchange(operator) or _permutes_received(operator, shape)
+    if operator.module in host.graphed and (host.whole or not sends):
         return Work(0.0, device, held=True)
     found = launches(operator, shape, backward=backward, compiled=host.compiled)
     return Work(found.seconds(host), device, found.asks)

@@ -17,7 +17,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
 from advisor.job.job import CudaGraphImpl
-from advisor.models.options import TokenDispatcher
+from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.request.recipes import Experiment, Recipe, load_recipes, preset_of
 from research.rows.row import RowJob, resolved
@@ -116,7 +116,7 @@ def _of_extras(extras: Values) -> dict[str, Any]:
         "cuda_graph_impl": graphs,
         "cuda_graph_modules": scope if partial else (),
         "moe_token_dispatcher_type": TokenDispatcher.FLEX if backend else TokenDispatcher.ALLTOALL,
-        "moe_flex_dispatcher_backend": backend,
+        "moe_flex_dispatcher_backend": FlexBackend(backend or FlexBackend.DEEPEP),
         "overlap_moe_expert_parallel_comm": overlap,
         "delay_wgrad_compute": extras.get("delay_wgrad_compute", str(overlap)) == "True",
         "use_megatron_fsdp": extras.get("use_megatron_fsdp") == "True",
