@@ -70,8 +70,8 @@ class Reserved(Struct, frozen=True, kw_only=True):
     is what the card must give; `spread` is one sigma. uneven: what the busiest rank adds where
     routing is not balanced: its `stated` bytes are allocated ones, what fits goes by its mean.
     unused: what a simulation of the allocator by so many requests leaves unused; None where it is
-    the usual share. most_likely: the highest probability to fit, where the spread was not
-    measured."""
+    the usual share; returnable: of it, what goes back to the driver of a card that is full.
+    most_likely: the highest probability to fit, where the spread was not measured."""
 
     allocated: int
     total: int
@@ -80,6 +80,7 @@ class Reserved(Struct, frozen=True, kw_only=True):
     spread: float
     uneven: Unevenness = EVEN
     unused: int | None = None
+    returnable: int = 0
     requests: int = 0
     spreads: tuple[float, float, float] = (0.0, 0.0, 0.0)
     measured_more: int = 0
@@ -111,13 +112,14 @@ class Reserved(Struct, frozen=True, kw_only=True):
     @property
     def need(self) -> tuple[float, float]:
         """Bytes that it must be given: mean and standard deviation."""
-        more = self.uneven.mean - self.uneven.stated
+        more = self.uneven.mean - self.uneven.stated - self.returnable
         return self.total + more, hypot(self.spread, self.uneven.spread)
 
     def room(self, budget_bytes: int) -> float:
         """Bytes that uneven routing may add for a rank that stays within `budget_bytes` 9 times out
         of 10."""
-        return budget_bytes - (self.total - self.uneven.stated) - _ONE_IN_TEN * self.spread
+        least = self.total - self.uneven.stated - self.returnable
+        return budget_bytes - least - _ONE_IN_TEN * self.spread
 
 
 @lru_cache(maxsize=4096)

@@ -210,22 +210,26 @@ class JobMemory:
                 return found
             worst = waiting[0]
             simulated = self.simulated_stage(plans, worst, found[worst])
-            allocated, unused = simulated.reserved.allocated, simulated.reserved.unused or 0
+            same = simulated.reserved
             for stage, detail in enumerate(found):
                 if like[stage] == like[worst]:
-                    share = detail.reserved.allocated * unused // allocated
-                    found[stage] = self.with_unused(detail, share)
+                    unused, returnable = [
+                        detail.reserved.allocated * found_there // same.allocated
+                        for found_there in (same.unused or 0, same.returnable)
+                    ]
+                    found[stage] = self.with_unused(detail, unused, returnable)
             found[worst] = simulated
 
     def simulated_stage(
         self, plans: list[RecomputePlan], stage: int, detail: StageDetail
     ) -> StageDetail:
         """`detail` of one stage with the allocator simulated. What may be too much for the card is
-        simulated as on a card that is full: the allocator then returns what lies free."""
+        simulated as on a card that is full, too: the allocator then returns what lies free. What is
+        said to be too much is what such a card gives."""
         found = self.simulate(plans, stage)
         simulated, requests = self.with_unused(detail, found.unused), found.requests
-        config, most = self._job.config, simulated.reserved.at_most
-        full = config.memory_budget_bytes is None and most > self._job.gpu.memory_bytes
+        reserved, card = simulated.reserved, self._job.gpu.memory_bytes
+        full = self._job.config.memory_budget_bytes is None and reserved.at_most > card
         for share in _SHARES_LEFT if full else ():
             capacity = int(found.allocated * (1 + share))
             requests += found.requests
@@ -235,7 +239,11 @@ class JobMemory:
                 pressed = self.simulate(plans, stage, capacity)
             except OutOfMemoryError:
                 continue
-            simulated = self.with_unused(detail, pressed.unused)
+            if reserved.total > card:
+                simulated = self.with_unused(detail, pressed.unused)
+            else:
+                returnable = found.unused - pressed.unused
+                simulated = self.with_unused(detail, found.unused, returnable)
             break
         return replace(simulated, reserved=replace(simulated.reserved, requests=requests))
 
@@ -280,23 +288,27 @@ class JobMemory:
             graphs=graphs,
         )
 
-    def with_unused(self, detail: StageDetail, unused: int) -> StageDetail:
-        """`detail` where the allocator leaves so many bytes unused, as a simulation says."""
-        return replace(
-            detail, reserved=self._with_allocated(detail, detail.reserved.allocated, unused)
-        )
+    def with_unused(self, detail: StageDetail, unused: int, returnable: int = 0) -> StageDetail:
+        """`detail` where the allocator leaves so many bytes unused, as a simulation says, and gives
+        so many of them back to a card that is full."""
+        found = self._with_allocated(detail, detail.reserved.allocated, unused, returnable)
+        return replace(detail, reserved=found)
 
-    def _with_allocated(self, detail: StageDetail, allocated: int, unused: int | None) -> Reserved:
+    def _with_allocated(
+        self, detail: StageDetail, allocated: int, unused: int | None, returnable: int
+    ) -> Reserved:
         fixed, unsure, uneven = detail.fixed, detail.unsure, detail.reserved.uneven
-        return self._reserved(
+        found = self._reserved(
             allocated, pools=fixed.pools, unsure=unsure, uneven=uneven, unused=unused
         )
+        return replace(found, returnable=returnable)
 
     def most_allocated(self, stage: StageDetail, budget_bytes: int) -> int:
         """The most bytes that likely fit where as many are left unused as on `stage`."""
 
         def exceeds(allocated: int) -> bool:
-            reserved = self._with_allocated(stage, allocated, stage.reserved.unused)
+            there = stage.reserved
+            reserved = self._with_allocated(stage, allocated, there.unused, there.returnable)
             return reserved.fit_probability(budget_bytes) < LIKELY
 
         return bisect_left(range(budget_bytes), True, key=exceeds) - 1
