@@ -4,9 +4,12 @@ A prior is what a source says or what a fit on kernels alone gives (research.ker
 its width is how far training may lie from that.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+from math import log
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import ConfigGroup, load_config
@@ -117,6 +120,37 @@ CONSTANTS: Final = (
     ),
 )
 """One for all GPUs: what differs between them is told by isolated kernels and datasheets."""
+
+
+class Isolated(Struct, frozen=True):
+    """Seconds that several constants make up together, measured apart from any step: to every fit
+    it is one more row, whatever is left out. sigma: relative."""
+
+    source: str
+    seconds: float
+    sigma: float
+    predict: Callable[[Calibration], float]
+
+    def miss(self, calibration: Calibration) -> float:
+        """Logarithm of predicted over measured."""
+        return log(self.predict(calibration) / self.seconds)
+
+
+def _linear_on_grace(calibration: Calibration) -> float:
+    """Of the processor, for a forward of Transformer Engine's Linear (advisor.time.launches)."""
+    calls = 2 * calibration.host_wrapped_call_seconds
+    return calibration.grace_slowdown * (calls + calibration.host_module_seconds)
+
+
+ISOLATED: Final = (
+    Isolated(
+        source="TransformerEngine issue 2053: 90.5 us on GH200, 99.7 on GB200; two machines with "
+        "the same processor differ by 10 %, releases may as much",
+        seconds=95e-6,
+        sigma=0.15,
+        predict=_linear_on_grace,
+    ),
+)
 
 
 @lru_cache(maxsize=8)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from advisor.hardware.calibration import Calibration
 from research.kernels.least_squares import Fit
 from research.rows.targets import Target, predict
-from research.steps.constants import CONSTANTS, GENERATIONS, prior_calibration
+from research.steps.constants import CONSTANTS, GENERATIONS, ISOLATED, prior_calibration
 
 TIME_SIGMA: Final = 0.04
 """Relative scatter of a published time around a right model: repeats within a source are good to
@@ -46,23 +46,24 @@ def fit(
     name, which rows a left-out check leaves out together: by one linear step, and by a fit of its
     own where that is a long one. priors: by default those of constants.prior_calibration."""
     base = priors or {name: prior_calibration(name) for name in GENERATIONS}
-    weights = np.array(_weights(targets))
+    timed = len(targets)
+    weights = np.array([*_weights(targets), *(1 / one.sigma for one in ISOLATED)])
 
     def at(shifts: Any) -> Fit:
         return Fit(constants=CONSTANTS, shifts=tuple(map(float, shifts)), base=base)
 
     def misses(shifts: Any) -> Any:
         made = at(shifts).calibrations
-        return np.array([_miss(target, made) for target in targets])
+        any_of_them = made[GENERATIONS[0]]  # what these rest on is the same in all
+        isolated = (one.miss(any_of_them) for one in ISOLATED)
+        return np.array([*(_miss(target, made) for target in targets), *isolated])
 
     def jacobian(shifts: Any, here: Any) -> Any:
         columns = []
         for position in range(len(CONSTANTS)):
             moved = np.array(shifts)
             moved[position] += _STEP
-            made = at(moved).calibrations
-            there = [_miss(target, made) for target in targets]
-            columns.append((np.array(there) - here) / _STEP)
+            columns.append((misses(moved) - here) / _STEP)
         return np.array(columns).T
 
     shifts, here = _descended(np.zeros(len(CONSTANTS)), weights, misses, jacobian)
@@ -74,7 +75,7 @@ def fit(
     def unseen(group: Callable[[Target], Hashable]) -> tuple[float, ...]:
         found = np.array(here)
         for name in dict.fromkeys(group(target) for target in targets):
-            out = np.array([group(target) == name for target in targets])
+            out = np.array([group(target) == name for target in targets] + [False] * len(ISOLATED))
             kept, residual = pull[~out], (weighed * here)[~out]
             normal = kept.T @ kept + priors_pull
             step = -np.linalg.solve(normal, kept.T @ residual + shifts)
@@ -82,7 +83,7 @@ def fit(
                 found[out] = here[out] + slopes[out] @ step
             else:
                 found[out] = _descended(shifts + step, weights * ~out, misses, jacobian)[1][out]
-        return tuple(map(float, found))
+        return tuple(map(float, found[:timed]))
 
     widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(CONSTANTS)}
     left_out = {name: unseen(group) for name, group in groups.items()}
