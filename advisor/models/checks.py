@@ -43,6 +43,8 @@ def check_model(model: ModelFields) -> None:
         refuse(_DELTA_NET, model)
     if Mixer.MAMBA in mixers:
         refuse(_MAMBA, model)
+    if model.experimental_attention_variant is options.AttentionVariant.DSA:
+        refuse(_SPARSE, model)
     if mixers & LINEAR_MIXERS or model.attention_output_gate:
         refuse(_PLAIN_ATTENTION, model)
 
@@ -259,14 +261,18 @@ def _divides(name: str, other: str) -> ModelRule:
     )
 
 
+_INDEXER: Final = ("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk")
 _MIXERS: Final = (
     *_sizes("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
     *_sizes("linear_num_key_heads", "linear_num_value_heads", "mamba_state_dim"),
     *_sizes("mamba_head_dim", "mamba_num_groups", "mamba_num_heads"),
     _on(
         "linear_attention_freq",
-        lambda m: (m.experimental_attention_variant is None) != (m.linear_attention_freq is None),
-        "needs experimental_attention_variant",
+        lambda m: (
+            (m.experimental_attention_variant is options.AttentionVariant.GATED_DELTA_NET)
+            != (m.linear_attention_freq is not None)
+        ),
+        "needs experimental_attention_variant = gated_delta_net",
         "set both, or neither",
     ),
     _on(
@@ -309,6 +315,27 @@ _MAMBA: Final = (
         "must divide the {found} heads of Mamba",
     ),
 )
+_SPARSE: Final = (
+    _on(
+        "experimental_attention_variant",
+        lambda m: not m.multi_latent_attention,
+        "needs multi_latent_attention",
+    ),
+    *(
+        _on(name, lambda m, name=name: getattr(m, name) is None, "is needed by sparse attention")
+        for name in _INDEXER
+    ),
+    *_sizes(*_INDEXER),
+    _on(
+        "dsa_indexer_head_dim",
+        lambda m: (m.dsa_indexer_head_dim or 0) < m.qk_pos_emb_head_dim,
+        "must be at least qk_pos_emb_head_dim = {model.qk_pos_emb_head_dim}, which is rotated",
+    ),
+    _is_set("qk_layernorm", lambda m: m.q_lora_rank is None, "needs q_lora_rank"),
+    _is_set("hybrid_layer_pattern", lambda _: True, "is not modelled with sparse attention"),
+)
+"""Source: megatron-core 0.19.2 experimental_attention_variant_module_specs.py, dsa.py and
+mla_qk_norm_config.py; biases and fused rotary positions are refused by rules on the job."""
 _PLAIN_ATTENTION: Final = (
     _is_set(
         "multi_latent_attention",

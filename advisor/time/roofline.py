@@ -110,7 +110,8 @@ def _attention_seconds(
     kernel = operator.attention
     if kernel is None:
         factor = _UNFUSED_BACKWARD_MATMULS if backward else 1.0
-        matmul = factor * operator.attention_flops / machine.bf16_flops
+        rate = machine.fp32_flops if operator.fp32 else machine.bf16_flops
+        matmul = factor * operator.attention_flops / rate
         moved = traffic / machine.memory_bytes_per_second
         return max(matmul, moved) + factor * machine.kernel_seconds
     flops = operator.attention_flops
@@ -123,6 +124,8 @@ def _attention_seconds(
 def _seconds(operator: Operator, machine: Machine, network: Network, *, backward: bool) -> Seconds:
     """Overlapped collectives hide behind the operator's own kernels or the GEMMs next to it, in
     part: they take SMs and memory bandwidth from them, and a GEMM in chunks is less efficient."""
+    if backward and operator.no_grad:
+        return Seconds(0.0, 0.0)
     compute = _compute(operator, machine, backward=backward)
     collectives = operator.backward_collectives if backward else operator.forward_collectives
     if not collectives:
