@@ -6,6 +6,7 @@ gemma3, llama4, olmo2.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf, nextafter
 from typing import ClassVar, Final
 
@@ -315,16 +316,19 @@ _MAMBA: Final = (
         "must divide the {found} heads of Mamba",
     ),
 )
+
+
+def _lacks(name: str, m: ModelFields) -> bool:
+    return getattr(m, name) is None
+
+
 _SPARSE: Final = (
     _on(
         "experimental_attention_variant",
         lambda m: not m.multi_latent_attention,
         "needs multi_latent_attention",
     ),
-    *(
-        _on(name, lambda m, name=name: getattr(m, name) is None, "is needed by sparse attention")
-        for name in _INDEXER
-    ),
+    *(_on(name, partial(_lacks, name), "is needed by sparse attention") for name in _INDEXER),
     *_sizes(*_INDEXER),
     _on(
         "dsa_indexer_head_dim",

@@ -26,6 +26,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import (
     AttentionBackend,
+    AttentionVariant,
     CpCommType,
     CrossEntropyFusion,
     FlexBackend,
@@ -81,7 +82,8 @@ def _only_elsewhere(field: str, plain: object) -> _LayerRule:
 
 
 def _linear_layers(_: str, model: ModelSpec) -> str:
-    linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
+    linear = {str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS}
+    linear |= {str(model.experimental_attention_variant or "")} - {""}
     return " or ".join(sorted(linear)) if model.transformer_impl is TransformerImpl.LOCAL else ""
 
 
@@ -190,6 +192,15 @@ class MegatronJobs(JobSupport):
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
+        sparse = model.experimental_attention_variant is AttentionVariant.DSA
+        if sparse and not revision.at_least(0, 19):
+            runs = "has another form of it" if revision.at_least(0, 18) else "builds no GPT with it"
+            raise UserError(
+                "model.experimental_attention_variant",
+                "dsa",
+                f"is modelled as megatron-core 0.19 runs it; {revision.label} {runs}",
+                "--framework-version 0.19 of megatron_lm, or 0.6 of megatron_bridge",
+            )
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
         flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX

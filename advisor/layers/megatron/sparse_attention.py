@@ -50,9 +50,10 @@ def sparse_attention_operators(shape: RankShape, source: Tensor) -> Operators:
     )
     absorb = _absorb_keys(shape, up.outputs[0])
     rope = _rotary(shape, up.outputs[0], absorb.outputs[0], kv_in, k_pos_emb)
+    query, kv = rope.outputs
     indexer = _indexer(shape, source, query_in, rope)
-    core = (*indexer, *_core_attention(shape, *rope.outputs, indexer[-1].outputs[0]))
-    variables = tuple(tensor.storage for tensor in (*rope.outputs, query_in))
+    core = (*indexer, *_core_attention(shape, query, kv, indexer[-1].outputs[0]))
+    variables = tuple(tensor.storage for tensor in (query, kv, query_in))
     return (
         *(*down_query, *down_kv, *query_norm, *kv_norm, *gather, up, absorb, rope, *core),
         linear_proj(shape, core[-1].outputs[0], variables),
@@ -178,8 +179,8 @@ def _index_scores(
         attention_flops=flops,
         forward_collectives=collectives,
         backward_collectives=collectives,
-        forward_workspace=max(2 * scores, 3 * of_all_heads),
-        backward_workspace=max(4 * scores, 3 * of_all_heads),
+        forward_workspace=max(2 * scores, 17 * of_all_heads // 4),
+        backward_workspace=max(13 * scores // 4, 17 * of_all_heads // 4),
         extra_forward_bytes=6 * scores + _SOFTMAX_PASSES * of_all_heads,
         extra_backward_bytes=12 * scores + _SOFTMAX_PASSES * of_all_heads,
     )
@@ -232,6 +233,7 @@ def _core_attention(shape: RankShape, query: Tensor, kv: Tensor, places: Tensor)
             (probs,),
             saved=kept,
             gradient_free_inputs=frozenset({places.name}),
+            backward_workspace=13 * scores.num_bytes // 4,
             extra_forward_bytes=_SOFTMAX_PASSES * scores.num_bytes,
             extra_backward_bytes=_SOFTMAX_BACKWARD_PASSES * scores.num_bytes,
         ),

@@ -20,6 +20,7 @@ from advisor.frameworks.megatron.rules import (
     offloading,
     recompute_fields,
     recompute_labels,
+    sparse_attention,
     step_faults,
     unmodelled,
 )
@@ -40,6 +41,7 @@ RULES: Final[dict[str, Rule]] = {
     **expert_layers.ROUTER_RULES,
     **cuda_graphs.RULES,
     **expert_layers.OVERLAP_RULES,
+    **sparse_attention.RULES,
     **cp_communication.RULES,
     **launchers.RULES,
     **launchers.OPTIMIZER_RULES,

@@ -93,6 +93,12 @@ RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 983, 1115, 0, 0),
         example="context_parallel_size=2 experimental_attention_variant=gated_delta_net",
     ),
+    "sparse_attention_bias": clash(
+        "experimental_attention_variant=dsa",
+        "add_bias_linear",
+        "[add_bias_linear]",
+        source=config(0, 0, 0, 0, 0, 0, 1385),
+    ),
     "fp8_delayed_bf16_layers": Rule(
         when=lambda raw, _: raw.delayed_scaling and raw.first_last_layers_bf16,
         reason="first_last_layers_bf16 cannot be combined with fp8_recipe = delayed",
