@@ -12,7 +12,7 @@ from advisor.base.errors import UserError
 from advisor.base.rule import Match, Rule, refuse
 from advisor.base.units import divisors, nearest_divisors
 from advisor.models.layer_kinds import sharded_heads
-from advisor.models.options import AttentionVariant, CpCommType, TokenDispatcher, TransformerImpl
+from advisor.models.options import CpCommType, TokenDispatcher, TransformerImpl
 from advisor.models.spec import ModelSpec
 
 
@@ -329,7 +329,7 @@ _FITS: Final = (
         lambda model, layout: layout.context_parallel_size > 1,
         "is not modelled with sparse attention (DSA)",
         "use 1",
-        given=lambda model, _: model.experimental_attention_variant is AttentionVariant.DSA,
+        given=lambda model, _: model.has_sparse_attention,
     ),
     *map(_needs_experts, ("layout.expert_model_parallel_size", _ETP)),
     _divides("expert_model_parallel_size", "expert_model_parallel_size", "num_moe_experts"),

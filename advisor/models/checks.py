@@ -44,7 +44,7 @@ def check_model(model: ModelFields) -> None:
         refuse(_DELTA_NET, model)
     if Mixer.MAMBA in mixers:
         refuse(_MAMBA, model)
-    if model.experimental_attention_variant is options.AttentionVariant.DSA:
+    if model.has_sparse_attention:
         refuse(_SPARSE, model)
     if mixers & LINEAR_MIXERS or model.attention_output_gate:
         refuse(_PLAIN_ATTENTION, model)

@@ -135,3 +135,8 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     mamba_head_dim: int = 64
     mamba_num_groups: int = 8
     mamba_num_heads: int | None = None
+
+    @property
+    def has_sparse_attention(self) -> bool:
+        """Whether an indexer chooses what a token attends to (DSA)."""
+        return self.experimental_attention_variant is options.AttentionVariant.DSA

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from advisor.layers.operators import MOE_MODULES, SHARED_MODULES, Module
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
-from advisor.models.options import AttentionVariant, TransformerImpl
+from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import ReplayRun
 
@@ -84,7 +84,7 @@ def _norms(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
 
 def _up_projections(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
     if _is_latent(model, kind):
-        apart = _is_local(model) or model.experimental_attention_variant is AttentionVariant.DSA
+        apart = _is_local(model) or model.has_sparse_attention
         fused = () if apart else (Module.QK_LAYERNORM,)
         yield _discarding(Module.QKV_UP_PROJ, *fused, before=Module.CORE_ATTENTION)
 

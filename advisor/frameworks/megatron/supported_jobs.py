@@ -18,7 +18,12 @@ from advisor.base.record import defaults
 from advisor.base.rule import Match, Rule, refuse
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision, resolve_revision
+from advisor.frameworks.megatron.revisions import (
+    FIRST_WITH_DSA,
+    FIRST_WITH_MUON,
+    Revision,
+    resolve_revision,
+)
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Degrees, JobChange, LayerSplits
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
@@ -26,7 +31,6 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import (
     AttentionBackend,
-    AttentionVariant,
     CpCommType,
     CrossEntropyFusion,
     FlexBackend,
@@ -192,8 +196,7 @@ class MegatronJobs(JobSupport):
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
-        sparse = model.experimental_attention_variant is AttentionVariant.DSA
-        if sparse and not revision.at_least(0, 19):
+        if model.has_sparse_attention and not revision.at_least(*FIRST_WITH_DSA):
             runs = "has another form of it" if revision.at_least(0, 18) else "builds no GPT with it"
             raise UserError(
                 "model.experimental_attention_variant",

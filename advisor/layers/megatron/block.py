@@ -11,7 +11,6 @@ from advisor.layers.megatron.mlp import mlp_operators
 from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
-from advisor.models.options import AttentionVariant
 
 
 @cached_operators
@@ -69,7 +68,7 @@ def _mixer_operators(shape: RankShape, kind: LayerKind, normed: Tensor) -> tuple
         from advisor.layers.megatron.mamba import mamba_operators
 
         return mamba_operators(shape, normed)
-    if shape.model.experimental_attention_variant is AttentionVariant.DSA:
+    if shape.model.has_sparse_attention:
         from advisor.layers.megatron.sparse_attention import sparse_attention_operators
 
         return sparse_attention_operators(shape, normed)

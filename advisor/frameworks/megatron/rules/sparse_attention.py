@@ -4,11 +4,12 @@ from typing import Final
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.conditions import lists
 from advisor.frameworks.megatron.rules.stated import Lines, Rule, clash, config, crashes
 
 
 def _is_sparse(raw: RawSettings, _: Revision) -> bool:
-    return raw.experimental_attention_variant == "dsa"
+    return raw.is_sparse
 
 
 _CP: Final = "experimental_attention_variant=dsa context_parallel_size=2"
@@ -48,6 +49,15 @@ RULES: Final[dict[str, Rule]] = {
         fix="[sequence_parallel=true], or [tensor_model_parallel_size=1]",
         source=Lines("absorbed_mla.py", (0, 0, 0, 0, 0, 0, 171)),
         example="experimental_attention_variant=dsa tensor_model_parallel_size=2",
+    ),
+    "sparse_attention_quantized": crashes(
+        given=_is_sparse,
+        when=lambda raw, _: lists(raw, "mla_up_proj") and (raw.fp8 or raw.fp4),
+        reason="mla_up_proj with dsa cannot be replayed in 8 or 4 bits",
+        fix="drop mla_up_proj",
+        source=Lines("absorbed_mla.py", (0, 0, 0, 0, 0, 0, 663)),
+        example="experimental_attention_variant=dsa multi_latent_attention=true fp8=hybrid "
+        "recompute_granularity=selective recompute_modules=mla_up_proj",
     ),
     "sparse_attention_release": crashes(
         summary="0.16 and 0.17 have sparse attention (dsa), but build no GPT with it.",
