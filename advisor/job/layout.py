@@ -326,10 +326,9 @@ _HEADS: Final = (
 _FITS: Final = (
     _on(
         "layout.context_parallel_size",
-        lambda model, layout: layout.context_parallel_size > 1,
+        lambda model, layout: model.has_sparse_attention and layout.context_parallel_size > 1,
         "is not modelled with sparse attention (DSA)",
         "use 1",
-        given=lambda model, _: model.has_sparse_attention,
     ),
     *map(_needs_experts, ("layout.expert_model_parallel_size", _ETP)),
     _divides("expert_model_parallel_size", "expert_model_parallel_size", "num_moe_experts"),

@@ -11,7 +11,6 @@ from math import prod
 from typing import ParamSpec
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.sharing import first_equal
@@ -244,8 +243,9 @@ class Operator(Struct, frozen=True, cache_hash=True):
     gathers_gradient: the output's gradient is dropped once its gathered copy is there, which is
         part of backward_workspace.
     gradient_in_saved: the input's gradient is written into the first saved storage.
-    gradient_free_inputs: names of inputs that get no gradient. no_grad: it has no backward at all.
-    fp32: its matmuls are of 32 bits, outside the tensor cores (torch's default).
+    gradient_free_inputs: names of inputs that get no gradient. no_grad: it has no backward.
+    fp32: its matmuls are of 32 bits, outside the tensor cores (torch's default), and chains of
+    torch's kernels come after them.
     forward_holds: tensors that variables of the program keep alive until the operator has run
         forward, whether it reads them or not.
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
@@ -356,18 +356,6 @@ def cached_operators(make: Callable[P, tuple[Operator, ...]]) -> Callable[P, Ope
         return first_equal(Operators(make(*args, **kwargs)))
 
     return made  # type: ignore[return-value]
-
-
-def without_grad(operator: Operator) -> Operator:
-    """`operator` as torch.no_grad runs it."""
-    return replace(
-        operator,
-        saved=(),
-        no_grad=True,
-        gradient_free_inputs=frozenset(tensor.name for tensor in operator.inputs),
-        backward_collectives=(),
-        backward_workspace=0,
-    )
 
 
 def total_bytes(tensors: tuple[Tensor, ...]) -> int:

@@ -6,7 +6,6 @@ gemma3, llama4, olmo2.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from math import inf, nextafter
 from typing import ClassVar, Final
 
@@ -262,18 +261,16 @@ def _divides(name: str, other: str) -> ModelRule:
     )
 
 
-_INDEXER: Final = ("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk")
+_GDN: Final = options.AttentionVariant.GATED_DELTA_NET
 _MIXERS: Final = (
     *_sizes("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
     *_sizes("linear_num_key_heads", "linear_num_value_heads", "mamba_state_dim"),
     *_sizes("mamba_head_dim", "mamba_num_groups", "mamba_num_heads"),
+    *_sizes("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"),
     _on(
         "linear_attention_freq",
-        lambda m: (
-            (m.experimental_attention_variant is options.AttentionVariant.GATED_DELTA_NET)
-            != (m.linear_attention_freq is not None)
-        ),
-        "needs experimental_attention_variant = gated_delta_net",
+        lambda m: (m.experimental_attention_variant == _GDN) != bool(m.linear_attention_freq),
+        f"needs experimental_attention_variant = {_GDN}",
         "set both, or neither",
     ),
     _on(
@@ -316,30 +313,20 @@ _MAMBA: Final = (
         "must divide the {found} heads of Mamba",
     ),
 )
-
-
-def _lacks(name: str, m: ModelFields) -> bool:
-    return getattr(m, name) is None
-
-
 _SPARSE: Final = (
     _on(
         "experimental_attention_variant",
-        lambda m: not m.multi_latent_attention,
-        "needs multi_latent_attention",
+        lambda m: not (m.multi_latent_attention and m.dsa_indexer_n_heads and m.dsa_indexer_topk),
+        "needs multi_latent_attention, dsa_indexer_n_heads, dsa_indexer_head_dim, dsa_indexer_topk",
     ),
-    *(_on(name, partial(_lacks, name), "is needed by sparse attention") for name in _INDEXER),
-    *_sizes(*_INDEXER),
     _on(
         "dsa_indexer_head_dim",
         lambda m: (m.dsa_indexer_head_dim or 0) < m.qk_pos_emb_head_dim,
         "must be at least qk_pos_emb_head_dim = {model.qk_pos_emb_head_dim}, which is rotated",
     ),
     _is_set("qk_layernorm", lambda m: m.q_lora_rank is None, "needs q_lora_rank"),
-    _is_set("hybrid_layer_pattern", lambda _: True, "is not modelled with sparse attention"),
 )
-"""Source: megatron-core 0.19.2 experimental_attention_variant_module_specs.py, dsa.py and
-mla_qk_norm_config.py; biases and fused rotary positions are refused by rules on the job."""
+"""megatron-core 0.19.2 experimental_attention_variant_module_specs.py, mla_qk_norm_config.py."""
 _PLAIN_ATTENTION: Final = (
     _is_set(
         "multi_latent_attention",

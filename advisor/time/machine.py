@@ -23,8 +23,7 @@ class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     linear: of the linear layers' GEMMs in 16 bits; quantized: in the 8 or 4 bits of the job, if it
     has such. quantize_bytes: memory traffic of bringing one 16-bit element into these, both
-    layouts. bf16_flops: of large matmuls of 16 bits outside the linear layers;
-    fp32_flops: of 32 bits, outside the tensor cores.
+    layouts. bf16_flops: of large matmuls of 16 bits outside the linear layers.
     chain_bytes_per_second: of memory, chains of torch's own kernels where layers are made of them.
     hidden_fraction: of a collective that runs next to an operator, the part that costs no time.
     scan_flops: of the scans of linear attention. compiled: chains of torch's kernels are one.
@@ -33,7 +32,6 @@ class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     linear: GemmRates
     bf16_flops: float
-    fp32_flops: float
     attention: AttentionRates
     memory_bytes_per_second: float
     chain_bytes_per_second: float
@@ -48,12 +46,6 @@ class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
     host_memory_bytes_per_second: float = 1.0
     host: Host | None = None
 
-
-_FP32_SLOWER: Final = {8.0: 16.0, 9.0: 16.0, 10.0: 32.0, 10.3: 32.0}
-_USUALLY_SLOWER: Final = 16.0
-"""Dense 16-bit FLOPs of an SM over those of its fp32 lanes, which are 64 (A100) or 128 (NVIDIA:
-CUDA programming guide, throughput of native arithmetic instructions; see time/attention.py). By
-their datasheets A100 has 312 / 19.5 TFLOP/s, H100 989 / 67. Of other GPUs it is a judgement."""
 
 _HOST_LINK_EFFICIENCY = 0.85
 """Of the paper rate, pinned copies; a judgement: `harness calibrate` prints the machine's own."""
@@ -156,7 +148,6 @@ def machine(
         linear=linear,
         quantized=gemm_rates(gpu, calibration, precision) if narrow is not None else None,
         bf16_flops=linear.sustained_flops,
-        fp32_flops=linear.sustained_flops / _FP32_SLOWER.get(gpu.cuda_capability, _USUALLY_SLOWER),
         attention=_attention_rates(gpu, calibration, sixteen_bit),
         memory_bytes_per_second=reached,
         chain_bytes_per_second=reached * (1.0 if fused else calibration.eager_bandwidth_share),

@@ -84,11 +84,6 @@ class RawSettings(AllOptions):
         return bool(self.fp8) and self.fp8_recipe in (None, "delayed")
 
     @property
-    def is_sparse(self) -> bool:
-        """Whether an indexer chooses what tokens attend to."""
-        return self.experimental_attention_variant == "dsa"
-
-    @property
     def has_experts(self) -> bool:
         """Whether any layer is a mixture of experts."""
         return (self.num_moe_experts or 0) > 1

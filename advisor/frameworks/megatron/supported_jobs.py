@@ -85,10 +85,11 @@ def _only_elsewhere(field: str, plain: object) -> _LayerRule:
     return _LayerRule.on(f"model.{field}", found, "")
 
 
-def _linear_layers(_: str, model: ModelSpec) -> str:
-    linear = {str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS}
-    linear |= {str(model.experimental_attention_variant or "")} - {""}
-    return " or ".join(sorted(linear)) if model.transformer_impl is TransformerImpl.LOCAL else ""
+def _te_layers(_: str, model: ModelSpec) -> str:
+    if model.transformer_impl is not TransformerImpl.LOCAL:
+        return ""
+    linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
+    return "dsa" if model.has_sparse_attention else " or ".join(sorted(linear))
 
 
 _LAYER_RULES: Final = (
@@ -113,7 +114,7 @@ _LAYER_RULES: Final = (
     ),
     _LayerRule.on(
         "model.transformer_impl",
-        _linear_layers,
+        _te_layers,
         "has no {found} layers (their specs need Transformer Engine)",
         "use transformer_engine",
     ),
@@ -198,12 +199,9 @@ class MegatronJobs(JobSupport):
         revision = resolve_revision(self.framework, config.framework_version)
         if model.has_sparse_attention and not revision.at_least(*FIRST_WITH_DSA):
             runs = "has another form of it" if revision.at_least(0, 18) else "builds no GPT with it"
-            raise UserError(
-                "model.experimental_attention_variant",
-                "dsa",
-                f"is modelled as megatron-core 0.19 runs it; {revision.label} {runs}",
-                "--framework-version 0.19 of megatron_lm, or 0.6 of megatron_bridge",
-            )
+            reason = f"is modelled as in megatron-core 0.19; {revision.label} {runs}"
+            fix = "use --framework-version 0.19 of megatron_lm, or 0.6 of megatron_bridge"
+            raise UserError("model.experimental_attention_variant", "dsa", reason, fix)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
         flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX

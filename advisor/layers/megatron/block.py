@@ -68,10 +68,6 @@ def _mixer_operators(shape: RankShape, kind: LayerKind, normed: Tensor) -> tuple
         from advisor.layers.megatron.mamba import mamba_operators
 
         return mamba_operators(shape, normed)
-    if shape.model.has_sparse_attention:
-        from advisor.layers.megatron.sparse_attention import sparse_attention_operators
-
-        return sparse_attention_operators(shape, normed)
     if shape.model.multi_latent_attention:
         from advisor.layers.megatron.latent_attention import latent_attention_operators
 

@@ -28,22 +28,26 @@ def latent_attention_operators(shape: RankShape, source: Tensor) -> Operators:
     up-projections, rotary embedding of a part of every head, core attention, output projection.
     """
     rank = shape.model.q_lora_rank
-    query_source, down_query = (source, ()) if rank is None else compressed_query(shape, source)
-    kv_source, k_pos_emb, down_kv = compressed_kv(shape, source)
-    query_in, query_norm = (
-        (source, ()) if rank is None else latent_norm(shape, query_source, "query")
-    )
-    kv_in, kv_norm = latent_norm(shape, kv_source, "kv")
-    up = _up_projections(shape, query_in, kv_in)
-    rope = _rotary(shape, up[0].outputs[0], up[1].outputs[0], k_pos_emb)
-    query, key, value = rope.outputs
-    core = core_attention(shape, query, key, value)
-    variables = tuple(tensor.storage for tensor in (*rope.outputs, query_in, kv_in))
-    before = (*down_query, *down_kv, *query_norm, *kv_norm, *up, rope)
+    query_source, down_query = (source, ()) if rank is None else _compressed_query(shape, source)
+    kv_source, k_pos_emb, down_kv = _compressed_kv(shape, source)
+    query_in, query_norm = (source, ()) if rank is None else _norm(shape, query_source, "query")
+    kv_in, kv_norm = _norm(shape, kv_source, "kv")
+    before = (*down_query, *down_kv, *query_norm, *kv_norm)
+    if shape.model.has_sparse_attention:
+        from advisor.layers.megatron.sparse_attention import absorbed_attention
+
+        core = absorbed_attention(shape, source, query_in, kv_in, k_pos_emb)
+        held = next(one.outputs for one in core if one.name == "absorb_keys")
+    else:
+        up = _up_projections(shape, query_in, kv_in)
+        rope = _rotary(shape, up[0].outputs[0], up[1].outputs[0], k_pos_emb)
+        query, key, value = held = rope.outputs
+        core = (*up, rope, *core_attention(shape, query, key, value))
+    variables = tuple(tensor.storage for tensor in (*held, query_in, kv_in))
     return (*before, *core, linear_proj(shape, core[-1].outputs[0], variables))
 
 
-def compressed_query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
+def _compressed_query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     """[seq_length / cp (/ tp under SP), micro_batch_size, q_lora_rank].
 
     Megatron's own layer cuts the rank by TP and gathers it for the whole sequence, of which SP
@@ -57,7 +61,7 @@ def compressed_query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator
     return part, (*operators, scatter_sequence(shape, _DOWN, whole, part))
 
 
-def compressed_kv(shape: RankShape, source: Tensor) -> tuple[Tensor, Tensor, Operators]:
+def _compressed_kv(shape: RankShape, source: Tensor) -> tuple[Tensor, Tensor, Operators]:
     """Compressed keys and values, and the keys' rotary part [seq_length / cp, b, 1 head].
 
     Both are views of one projection's output. SP cuts the former (a copy on the local spec) and
@@ -99,18 +103,13 @@ def _down_projection(
     return whole, (linear, gather_width(module, part, whole))
 
 
-def latent_norm(
-    shape: RankShape, source: Tensor, name: str, *, apart: bool = False
-) -> tuple[Tensor, Operators]:
+def _norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operators]:
     """q_layernorm or kv_layernorm, where qk_layernorm is set; Transformer Engine has them inside
-    the up-projection, or `apart`, and first copies an input that is no contiguous tensor
-    (module/base.py, ops/basic/rmsnorm.py)."""
+    the up-projection, which first copies an input that is no contiguous tensor (module/base.py)."""
     operators: list[Operator] = []
-    copies = shape.model.qk_layernorm or not apart
-    if copies and not shape.is_local and source.base is not None:
+    if not shape.is_local and source.base is not None:
         copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
-        module = Module.QK_LAYERNORM if apart else Module.QKV_UP_PROJ
-        operators.append(Operator(copy.name, module, (source,), (copy,)))
+        operators.append(Operator(copy.name, Module.QKV_UP_PROJ, (source,), (copy,)))
         source = copy
     if not shape.model.qk_layernorm:
         return source, tuple(operators)

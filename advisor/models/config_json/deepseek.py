@@ -2,22 +2,17 @@
 
 Source: transformers 4.57.1, models/deepseek_v2, deepseek_v3 and glm4_moe; 5.23.0, models/
 glm4_moe_lite (GLM-4.7-Flash: latent attention under GLM's router), deepseek_v32 and glm_moe_dsa
-(GLM-5), which have an indexer; config.json of deepseek-ai/DeepSeek-V3 and moonshotai/Kimi-K2-Base.
-Shapes are required: no value is assumed.
+(GLM-5: with an indexer); config.json of deepseek-ai/DeepSeek-V3 and moonshotai/Kimi-K2-Base. Shapes
+are required: no value is assumed.
 """
 
 from typing import Any
 
+from advisor.models import options
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
 from advisor.models.config_json.mixtral import AS_BRIDGE_RUNS_EXPERTS, group_fields
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.options import (
-    Activation,
-    AttentionVariant,
-    LoadBalancing,
-    RouterDType,
-    ScoreFunction,
-)
+from advisor.models.options import Activation, LoadBalancing, RouterDType, ScoreFunction
 from advisor.models.spec import ModelSpec
 
 _READ = SHAPE_KEYS | keys(
@@ -37,8 +32,8 @@ _LATENT = keys(
 )
 _INDEXER = keys(
     """
-    index_n_heads index_head_dim index_topk indexer_rope_interleave index_topk_freq
-    index_skip_topk_offset indexer_types layer_types mlp_bias
+    index_n_heads index_head_dim index_topk index_topk_freq index_skip_topk_offset indexer_types
+    indexer_rope_interleave layer_types mlp_bias
     """
 )
 _GLM = keys("partial_rotary_factor use_qk_norm")
@@ -54,7 +49,7 @@ def read_deepseek(config: HuggingFaceConfig) -> ModelSpec:
     """The shape of one of DEEPSEEK_TYPES, with experts, and multi-token prediction where it has."""
     latent = config.values["model_type"] in LATENT_TYPES
     sparse = config.values["model_type"] in SPARSE_TYPES
-    own = _LATENT | (_INDEXER if sparse else keys("")) if latent else _GLM
+    own = (_LATENT if latent else _GLM) | (_INDEXER if sparse else set())
     config.check_keys(_READ | own | _AS_PUBLISHED)
     bias = config.get("attention_bias", bool, False)
     if latent and bias:
@@ -72,17 +67,18 @@ def read_deepseek(config: HuggingFaceConfig) -> ModelSpec:
 
 
 def _indexer_fields(config: HuggingFaceConfig) -> dict[str, Any]:
-    """Every layer has an indexer of its own; Megatron rotates without its fused kernel there."""
+    """Every layer has an indexer of its own; Megatron's rotary kernel does not go with it."""
     config.check_fixed({"mlp_bias": False, "index_topk_freq": 1}, "no other is modelled")
     for key, kind in (("layer_types", "indexed_attention"), ("indexer_types", "full")):
         if set(config.get(key, tuple[str, ...], ())) - {kind}:
             raise config.refuse(key, f"must be {kind} in every layer: no other is modelled")
     return {
-        "experimental_attention_variant": AttentionVariant.DSA,
-        "dsa_indexer_n_heads": config.positive("index_n_heads"),
-        "dsa_indexer_head_dim": config.positive("index_head_dim"),
-        "dsa_indexer_topk": config.positive("index_topk"),
+        "experimental_attention_variant": options.AttentionVariant.DSA,
         "apply_rope_fusion": False,
+        **{
+            f"dsa_indexer_{name}": config.positive(f"index_{name}")
+            for name in ("n_heads", "head_dim", "topk")
+        },
     }
 
 
@@ -116,13 +112,13 @@ def _glm_fields(config: HuggingFaceConfig, bias: bool) -> dict[str, Any]:
 def _expert_fields(config: HuggingFaceConfig) -> dict[str, Any]:
     """The router, and experts run as Megatron Bridge runs them.
 
-    GLM, models with an indexer and noaux_tc have sigmoid scores and a bias of every expert; groups
+    GLM, noaux_tc and models with an indexer have sigmoid scores and a bias of every expert; groups
     limit the choice where there are several.
     """
     width, shared = config.positive("moe_intermediate_size"), config.get("n_shared_experts", int, 0)
     method = config.get("topk_method", str, None)
-    model_type = str(config.values["model_type"])
-    biased = "glm" in model_type or model_type in SPARSE_TYPES or method == "noaux_tc"
+    router = ("glm4_moe", "glm4_moe_lite", *SPARSE_TYPES)
+    biased = config.values["model_type"] in router or method == "noaux_tc"
     scores = ScoreFunction.SIGMOID if biased else ScoreFunction.SOFTMAX
     sigmoid = config.get("scoring_func", str, str(scores)) == "sigmoid"
     by_sequence = config.get("seq_aux", bool, False)

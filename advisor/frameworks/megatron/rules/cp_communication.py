@@ -204,7 +204,7 @@ RULES: Final[dict[str, stated.Rule]] = {
         summary="cp_comm_type must be p2p, all_gather, a2a or a2a+p2p (Megatron-LM's "
         "help wrongly says allgather).",
         # Its help spells allgather, which sparse attention alone understands.
-        given=lambda raw, _: not raw.is_sparse,
+        given=lambda raw, _: raw.experimental_attention_variant != "dsa",
         when=lambda raw, _: [kind for kind in _kinds(raw) if kind not in _KINDS][:1],
         reason="cp_comm_type = {found} is not p2p, all_gather, a2a or a2a+p2p",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",

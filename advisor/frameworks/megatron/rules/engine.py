@@ -20,7 +20,6 @@ from advisor.frameworks.megatron.rules import (
     offloading,
     recompute_fields,
     recompute_labels,
-    sparse_attention,
     step_faults,
     unmodelled,
 )
@@ -41,7 +40,6 @@ RULES: Final[dict[str, Rule]] = {
     **expert_layers.ROUTER_RULES,
     **cuda_graphs.RULES,
     **expert_layers.OVERLAP_RULES,
-    **sparse_attention.RULES,
     **cp_communication.RULES,
     **launchers.RULES,
     **launchers.OPTIMIZER_RULES,

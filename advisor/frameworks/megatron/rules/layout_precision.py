@@ -93,12 +93,26 @@ RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 983, 1115, 0, 0),
         example="context_parallel_size=2 experimental_attention_variant=gated_delta_net",
     ),
-    "sparse_attention_bias": clash(
-        "experimental_attention_variant=dsa",
-        "add_bias_linear",
-        "[add_bias_linear]",
-        source=config(0, 0, 0, 0, 0, 0, 1385),
-    ),
+    **{
+        f"sparse_attention_{name}": clash(
+            "experimental_attention_variant=dsa", other, fix, source=at
+        )
+        for name, other, fix, at in (
+            ("bias", "add_bias_linear", "[add_bias_linear]", config(0, 0, 0, 0, 0, 0, 1385)),
+            (
+                "context_parallel",
+                "context_parallel_size>1",
+                "[context_parallel_size=1], or [>=0.19] with cp_comm_type all_gather",
+                config(0, 0, 0, 1988, 2230, 2543, 0),
+            ),
+            (
+                "rope_fusion",
+                "apply_rope_fusion",
+                "[apply_rope_fusion]",
+                config(0, 0, 0, 1991, 2233, 2546, 2838),
+            ),
+        )
+    },
     "fp8_delayed_bf16_layers": Rule(
         when=lambda raw, _: raw.delayed_scaling and raw.first_last_layers_bf16,
         reason="first_last_layers_bf16 cannot be combined with fp8_recipe = delayed",

@@ -199,7 +199,9 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
     "core_attn_under_flash": Rule(
         summary="core_attn saves almost nothing with flash or fused attention, which keep no "
         "scores.",
-        given=lambda raw, _: selects(raw, "core_attn") and not raw.is_sparse,
+        given=lambda raw, _: (
+            selects(raw, "core_attn") and raw.experimental_attention_variant != "dsa"
+        ),
         when=_keeps_no_scores,
         reason="core_attn with attention_backend = {raw.attention_backend} frees only the softmax "
         "statistics and costs a second forward of attention",
