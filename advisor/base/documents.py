@@ -57,9 +57,7 @@ def read_yaml(source: Path | str, file: object = "text") -> dict[str, Any]:
     return _mapping(values, file)
 
 
-def read_json(
-    source: Path | str, file: object = "text", *, foreign: bool = False
-) -> dict[str, Any]:
+def read_json(source: Path | str, file: object = "text", foreign: bool = False) -> dict[str, Any]:
     """The object in a file, or in a text that is called `file`. foreign: see parse_json."""
     text, file = _text_of(source, file, limits.MOST_JSON_BYTES)
     try:

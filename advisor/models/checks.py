@@ -261,12 +261,15 @@ def _divides(name: str, other: str) -> ModelRule:
     )
 
 
+_INDEXED: Final = (
+    *("multi_latent_attention", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"),
+)
 _GDN: Final = options.AttentionVariant.GATED_DELTA_NET
 _MIXERS: Final = (
     *_sizes("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
     *_sizes("linear_num_key_heads", "linear_num_value_heads", "mamba_state_dim"),
     *_sizes("mamba_head_dim", "mamba_num_groups", "mamba_num_heads"),
-    *_sizes("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"),
+    *_sizes(*_INDEXED[1:]),
     _on(
         "linear_attention_freq",
         lambda m: (m.experimental_attention_variant == _GDN) != bool(m.linear_attention_freq),
@@ -316,13 +319,8 @@ _MAMBA: Final = (
 _SPARSE: Final = (
     _on(
         "experimental_attention_variant",
-        lambda m: not (m.multi_latent_attention and m.dsa_indexer_n_heads and m.dsa_indexer_topk),
-        "needs multi_latent_attention, dsa_indexer_n_heads, dsa_indexer_head_dim, dsa_indexer_topk",
-    ),
-    _on(
-        "dsa_indexer_head_dim",
-        lambda m: (m.dsa_indexer_head_dim or 0) < m.qk_pos_emb_head_dim,
-        "must be at least qk_pos_emb_head_dim = {model.qk_pos_emb_head_dim}, which is rotated",
+        lambda m: not all(getattr(m, name) for name in _INDEXED),
+        f"needs {', '.join(_INDEXED)}",
     ),
     _is_set("qk_layernorm", lambda m: m.q_lora_rank is None, "needs q_lora_rank"),
 )

@@ -13,7 +13,7 @@ from advisor.frameworks.megatron.flags import (
     megatron_lm_flags,
 )
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.revisions import FIRST_WITH_DSA, MegatronPart, Revision
+from advisor.frameworks.megatron.revisions import MegatronPart, Revision
 from advisor.frameworks.megatron.setting import RecomputeSetting, as_megatron
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Option, names_by_field
@@ -117,8 +117,7 @@ def _first_core(model: ModelSpec) -> str:
         if row.strict and row.since and row.name in plain
         if getattr(model, row.name) != plain[row.name]
     )
-    first = FIRST_WITH_DSA if model.has_sparse_attention else max(set_here, default=())
-    return ".".join(map(str, first))
+    return "0.19" if model.has_sparse_attention else ".".join(map(str, max(set_here, default=())))
 
 
 class MegatronOptimum(MegatronPart, OptimumSpace):

@@ -246,8 +246,6 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
 
 FIRST_WITH_MUON: Final = (0, 16)
 """The release of megatron-core that has optimizer/muon.py."""
-FIRST_WITH_DSA: Final = (0, 19)
-"""The first whose sparse attention leaves keys and values compressed, which is what is modelled."""
 
 
 def revision_of(framework: str, config: JobConfig) -> Revision:

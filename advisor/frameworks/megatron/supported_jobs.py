@@ -18,12 +18,7 @@ from advisor.base.record import defaults
 from advisor.base.rule import Match, Rule, refuse
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.revisions import (
-    FIRST_WITH_DSA,
-    FIRST_WITH_MUON,
-    Revision,
-    resolve_revision,
-)
+from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision, resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Degrees, JobChange, LayerSplits
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
@@ -197,7 +192,7 @@ class MegatronJobs(JobSupport):
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
-        if model.has_sparse_attention and not revision.at_least(*FIRST_WITH_DSA):
+        if model.has_sparse_attention and not revision.at_least(0, 19):
             runs = "has another form of it" if revision.at_least(0, 18) else "builds no GPT with it"
             reason = f"is modelled as in megatron-core 0.19; {revision.label} {runs}"
             fix = "use --framework-version 0.19 of megatron_lm, or 0.6 of megatron_bridge"

@@ -31,10 +31,8 @@ _LATENT = keys(
     """
 )
 _INDEXER = keys(
-    """
-    index_n_heads index_head_dim index_topk index_topk_freq index_skip_topk_offset indexer_types
-    indexer_rope_interleave layer_types mlp_bias
-    """
+    "index_n_heads index_head_dim index_topk index_topk_freq index_skip_topk_offset indexer_types"
+    " indexer_rope_interleave layer_types mlp_bias"
 )
 _GLM = keys("partial_rotary_factor use_qk_norm")
 # Checkpoints of these models come with their own code and in 8 bits; training is in 16 bits.
@@ -75,10 +73,9 @@ def _indexer_fields(config: HuggingFaceConfig) -> dict[str, Any]:
     return {
         "experimental_attention_variant": options.AttentionVariant.DSA,
         "apply_rope_fusion": False,
-        **{
-            f"dsa_indexer_{name}": config.positive(f"index_{name}")
-            for name in ("n_heads", "head_dim", "topk")
-        },
+        "dsa_indexer_n_heads": config.positive("index_n_heads"),
+        "dsa_indexer_head_dim": config.positive("index_head_dim"),
+        "dsa_indexer_topk": config.positive("index_topk"),
     }
 
 

@@ -81,16 +81,12 @@ class Attention(Options, title="Attention and multi-token prediction"):
     dsa_indexer_use_sparse_loss: bool = harmless(False, "values of its loss", since="0.16")
     dsa_indexer_topk_freq: int = refused(1, _SHARED, since="0.19")
     dsa_indexer_skip_topk_offset: int = refused(0, _SHARED, since="0.19")
-    dsa_kernel_backend: str = unpriced(
-        "none", "sparse attention is modelled as PyTorch computes it, with all scores", since="0.19"
-    )
+    dsa_kernel_backend: str = unpriced("none", "modelled as PyTorch computes it", since="0.19")
     dsa_indexer_rope_interleaved: bool = harmless(False, _INDEXER, since="0.19")
     dsa_indexer_rotate_activation: bool = harmless(True, _INDEXER, since="0.19")
     dsa_indexer_scoring_relu: bool = harmless(True, _INDEXER, since="0.19")
     dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXER, since="0.19")
-    dsa_indexer_k_norm_fp32: bool = unpriced(
-        False, "the indexer's norm is modelled in 16 bits", since="0.19"
-    )
+    dsa_indexer_k_norm_fp32: bool = unpriced(False, "modelled in 16 bits", since="0.19")
     qk_clip: bool = unpriced(False, _LARGEST_LOGITS, since="0.16")
     qk_clip_alpha: float = harmless(0.5, "used only with qk_clip", since="0.16")
     qk_clip_threshold: float = harmless(100, "used only with qk_clip", since="0.16")

@@ -50,6 +50,11 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Match | None:
     )
 
 
+_NOT_WITH_DSA: Final = {
+    "add_bias_linear": config(0, 0, 0, 0, 0, 0, 1385),
+    "context_parallel_size>1": config(0, 0, 0, 1988, 2230, 2543, 0),
+    "apply_rope_fusion": config(0, 0, 0, 1991, 2233, 2546, 2838),
+}
 RULES: Final[dict[str, Rule]] = {
     "sequence_parallel_needs_tp": clash(
         "sequence_parallel",
@@ -94,24 +99,10 @@ RULES: Final[dict[str, Rule]] = {
         example="context_parallel_size=2 experimental_attention_variant=gated_delta_net",
     ),
     **{
-        f"sparse_attention_{name}": clash(
-            "experimental_attention_variant=dsa", other, fix, source=at
+        f"sparse_attention_{other.partition('>')[0]}": clash(
+            "experimental_attention_variant=dsa", other, f"[{other.replace('>', '=')}]", source=at
         )
-        for name, other, fix, at in (
-            ("bias", "add_bias_linear", "[add_bias_linear]", config(0, 0, 0, 0, 0, 0, 1385)),
-            (
-                "context_parallel",
-                "context_parallel_size>1",
-                "[context_parallel_size=1], or [>=0.19] with cp_comm_type all_gather",
-                config(0, 0, 0, 1988, 2230, 2543, 0),
-            ),
-            (
-                "rope_fusion",
-                "apply_rope_fusion",
-                "[apply_rope_fusion]",
-                config(0, 0, 0, 1991, 2233, 2546, 2838),
-            ),
-        )
+        for other, at in _NOT_WITH_DSA.items()
     },
     "fp8_delayed_bf16_layers": Rule(
         when=lambda raw, _: raw.delayed_scaling and raw.first_last_layers_bf16,

@@ -156,6 +156,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
 def _keeps_no_scores(raw: RawSettings, _: Revision) -> bool:
     """Whether flash or fused attention runs."""
     local_scores = raw.transformer_impl == "local" and raw.attention_backend == "auto"
+    local_scores |= raw.experimental_attention_variant == "dsa"
     return raw.attention_backend not in ("unfused", "local") and not local_scores
 
 
@@ -199,9 +200,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
     "core_attn_under_flash": Rule(
         summary="core_attn saves almost nothing with flash or fused attention, which keep no "
         "scores.",
-        given=lambda raw, _: (
-            selects(raw, "core_attn") and raw.experimental_attention_variant != "dsa"
-        ),
+        given=lambda raw, _: selects(raw, "core_attn"),
         when=_keeps_no_scores,
         reason="core_attn with attention_backend = {raw.attention_backend} frees only the softmax "
         "statistics and costs a second forward of attention",
