@@ -20,8 +20,15 @@ import torch  # noqa: E402
 
 from harness.backends.megatron_core import model  # noqa: E402
 
-from .megatron import OracleCase, rows_of, saved_bytes_of_a_layer  # noqa: E402
-from .prediction import RELEASE, full, predicted_saved_bytes, selective, tensor_parallel  # noqa: E402
+from .megatron import OracleCase, activation_peak, rows_of, saved_bytes_of_a_layer  # noqa: E402
+from .prediction import (  # noqa: E402
+    RELEASE,
+    full,
+    predicted_peak,
+    predicted_saved_bytes,
+    selective,
+    tensor_parallel,
+)
 from .test_latent_attention import rotary_table  # noqa: E402
 
 DSA = OracleCase(
@@ -116,6 +123,7 @@ def as_megatron_builds_it() -> Iterator[None]:
         patch.object(model, "_layer_spec", _spec),
         patch.object(dsa, "rotate_activation", Hadamard.apply),
         patch.object(absorbed_mla, "AttnMaskType", lambda _: AttnMaskType.causal),
+        patch.dict(dsa.DSAIndexerLossLoggingHelper.tracker, clear=True),
     ):
         yield
 
@@ -127,3 +135,13 @@ def test_saved_bytes(name: str) -> None:
     factors = 0 if replayed else 3 if case.dsa_indexer_loss_coeff else 1
     expected = predicted_saved_bytes(case) + rotary_table(case) + factors * SCALARS
     assert expected == saved_bytes_of_a_layer(case), rows_of(case)
+
+
+@pytest.mark.parametrize("name", ["tp1", "tp4", "learns", "core_attn", "full"])
+def test_peaks(name: str) -> None:
+    """Score-sized tensors are counted as dsa.py and dsa_masking.py hold them at their peaks; left
+    out are masks [b, s, s], of the size of one head's scores: with TP 4 a rank has two heads."""
+    case = DSA.changed(**CASES[name])
+    measured, heads = activation_peak(case, 0), 8 // case.tensor_model_parallel_size
+    mask = case.seq_length**2 * 4
+    assert abs(predicted_peak(case, 0) - measured) <= 2 * mask, f"{heads} heads"
