@@ -105,11 +105,13 @@ def _down_projection(
 
 def _norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operators]:
     """q_layernorm or kv_layernorm, where qk_layernorm is set; Transformer Engine has them inside
-    the up-projection, which first copies an input that is no contiguous tensor (module/base.py)."""
+    the up-projection, apart before an indexer, and first copies an input that is no contiguous
+    tensor (module/base.py, ops/basic/rmsnorm.py)."""
     operators: list[Operator] = []
     if not shape.is_local and source.base is not None:
         copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
-        operators.append(Operator(copy.name, Module.QKV_UP_PROJ, (source,), (copy,)))
+        inside = Module.QK_LAYERNORM if shape.model.has_sparse_attention else Module.QKV_UP_PROJ
+        operators.append(Operator(copy.name, inside, (source,), (copy,)))
         source = copy
     if not shape.model.qk_layernorm:
         return source, tuple(operators)
