@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.megatron import linear
-from advisor.layers.megatron.attention import UNFUSED_ROTARY, rotary_tables
+from advisor.layers.megatron.attention import rotary_tables
 from advisor.layers.megatron.mappings import cuts_sequence, gather_sequence
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
@@ -43,14 +43,12 @@ def _gathered(shape: RankShape, part: Tensor, module: Module) -> tuple[Tensor, O
 
 
 def _absorb_keys(shape: RankShape, query_up: Tensor, kv: Tensor, k_pos_emb: Tensor) -> Operator:
-    """Every head of the query through its rows of linear_kv_up_proj, which is multiplied as a plain
-    tensor; rotary parts are rotated, unfused, and joined with what is compressed."""
+    """Every head of the query through its rows of linear_kv_up_proj, multiplied as a plain tensor;
+    rotary parts are rotated and joined with what is compressed, whose time is left out."""
     model, heads = shape.model, shape.local_heads
     rank, rotary = model.kv_lora_rank, model.qk_pos_emb_head_dim
-    weight = Weight(
-        "linear_kv_up_proj.weight", (heads * (model.qk_head_dim + model.v_head_dim), rank), True
-    )
-    extra = UNFUSED_ROTARY * (heads + 1) * rotary * shape.tokens * shape.dtype.itemsize
+    rows = heads * (model.qk_head_dim + model.v_head_dim)
+    weight = Weight("linear_kv_up_proj.weight", (rows, rank), True)
     return Operator(
         "absorb_keys",
         Module.QKV_UP_PROJ,
@@ -62,8 +60,6 @@ def _absorb_keys(shape: RankShape, query_up: Tensor, kv: Tensor, k_pos_emb: Tens
         gemm=Gemm(shape.tokens * heads, rank, model.qk_head_dim, groups=heads),
         forward_workspace=shape.activation("", heads, rank).num_bytes,
         backward_workspace=2 * weight.num_elements * shape.dtype.itemsize,
-        extra_forward_bytes=extra,
-        extra_backward_bytes=extra,
     )
 
 
@@ -117,7 +113,9 @@ def _indexer(
     if not learns:
         return tuple(replace(one, saved=(), no_grad=True) for one in operators)
     detached = frozenset(one.name for one in (hidden, low_rank, *attended))
-    return tuple(replace(one, gradient_free_inputs=detached) for one in operators)
+    return tuple(
+        replace(one, gradient_free_inputs=detached, backward_collectives=()) for one in operators
+    )
 
 
 _PASSES, _BACKWARD_PASSES = 14, 27
