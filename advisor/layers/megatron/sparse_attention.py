@@ -80,7 +80,7 @@ def _indexer(
     key = shape.activation("index_key", channels + heads)
     topk = min(model.dsa_indexer_topk or 0, shape.seq_length)
     found = Tensor("index_topk", (shape.micro_batch_size, shape.local_seq, topk), DType.INT64)
-    learns = bool(model.dsa_indexer_loss_coeff)
+    learns = (model.dsa_indexer_loss_coeff or 0.0) > 0
     scores, of_loss = pairs * heads * _FP32, learns * pairs * shape.local_heads * _FP32
     width = heads * channels + heads + 2 * channels  # the norm's input, and what scores are made of
     own = (
