@@ -57,11 +57,11 @@ def read_yaml(source: Path | str, file: object = "text") -> dict[str, Any]:
     return _mapping(values, file)
 
 
-def read_json(source: Path | str, file: object = "text") -> dict[str, Any]:
-    """The object in a file, or in a text that is called `file`."""
+def read_json(source: Path | str, file: object = "text", foreign: bool = False) -> dict[str, Any]:
+    """The object in a file, or in a text that is called `file`. foreign: see parse_json."""
     text, file = _text_of(source, file, limits.MOST_JSON_BYTES)
     try:
-        values = parse_json(text)
+        values = parse_json(text, foreign=foreign)
     except DocumentError as error:
         raise _not_valid("JSON", file, str(error)) from None
     return _mapping(values, file)

@@ -324,6 +324,12 @@ _HEADS: Final = (
     _on("layout TP x CP", _sharded_heads, ""),
 )
 _FITS: Final = (
+    _on(
+        "layout.context_parallel_size",
+        lambda model, layout: model.has_sparse_attention and layout.context_parallel_size > 1,
+        "is not modelled with sparse attention (DSA)",
+        "use 1",
+    ),
     *map(_needs_experts, ("layout.expert_model_parallel_size", _ETP)),
     _divides("expert_model_parallel_size", "expert_model_parallel_size", "num_moe_experts"),
     _divides(

@@ -243,7 +243,9 @@ class Operator(Struct, frozen=True, cache_hash=True):
     gathers_gradient: the output's gradient is dropped once its gathered copy is there, which is
         part of backward_workspace.
     gradient_in_saved: the input's gradient is written into the first saved storage.
-    gradient_free_inputs: names of inputs that get no gradient.
+    gradient_free_inputs: names of inputs that get no gradient. no_grad: it has no backward.
+    fp32: its matmuls are of 32 bits, outside the tensor cores (torch's default), and chains of
+    torch's kernels come after them.
     forward_holds: tensors that variables of the program keep alive until the operator has run
         forward, whether it reads them or not.
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
@@ -275,6 +277,8 @@ class Operator(Struct, frozen=True, cache_hash=True):
     gathers_gradient: bool = False
     gradient_in_saved: bool = False
     gradient_free_inputs: frozenset[str] = frozenset()
+    no_grad: bool = False
+    fp32: bool = False
     forward_holds: tuple[Tensor, ...] = ()
     forward_workspace: int = 0
     backward_workspace: int = 0

@@ -113,6 +113,8 @@ class Gradients:
     def step(self, operator: Operator, spent: Iterable[str] = ()) -> None:
         """Backward of one operator: input gradients appear, then output gradients go, and the
         `spent` storages that it kept, before gradients are added up (torch's engine.cpp)."""
+        if operator.no_grad:
+            return
         passed = [t for t in operator.inputs if t.name in operator.gradient_passed_to]
         for tensor in passed:
             self._share(tensor.name, self._storage_of[operator.outputs[0].name])

@@ -43,6 +43,8 @@ def check_model(model: ModelFields) -> None:
         refuse(_DELTA_NET, model)
     if Mixer.MAMBA in mixers:
         refuse(_MAMBA, model)
+    if model.has_sparse_attention:
+        refuse(_SPARSE, model)
     if mixers & LINEAR_MIXERS or model.attention_output_gate:
         refuse(_PLAIN_ATTENTION, model)
 
@@ -259,14 +261,19 @@ def _divides(name: str, other: str) -> ModelRule:
     )
 
 
+_INDEXED: Final = (
+    *("multi_latent_attention", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"),
+)
+_GDN: Final = options.AttentionVariant.GATED_DELTA_NET
 _MIXERS: Final = (
     *_sizes("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
     *_sizes("linear_num_key_heads", "linear_num_value_heads", "mamba_state_dim"),
     *_sizes("mamba_head_dim", "mamba_num_groups", "mamba_num_heads"),
+    *_sizes(*_INDEXED[1:]),
     _on(
         "linear_attention_freq",
-        lambda m: (m.experimental_attention_variant is None) != (m.linear_attention_freq is None),
-        "needs experimental_attention_variant",
+        lambda m: (m.experimental_attention_variant == _GDN) != bool(m.linear_attention_freq),
+        f"needs experimental_attention_variant = {_GDN}",
         "set both, or neither",
     ),
     _on(
@@ -309,6 +316,15 @@ _MAMBA: Final = (
         "must divide the {found} heads of Mamba",
     ),
 )
+_SPARSE: Final = (
+    _on(
+        "experimental_attention_variant",
+        lambda m: not all(getattr(m, name) for name in _INDEXED),
+        f"needs {', '.join(_INDEXED)}",
+    ),
+    _is_set("qk_layernorm", lambda m: m.q_lora_rank is None, "needs q_lora_rank"),
+)
+"""megatron-core 0.19.2 experimental_attention_variant_module_specs.py, mla_qk_norm_config.py."""
 _PLAIN_ATTENTION: Final = (
     _is_set(
         "multi_latent_attention",

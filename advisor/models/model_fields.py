@@ -26,6 +26,9 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     positions; ``qk_l2_norm`` and ``attention_chunk_size`` act on the others alone (Llama 4).
     ``qk_layernorm_across_heads``: one norm over all heads of q or k, and none of each.
 
+    ``experimental_attention_variant`` dsa: latent attention to the ``dsa_indexer_topk`` tokens that
+    an indexer scores highest, which learns by a loss of its own if ``dsa_indexer_loss_coeff`` > 0.
+
     Where ``linear_attention_freq`` is set, the layers that it names have a gated delta net of the
     ``linear_`` heads in place of softmax attention. ``hybrid_layer_pattern`` (0.16.1:
     hybrid_override_pattern) names the kind of every layer by a letter: each has a mixer alone, or
@@ -117,6 +120,10 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     moe_shared_expert_overlap: bool = False
     attention_output_gate: bool = False
     experimental_attention_variant: options.AttentionVariant | None = None
+    dsa_indexer_n_heads: int | None = None
+    dsa_indexer_head_dim: int | None = None
+    dsa_indexer_topk: int | None = None
+    dsa_indexer_loss_coeff: float | None = None
     linear_attention_freq: LayerPattern | None = None
     linear_conv_kernel_dim: int = 4
     linear_key_head_dim: int = 128
@@ -128,3 +135,8 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     mamba_head_dim: int = 64
     mamba_num_groups: int = 8
     mamba_num_heads: int | None = None
+
+    @property
+    def has_sparse_attention(self) -> bool:
+        """Whether an indexer chooses what a token attends to (DSA)."""
+        return self.experimental_attention_variant is options.AttentionVariant.DSA

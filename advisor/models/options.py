@@ -176,3 +176,4 @@ class AttentionVariant(StrEnum):
     """`--experimental-attention-variant`, as far as it is modelled."""
 
     GATED_DELTA_NET = "gated_delta_net"
+    DSA = "dsa"

@@ -16,6 +16,7 @@ from advisor.time.machine import Machine
 from advisor.time.rank_links import Network
 
 _UNFUSED_BACKWARD_MATMULS = 2.0
+_FP32_SLOWER = 16.0  # than 16 bits: A100 312 / 19.5 TFLOP/s, H100 989 / 67; Blackwell's twice that
 _SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are computed again
 _STREAMED = frozenset({Module.EMBEDDING, Module.SELF_ATTN_BDA, Module.MLP_BDA, Module.LOSS})
 """Look-ups, additions, casts and softmaxes: torch's own kernels stream as well as fused ones."""
@@ -110,9 +111,11 @@ def _attention_seconds(
     kernel = operator.attention
     if kernel is None:
         factor = _UNFUSED_BACKWARD_MATMULS if backward else 1.0
-        matmul = factor * operator.attention_flops / machine.bf16_flops
+        slower = _FP32_SLOWER if operator.fp32 else 1.0
+        matmul = factor * slower * operator.attention_flops / machine.bf16_flops
         moved = traffic / machine.memory_bytes_per_second
-        return max(matmul, moved) + factor * machine.kernel_seconds
+        bound = matmul + moved if operator.fp32 else max(matmul, moved)
+        return bound + factor * machine.kernel_seconds
     flops = operator.attention_flops
     seconds = attention_seconds(kernel, flops, machine.attention, backward=backward)
     moved = (traffic - copied) / machine.memory_bytes_per_second
@@ -123,6 +126,8 @@ def _attention_seconds(
 def _seconds(operator: Operator, machine: Machine, network: Network, *, backward: bool) -> Seconds:
     """Overlapped collectives hide behind the operator's own kernels or the GEMMs next to it, in
     part: they take SMs and memory bandwidth from them, and a GEMM in chunks is less efficient."""
+    if backward and operator.no_grad:
+        return Seconds(0.0, 0.0)
     compute = _compute(operator, machine, backward=backward)
     collectives = operator.backward_collectives if backward else operator.forward_collectives
     if not collectives:

@@ -96,6 +96,8 @@ _SAME = (
     " q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type mtp_num_layers"
     " share_embeddings_and_output_weights position_embedding_type rotary_percent hidden_dropout"
     " attention_dropout attention_softmax_in_fp32 bias_activation_fusion bias_dropout_fusion"
+    " experimental_attention_variant dsa_indexer_n_heads dsa_indexer_head_dim dsa_indexer_topk"
+    " dsa_indexer_loss_coeff"
 )
 
 

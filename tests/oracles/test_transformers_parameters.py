@@ -46,6 +46,8 @@ _MIXERS = ["linear_attention", "moe", "full_attention"]
         ("qwen3_5_text", {"num_hidden_layers": 5, "intermediate_size": 512}),
         ("qwen3_5_moe_text", {"num_hidden_layers": 4, "num_experts": 16}),
         ("glm4_moe_lite", {"num_hidden_layers": 3, "n_routed_experts": 16}),
+        ("deepseek_v32", {"num_hidden_layers": 5, "n_routed_experts": 16}),
+        ("glm_moe_dsa", {"num_hidden_layers": 5, "n_routed_experts": 16, "index_n_heads": 8}),
         ("minimax_m2", {**TINY, "num_local_experts": 16}),
         ("minimax_m2", {**TINY, "num_local_experts": 16, "head_dim": 64, "rotary_dim": 32}),
         ("ernie4_5_moe", {**TINY, "moe_num_experts": 16}),

@@ -117,7 +117,7 @@ def _first_core(model: ModelSpec) -> str:
         if row.strict and row.since and row.name in plain
         if getattr(model, row.name) != plain[row.name]
     )
-    return ".".join(map(str, max(set_here, default=())))
+    return "0.19" if model.has_sparse_attention else ".".join(map(str, max(set_here, default=())))
 
 
 class MegatronOptimum(MegatronPart, OptimumSpace):

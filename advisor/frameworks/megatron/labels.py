@@ -84,7 +84,8 @@ def _norms(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
 
 def _up_projections(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
     if _is_latent(model, kind):
-        fused = () if _is_local(model) else (Module.QK_LAYERNORM,)
+        apart = _is_local(model) or model.has_sparse_attention
+        fused = () if apart else (Module.QK_LAYERNORM,)
         yield _discarding(Module.QKV_UP_PROJ, *fused, before=Module.CORE_ATTENTION)
 
 

@@ -69,6 +69,8 @@ def offloaded_modules(
             regions["qkv_linear"] |= {REGIONS["attn_norm"]}
     if kind.mixer not in SOFTMAX_MIXERS:  # the regions of attention are SelfAttention's
         regions = {name: regions[name] for name in regions if name not in _OF_ATTENTION}
+    if model.has_sparse_attention:  # AbsorbedMLASelfAttention offloads nothing
+        regions = {n: regions[n] for n in regions if n == "attn_norm" or n not in _OF_ATTENTION}
     return frozenset().union(*regions.values())
 
 

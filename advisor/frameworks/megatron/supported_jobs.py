@@ -80,9 +80,11 @@ def _only_elsewhere(field: str, plain: object) -> _LayerRule:
     return _LayerRule.on(f"model.{field}", found, "")
 
 
-def _linear_layers(_: str, model: ModelSpec) -> str:
+def _te_layers(_: str, model: ModelSpec) -> str:
+    if model.transformer_impl is not TransformerImpl.LOCAL:
+        return ""
     linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
-    return " or ".join(sorted(linear)) if model.transformer_impl is TransformerImpl.LOCAL else ""
+    return "dsa" if model.has_sparse_attention else " or ".join(sorted(linear))
 
 
 _LAYER_RULES: Final = (
@@ -107,7 +109,7 @@ _LAYER_RULES: Final = (
     ),
     _LayerRule.on(
         "model.transformer_impl",
-        _linear_layers,
+        _te_layers,
         "has no {found} layers (their specs need Transformer Engine)",
         "use transformer_engine",
     ),
@@ -190,6 +192,11 @@ class MegatronJobs(JobSupport):
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
+        if model.has_sparse_attention and not revision.at_least(0, 19):
+            runs = "has another form of it" if revision.at_least(0, 18) else "builds no GPT with it"
+            reason = f"is modelled as in megatron-core 0.19; {revision.label} {runs}"
+            fix = "use --framework-version 0.19 of megatron_lm, or 0.6 of megatron_bridge"
+            raise UserError("model.experimental_attention_variant", "dsa", reason, fix)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
         flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX

@@ -32,12 +32,18 @@ def latent_attention_operators(shape: RankShape, source: Tensor) -> Operators:
     kv_source, k_pos_emb, down_kv = _compressed_kv(shape, source)
     query_in, query_norm = (source, ()) if rank is None else _norm(shape, query_source, "query")
     kv_in, kv_norm = _norm(shape, kv_source, "kv")
-    up = _up_projections(shape, query_in, kv_in)
-    rope = _rotary(shape, up[0].outputs[0], up[1].outputs[0], k_pos_emb)
-    query, key, value = rope.outputs
-    core = core_attention(shape, query, key, value)
-    variables = tuple(tensor.storage for tensor in (*rope.outputs, query_in, kv_in))
-    before = (*down_query, *down_kv, *query_norm, *kv_norm, *up, rope)
+    before = (*down_query, *down_kv, *query_norm, *kv_norm)
+    if shape.model.has_sparse_attention:
+        from advisor.layers.megatron.sparse_attention import absorbed_attention
+
+        core = absorbed_attention(shape, source, query_in, kv_in, k_pos_emb)
+        held = next(one.outputs for one in core if one.name == "absorb_keys")
+    else:
+        up = _up_projections(shape, query_in, kv_in)
+        rope = _rotary(shape, up[0].outputs[0], up[1].outputs[0], k_pos_emb)
+        query, key, value = held = rope.outputs
+        core = (*up, rope, *core_attention(shape, query, key, value))
+    variables = tuple(tensor.storage for tensor in (*held, query_in, kv_in))
     return (*before, *core, linear_proj(shape, core[-1].outputs[0], variables))
 
 
@@ -99,11 +105,13 @@ def _down_projection(
 
 def _norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operators]:
     """q_layernorm or kv_layernorm, where qk_layernorm is set; Transformer Engine has them inside
-    the up-projection, which first copies an input that is no contiguous tensor (module/base.py)."""
+    the up-projection, apart before an indexer, and first copies an input that is no contiguous
+    tensor (module/base.py, ops/basic/rmsnorm.py)."""
     operators: list[Operator] = []
     if not shape.is_local and source.base is not None:
         copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
-        operators.append(Operator(copy.name, Module.QKV_UP_PROJ, (source,), (copy,)))
+        inside = Module.QK_LAYERNORM if shape.model.has_sparse_attention else Module.QKV_UP_PROJ
+        operators.append(Operator(copy.name, inside, (source,), (copy,)))
         source = copy
     if not shape.model.qk_layernorm:
         return source, tuple(operators)

@@ -1,12 +1,14 @@
 """DeepSeek's families and those of its router in a Hugging Face config.json: V2, V3, Kimi K2, GLM.
 
 Source: transformers 4.57.1, models/deepseek_v2, deepseek_v3 and glm4_moe; 5.23.0, models/
-glm4_moe_lite (GLM-4.7-Flash: latent attention under GLM's router); config.json of
-deepseek-ai/DeepSeek-V3 and moonshotai/Kimi-K2-Base. Shapes are required: no value is assumed.
+glm4_moe_lite (GLM-4.7-Flash: latent attention under GLM's router), deepseek_v32 and glm_moe_dsa
+(GLM-5: with an indexer); config.json of deepseek-ai/DeepSeek-V3 and moonshotai/Kimi-K2-Base. Shapes
+are required: no value is assumed.
 """
 
 from typing import Any
 
+from advisor.models import options
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
 from advisor.models.config_json.mixtral import AS_BRIDGE_RUNS_EXPERTS, group_fields
 from advisor.models.layer_pattern import LayerPattern
@@ -28,18 +30,25 @@ _LATENT = keys(
     rope_interleave
     """
 )
+_INDEXER = keys(
+    "index_n_heads index_head_dim index_topk index_topk_freq index_skip_topk_offset indexer_types"
+    " indexer_rope_interleave layer_types mlp_bias"
+)
 _GLM = keys("partial_rotary_factor use_qk_norm")
 # Checkpoints of these models come with their own code and in 8 bits; training is in 16 bits.
 _AS_PUBLISHED = keys("auto_map quantization_config router_aux_loss_coef")
 
-LATENT_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite")
+SPARSE_TYPES = ("deepseek_v32", "glm_moe_dsa")
+LATENT_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", *SPARSE_TYPES)
 DEEPSEEK_TYPES = (*LATENT_TYPES, "glm4_moe")
 
 
 def read_deepseek(config: HuggingFaceConfig) -> ModelSpec:
     """The shape of one of DEEPSEEK_TYPES, with experts, and multi-token prediction where it has."""
     latent = config.values["model_type"] in LATENT_TYPES
-    config.check_keys(_READ | (_LATENT if latent else _GLM) | _AS_PUBLISHED)
+    sparse = config.values["model_type"] in SPARSE_TYPES
+    own = (_LATENT if latent else _GLM) | (_INDEXER if sparse else set())
+    config.check_keys(_READ | own | _AS_PUBLISHED)
     bias = config.get("attention_bias", bool, False)
     if latent and bias:
         raise config.refuse("attention_bias", "latent attention has no biases in Megatron")
@@ -51,7 +60,23 @@ def read_deepseek(config: HuggingFaceConfig) -> ModelSpec:
         mtp_num_layers=config.get("num_nextn_predict_layers", int, 0) or None,
         **(_latent_fields(config) if latent else _glm_fields(config, bias)),
         **_expert_fields(config),
+        **(_indexer_fields(config) if sparse else {}),
     )
+
+
+def _indexer_fields(config: HuggingFaceConfig) -> dict[str, Any]:
+    """Every layer has an indexer of its own; Megatron's rotary kernel does not go with it."""
+    config.check_fixed({"mlp_bias": False, "index_topk_freq": 1}, "no other is modelled")
+    for key, kind in (("layer_types", "indexed_attention"), ("indexer_types", "full")):
+        if set(config.get(key, tuple[str, ...], ())) - {kind}:
+            raise config.refuse(key, f"must be {kind} in every layer: no other is modelled")
+    return {
+        "experimental_attention_variant": options.AttentionVariant.DSA,
+        "apply_rope_fusion": False,
+        "dsa_indexer_n_heads": config.positive("index_n_heads"),
+        "dsa_indexer_head_dim": config.positive("index_head_dim"),
+        "dsa_indexer_topk": config.positive("index_topk"),
+    }
 
 
 def _latent_fields(config: HuggingFaceConfig) -> dict[str, Any]:
@@ -84,12 +109,13 @@ def _glm_fields(config: HuggingFaceConfig, bias: bool) -> dict[str, Any]:
 def _expert_fields(config: HuggingFaceConfig) -> dict[str, Any]:
     """The router, and experts run as Megatron Bridge runs them.
 
-    GLM and noaux_tc have sigmoid scores and a bias of every expert; groups limit the choice where
-    there are several.
+    GLM, noaux_tc and models with an indexer have sigmoid scores and a bias of every expert; groups
+    limit the choice where there are several.
     """
     width, shared = config.positive("moe_intermediate_size"), config.get("n_shared_experts", int, 0)
     method = config.get("topk_method", str, None)
-    biased = "glm4_moe" in str(config.values["model_type"]) or method == "noaux_tc"
+    router = ("glm4_moe", "glm4_moe_lite", *SPARSE_TYPES)
+    biased = config.values["model_type"] in router or method == "noaux_tc"
     scores = ScoreFunction.SIGMOID if biased else ScoreFunction.SOFTMAX
     sigmoid = config.get("scoring_func", str, str(scores)) == "sigmoid"
     by_sequence = config.get("seq_aux", bool, False)

@@ -158,10 +158,6 @@ REFUSED = {
     "gemma4_text": "has attention heads of two widths, whose keys may be its values: not modelled",
     "deepseek_v4": "attends to compressed tokens through an index, which is not modelled",
     "kimi_linear": "has Kimi delta attention, which is not modelled",
-    **dict.fromkeys(
-        ("deepseek_v32", "glm_moe_dsa"),
-        "attends to the tokens that an index chooses (DSA), which is not modelled",
-    ),
 }
 _WITH_VISION = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 

@@ -118,8 +118,9 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
 
 
 def read_config(path: Path) -> HuggingFaceConfig:
-    """The JSON object in a file; UserError where it is broken or something else."""
-    return HuggingFaceConfig(path=path, values=read_json(path))
+    """The JSON object in a file, Infinity and NaN as Python writes them among its values; UserError
+    where it is broken or something else."""
+    return HuggingFaceConfig(path=path, values=read_json(path, foreign=True))
 
 
 # Keys that change neither the size of a weight nor what training keeps: token ids, initialization,

@@ -164,7 +164,7 @@ _MODEL: Final = (
             ("window_size", None, "sliding windows"),
             ("softmax_type", SoftmaxType.VANILLA, "attention sinks"),
             ("attention_output_gate", False, "attention output gate"),
-            ("experimental_attention_variant", None, "linear attention"),
+            ("experimental_attention_variant", None, "linear or sparse attention"),
             ("hybrid_layer_pattern", None, "hybrid layer patterns"),
         )
     ),

@@ -286,10 +286,9 @@ def page_of(folder: Path, capsys, text: str, gpus: str, *words: str) -> str:
 
 def test_what_is_known_and_not_taken_is_said(tmp_path, capsys) -> None:
     words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend ncclep"
-    text = page_of(
-        tmp_path, capsys, f"{QWEN}{words} --dsa-indexer-topk 12", "16xH100", "--top", "1"
-    )
-    assert "not used --moe-flex-dispatcher-backend ncclep in line 1, --dsa-indexer-topk 12" in text
+    script = f"{QWEN}{words} --dsa-indexer-topk-freq 4"
+    text = page_of(tmp_path, capsys, script, "16xH100", "--top", "1")
+    assert "--moe-flex-dispatcher-backend ncclep in line 1, --dsa-indexer-topk-freq 4" in text
     words = "--max-position-embeddings 8192 --position-embedding-type rope"
     text = page_of(tmp_path, capsys, f"{LLAMA} {words}", "64xH100", "--top", "1")
     assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text

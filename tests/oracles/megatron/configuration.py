@@ -31,9 +31,12 @@ _GATED_DELTA_NET = {
 
 def report_transformer_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the configuration believe in a Transformer Engine that is new enough."""
+    from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.transformer import transformer_config
 
     monkeypatch.setattr(transformer_config, "is_te_min_version", lambda *_, **__: True)
+    for kernel in ("fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"):
+        monkeypatch.setattr(rope_utils, kernel, print)
 
 
 def real_outcome(raw: RawSettings) -> str:

@@ -19,8 +19,8 @@ from advisor.frameworks.option import (
 
 _LATENT: Final = Emitted(line=When(always=True, only_if=values.is_latent))
 _WINDOWED: Final = Emitted(line=When(only_if=lambda job: job.model.window_size is not None))
-_INDEXER: Final = "sparse attention with an indexer is not modelled"
-_INDEXED: Final = "used only with sparse attention"
+_INDEXER: Final = "values of the indexer's scores"
+_SHARED: Final = "layers that share what one indexer finds are not modelled"
 _ROTARY: Final = "values of the rotary table"
 _SHAPES: Final = "layers of different shapes are not modelled"
 _LARGEST_LOGITS: Final = "keeping the largest attention logits is not modelled"
@@ -74,19 +74,19 @@ class Attention(Options, title="Attention and multi-token prediction"):
     experimental_attention_variant_loss_scale_func: object = harmless(
         None, CALLABLE, flag="", since="0.19"
     )
-    dsa_indexer_n_heads: int | None = refused(None, _INDEXER, since="0.16")
-    dsa_indexer_head_dim: int | None = refused(None, _INDEXER, since="0.16")
-    dsa_indexer_topk: int | None = refused(None, _INDEXER, since="0.16")
-    dsa_indexer_loss_coeff: float | None = harmless(None, _INDEXED, since="0.16")
-    dsa_indexer_use_sparse_loss: bool = harmless(False, _INDEXED, since="0.16")
-    dsa_indexer_topk_freq: int = refused(1, _INDEXER, since="0.19")
-    dsa_indexer_skip_topk_offset: int = refused(0, _INDEXER, since="0.19")
-    dsa_kernel_backend: str = harmless("none", _INDEXED, since="0.19")
-    dsa_indexer_rope_interleaved: bool = harmless(False, _INDEXED, since="0.19")
-    dsa_indexer_rotate_activation: bool = harmless(True, _INDEXED, since="0.19")
-    dsa_indexer_scoring_relu: bool = harmless(True, _INDEXED, since="0.19")
-    dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXED, since="0.19")
-    dsa_indexer_k_norm_fp32: bool = harmless(False, _INDEXED, since="0.19")
+    dsa_indexer_n_heads: int | None = option(None, "model", ON_LINE, since="0.16")
+    dsa_indexer_head_dim: int | None = option(None, "model", ON_LINE, since="0.16")
+    dsa_indexer_topk: int | None = option(None, "model", ON_LINE, since="0.16")
+    dsa_indexer_loss_coeff: float | None = option(None, "model", ON_LINE, since="0.16")
+    dsa_indexer_use_sparse_loss: bool = harmless(False, "values of its loss", since="0.16")
+    dsa_indexer_topk_freq: int = refused(1, _SHARED, since="0.19")
+    dsa_indexer_skip_topk_offset: int = refused(0, _SHARED, since="0.19")
+    dsa_kernel_backend: str = unpriced("none", "modelled as PyTorch computes it", since="0.19")
+    dsa_indexer_rope_interleaved: bool = harmless(False, _INDEXER, since="0.19")
+    dsa_indexer_rotate_activation: bool = harmless(True, _INDEXER, since="0.19")
+    dsa_indexer_scoring_relu: bool = harmless(True, _INDEXER, since="0.19")
+    dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXER, since="0.19")
+    dsa_indexer_k_norm_fp32: bool = unpriced(False, "modelled in 16 bits", since="0.19")
     qk_clip: bool = unpriced(False, _LARGEST_LOGITS, since="0.16")
     qk_clip_alpha: float = harmless(0.5, "used only with qk_clip", since="0.16")
     qk_clip_threshold: float = harmless(100, "used only with qk_clip", since="0.16")

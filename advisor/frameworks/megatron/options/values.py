@@ -140,7 +140,7 @@ def attention_variant(job: Described, revision: Revision) -> object:
     variant = job.model.experimental_attention_variant
     if variant is None:
         return None
-    return _VARIANTS_OF_MAIN[variant] if revision.at_least(0, 20) else str(variant)
+    return (_VARIANTS_OF_MAIN if revision.at_least(0, 20) else {}).get(variant, str(variant))
 
 
 def variant_named(name: str) -> str:

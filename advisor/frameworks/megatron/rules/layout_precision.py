@@ -50,6 +50,11 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Match | None:
     )
 
 
+_NOT_WITH_DSA: Final = (
+    ("add_bias_linear", "", "false", config(0, 0, 0, 0, 0, 0, 1385)),
+    ("context_parallel_size", ">1", "1", config(0, 0, 0, 1988, 2230, 2543, 0)),
+    ("apply_rope_fusion", "", "false", config(0, 0, 0, 1991, 2233, 2546, 2838)),
+)
 RULES: Final[dict[str, Rule]] = {
     "sequence_parallel_needs_tp": clash(
         "sequence_parallel",
@@ -93,6 +98,12 @@ RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 983, 1115, 0, 0),
         example="context_parallel_size=2 experimental_attention_variant=gated_delta_net",
     ),
+    **{
+        f"sparse_attention_{name}": clash(
+            "experimental_attention_variant=dsa", name + above, f"[{name}={legal}]", source=source
+        )
+        for name, above, legal, source in _NOT_WITH_DSA
+    },
     "fp8_delayed_bf16_layers": Rule(
         when=lambda raw, _: raw.delayed_scaling and raw.first_last_layers_bf16,
         reason="first_last_layers_bf16 cannot be combined with fp8_recipe = delayed",

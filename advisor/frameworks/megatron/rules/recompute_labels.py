@@ -156,6 +156,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
 def _keeps_no_scores(raw: RawSettings, _: Revision) -> bool:
     """Whether flash or fused attention runs."""
     local_scores = raw.transformer_impl == "local" and raw.attention_backend == "auto"
+    local_scores |= raw.experimental_attention_variant == "dsa"
     return raw.attention_backend not in ("unfused", "local") and not local_scores
 
 

@@ -53,6 +53,16 @@ RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=full recompute_method=uniform recompute_num_layers=9 "
         "num_layers=8",
     ),
+    "sparse_attention_quantized": crashes(
+        given=lambda raw, _: raw.experimental_attention_variant == "dsa" and (raw.fp8 or raw.fp4),
+        when=lambda raw, _: replayed(raw, "mla_up_proj"),
+        since=(0, 19),
+        reason="mla_up_proj of sparse attention (dsa) is not replayed in 8 or 4 bits",
+        fix="drop mla_up_proj",
+        source="megatron-core 0.19.2 experimental_attention_variant/absorbed_mla.py:663",
+        example="experimental_attention_variant=dsa multi_latent_attention=true fp8=hybrid "
+        "recompute_granularity=selective recompute_modules=mla_up_proj",
+    ),
     "mtp_uniform_layers": crashes(
         summary="With MTP layers, uniform needs recompute_num_layers 1 (since 0.14).",
         given=lambda raw, revision: raw.mtp_num_layers and revision.at_least(0, 14),

@@ -93,7 +93,6 @@ def test_experts_of_nemotron_on_a_latent_dimension(tmp_path) -> None:
         (GLM_FLASH, {"mlp_layer_types": ["sparse", "dense"]}, "must be dense in the first layers"),
         (OLMO3, {"model_type": "gemma4_text"}, "has attention heads of two widths"),
         (OLMO3, {"model_type": "deepseek_v4"}, "attends to compressed tokens"),
-        (OLMO3, {"model_type": "deepseek_v32"}, "attends to the tokens that an index chooses"),
         (OLMO3, {"model_type": "kimi_linear"}, "has Kimi delta attention"),
     ],
 )

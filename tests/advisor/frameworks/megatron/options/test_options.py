@@ -106,10 +106,10 @@ def test_the_page_is_the_rows() -> None:
 
 
 def test_what_no_prediction_counts_is_named() -> None:
-    given = RawSettings(dsa_indexer_topk=64, tp_comm_split_ag=False, tp_comm_split_rs=True)
+    given = RawSettings(dsa_indexer_topk_freq=4, tp_comm_split_ag=False, tp_comm_split_rs=True)
     said = {finding.rule: finding.reason for finding in find(given, INSTALLED)}
     assert said["refused_options"].startswith(
-        "predictions do not cover a job with dsa_indexer_topk ("
+        "predictions do not cover a job with dsa_indexer_topk_freq ("
     )
     assert said["unpriced_options"].startswith("predictions do not include tp_comm_split_ag (")
     assert "tp_comm_split_rs" not in said["unpriced_options"]  # at its default
