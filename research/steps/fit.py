@@ -10,6 +10,8 @@ pulls no harder than one that is `_OUTLIER` widths off.
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -51,18 +53,16 @@ def fit(
     def at(shifts: Any) -> Fit:
         return Fit(constants=CONSTANTS, shifts=tuple(map(float, shifts)), base=base)
 
-    def misses(shifts: Any) -> Any:
+    def misses(shifts: Any, of: Sequence[Target] = targets) -> Any:
         made = at(shifts).calibrations
-        return np.array([_miss(target, made) for target in targets])
+        return np.array([_miss(target, made) for target in of])
 
-    def jacobian(shifts: Any, here: Any) -> Any:
+    def jacobian(shifts: Any, here: Any, of: Sequence[Target] = targets) -> Any:
         columns = []
         for position in range(len(CONSTANTS)):
             moved = np.array(shifts)
             moved[position] += _STEP
-            made = at(moved).calibrations
-            there = [_miss(target, made) for target in targets]
-            columns.append((np.array(there) - here) / _STEP)
+            columns.append((misses(moved, of) - here) / _STEP)
         return np.array(columns).T
 
     shifts, here = _descended(np.zeros(len(CONSTANTS)), weights, misses, jacobian)
@@ -81,7 +81,10 @@ def fit(
             if np.max(np.abs(step)) <= _NEAR:
                 found[out] = here[out] + slopes[out] @ step
             else:
-                found[out] = _descended(shifts + step, weights * ~out, misses, jacobian)[1][out]
+                seen, hidden = (list(compress(targets, some)) for some in (~out, out))
+                of_seen = partial(misses, of=seen), partial(jacobian, of=seen)
+                there, _ = _descended(shifts + step, weights[~out], *of_seen)
+                found[out] = misses(there, hidden)
         return tuple(map(float, found))
 
     widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(CONSTANTS)}
