@@ -143,12 +143,15 @@ def inside(found: Iterable[Difference], widths: float = BAND) -> float:
 
 def fit() -> dict[str, float]:
     """Widths by name, the first three of what rows of a question share."""
-    groups = [_terms(rows) for rows in questions()]
+    by_size = defaultdict[int, list[tuple[Any, Any]]](list)
+    for errors, each in map(_terms, questions()):
+        by_size[len(errors)].append((errors, each))
+    groups = [tuple(map(np.array, zip(*of, strict=True))) for size, of in by_size.items() if size]
 
     def deviance(logarithms: Any) -> float:
         sigmas = np.exp(logarithms)
         around = np.sum(((logarithms - np.log(_PRIOR)) / _PRIOR_SIGMA) ** 2) / 2
-        return float(around + sum(_deviance(*terms, sigmas) for terms in groups))
+        return float(around + sum(_deviance(errors, each, sigmas) for errors, each in groups))
 
     many = {"maxiter": 9000, "maxfev": 9000, "xatol": 1e-4, "fatol": 1e-6}
     found = optimize.minimize(deviance, np.log(_PRIOR), method="Nelder-Mead", options=many)
@@ -171,15 +174,14 @@ def _terms(rows: Sequence[Row]) -> tuple[Any, Any]:
 
 
 def _deviance(errors: Any, each: Any, sigmas: Any) -> float:
-    """Less the logarithm of the likelihood."""
-    size = len(errors)
-    if not size:
-        return 0.0
-    covariance = np.tensordot(np.append(sigmas, _LEAST) ** 2, each, 1)
-    far = errors @ np.linalg.solve(covariance, errors) / _FREEDOM
+    """Less the logarithm of the likelihood of questions with equally many errors."""
+    covariances = np.einsum("w,nwij->nij", np.append(sigmas, _LEAST) ** 2, each)
+    solved = np.linalg.solve(covariances, errors[..., None])[..., 0]
+    far, size = np.sum(errors * solved, axis=1) / _FREEDOM, errors.shape[1]
     whole = (_FREEDOM + size) / 2
     scale = math.lgamma(whole) - math.lgamma(_FREEDOM / 2) - size / 2 * math.log(_FREEDOM / 2)
-    return float(np.linalg.slogdet(covariance)[1] / 2 + whole * math.log1p(far) - scale)
+    widths = np.linalg.slogdet(covariances)[1] / 2
+    return float(np.sum(widths + whole * np.log1p(far) - scale))
 
 
 def main() -> None:
