@@ -10,7 +10,7 @@ pulls no harder than one that is `_OUTLIER` widths off.
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final
@@ -71,20 +71,23 @@ def fit(
     pull, priors_pull = weighed[:, None] * slopes, np.eye(len(CONSTANTS))
     inverse = np.linalg.inv(pull.T @ pull + priors_pull)
 
+    @cache
+    def without(left_out: tuple[bool, ...]) -> Any:
+        out = np.array(left_out)
+        kept, residual = pull[~out], (weighed * here)[~out]
+        normal = kept.T @ kept + priors_pull
+        step = -np.linalg.solve(normal, kept.T @ residual + shifts)
+        if np.max(np.abs(step)) <= _NEAR:
+            return here[out] + slopes[out] @ step
+        seen, hidden = (list(compress(targets, some)) for some in (~out, out))
+        of_seen = partial(misses, of=seen), partial(jacobian, of=seen)
+        return misses(_descended(shifts + step, weights[~out], *of_seen)[0], hidden)
+
     def unseen(group: Callable[[Target], Hashable]) -> tuple[float, ...]:
         found = np.array(here)
         for name in dict.fromkeys(group(target) for target in targets):
-            out = np.array([group(target) == name for target in targets])
-            kept, residual = pull[~out], (weighed * here)[~out]
-            normal = kept.T @ kept + priors_pull
-            step = -np.linalg.solve(normal, kept.T @ residual + shifts)
-            if np.max(np.abs(step)) <= _NEAR:
-                found[out] = here[out] + slopes[out] @ step
-            else:
-                seen, hidden = (list(compress(targets, some)) for some in (~out, out))
-                of_seen = partial(misses, of=seen), partial(jacobian, of=seen)
-                there, _ = _descended(shifts + step, weights[~out], *of_seen)
-                found[out] = misses(there, hidden)
+            out = tuple(group(target) == name for target in targets)
+            found[np.array(out)] = without(out)
         return tuple(map(float, found))
 
     widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(CONSTANTS)}
