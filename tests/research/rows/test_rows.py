@@ -24,6 +24,12 @@ from research.rows.torchtitan_docs import torchtitan_targets
 from tests.published import rows as published
 from tests.published.rows import PublishedRow
 
+STATED = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
+BLANK_IS_1 = (
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+)
 PAIRS: dict[str, Callable[[], tuple[Iterable[Target], Iterable[PublishedRow]]]] = {
     "dgxc": lambda: (
         dgxc_targets(),
@@ -67,21 +73,15 @@ def pairs(source: str) -> list[tuple[Target, PublishedRow]]:
 @pytest.mark.parametrize("source", ["dgxc", "simumax", "summary", "skills", "mpt", "fms"])
 def test_a_job_has_the_degrees_and_the_batch_of_its_row(source: str) -> None:
     for target, row in pairs(source):
-        layout, config, name = target.job.layout, target.job.config, target.name
-        assert target.job.num_gpus == row.num_gpus, name
-        assert (row.gpu or "").removeprefix("DGX-").split(" ")[0] in target.job.gpu.name, name
-        assert layout.tensor_model_parallel_size == row.tensor_model_parallel_size, name
-        assert layout.pipeline_model_parallel_size == row.pipeline_model_parallel_size, name
-        assert layout.virtual_pipeline_model_parallel_size == (
-            row.virtual_pipeline_model_parallel_size or 1
-        ), name
-        assert layout.context_parallel_size == (row.context_parallel_size or 1), name
-        assert layout.data_parallel_size == row.data_parallel_size, name
-        assert layout.expert_model_parallel_size == (row.expert_model_parallel_size or 1), name
-        tokens = config.global_batch_size * config.seq_length
-        assert tokens == (row.global_batch_size or 0) * (row.seq_length or 0), name
+        config = target.job.config
+        assert (row.gpu or "").removeprefix("DGX-").split(" ")[0] in target.job.gpu.name
+        for name in (*STATED, *BLANK_IS_1):
+            degree = getattr(row, name) or (1 if name in BLANK_IS_1 else None)
+            assert getattr(target.job.layout, name) == degree, (target.name, name)
+        tokens = config.global_batch_size * config.seq_length, target.job.num_gpus
+        assert tokens == ((row.global_batch_size or 0) * (row.seq_length or 0), row.num_gpus)
         of_one_pass = (row.micro_batch_size or 0) * (row.seq_length or 0)
-        assert config.micro_batch_size * config.seq_length == of_one_pass, name
+        assert config.micro_batch_size * config.seq_length == of_one_pass, target.name
 
 
 @pytest.mark.parametrize("source", ["dgxc", "simumax", "skills"])
