@@ -84,16 +84,16 @@ def _level(module: str) -> tuple[str, int]:
     return package, order.index(folder) if folder else len(order)
 
 
-@pytest.mark.parametrize("module", _modules())
-def test_imports_point_down(module: str) -> None:
-    package, level = _level(module)
-    for name in _imports(module):
-        other, other_level = _level(name)
-        if other == package:
-            assert other_level <= level, f"{module} imports {name}, which stands above it"
-        else:
-            packages = list(FOLDERS)
-            assert packages.index(other) < packages.index(package), f"{module} imports {name}"
+def test_imports_point_down() -> None:
+    packages, upward = list(FOLDERS), []
+    for module in _modules():
+        package, level = _level(module)
+        for name in _imports(module):
+            other, other_level = _level(name)
+            below = packages.index(other) < packages.index(package)
+            if not (other_level <= level if other == package else below):
+                upward.append(f"{module} imports {name}")
+    assert not upward
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -111,11 +111,9 @@ def test_the_root_holds_the_public_front_alone(package: str) -> None:
     assert folders == set(FOLDERS[package])
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in _modules().values() if path.name == "__init__.py"], ids=str
-)
-def test_a_folder_says_its_idea_in_a_line(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text()))
+def test_a_folder_says_its_idea_in_a_line() -> None:
+    folders = [path for path in _modules().values() if path.name == "__init__.py"]
+    assert [path for path in folders if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
 # Names that stand in several folders because each does there for its subject what the others do
@@ -291,8 +289,8 @@ def _is_theirs(module: str) -> bool:
     return f"{module}.".startswith(tuple(f"{folder}." for folder in (*THEIR_FOLDERS, *FAMILIES)))
 
 
-@pytest.mark.parametrize("module", [name for name in _modules() if not _is_theirs(name)])
-def test_a_framework_is_named_in_its_own_folders_alone(module: str) -> None:
+def test_a_framework_is_named_in_its_own_folders_alone() -> None:
     """Its name, a release or a label of its modules, anywhere but in docstrings."""
-    _, allowed = ALLOWED.get(module, ("", set()))
-    assert _names_of_frameworks(module) == allowed
+    others = [name for name in _modules() if not _is_theirs(name)]
+    found = {module: names for module in others if (names := _names_of_frameworks(module))}
+    assert found == {module: allowed for module, (_, allowed) in ALLOWED.items()}

@@ -35,12 +35,12 @@ def test_the_guide_has_a_table() -> None:
 
 
 def test_no_text_holds_what_is_replaced(list_strings: Any) -> None:
-    folders = [ROOT / name for name in list_strings.FOLDERS]
+    folders, replaced = [ROOT / name for name in list_strings.FOLDERS], _replaced()
     found = [
         f"{file.relative_to(ROOT)}:{line}: {form}"
         for file in list_strings.files_below(folders)
         for line, text in list_strings.texts_in(file)
-        for form in _replaced()
+        for form in replaced
         if form in text
     ]
     assert not found

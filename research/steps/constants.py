@@ -6,7 +6,6 @@ its width is how far training may lie from that.
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import log
 from typing import Any, Final
 
 from msgspec import Struct
@@ -130,10 +129,6 @@ class Isolated(Struct, frozen=True):
     seconds: float
     sigma: float
     predict: Callable[[Calibration], float]
-
-    def miss(self, calibration: Calibration) -> float:
-        """Logarithm of predicted over measured."""
-        return log(self.predict(calibration) / self.seconds)
 
 
 def _linear_on_grace(calibration: Calibration) -> float:

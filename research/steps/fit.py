@@ -10,6 +10,8 @@ pulls no harder than one that is `_OUTLIER` widths off.
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,7 +21,13 @@ from msgspec.structs import replace
 from advisor.hardware.calibration import Calibration
 from research.kernels.least_squares import Fit
 from research.rows.targets import Target, predict
-from research.steps.constants import CONSTANTS, GENERATIONS, ISOLATED, prior_calibration
+from research.steps.constants import (
+    CONSTANTS,
+    GENERATIONS,
+    ISOLATED,
+    Isolated,
+    prior_calibration,
+)
 
 TIME_SIGMA: Final = 0.04
 """Relative scatter of a published time around a right model: repeats within a source are good to
@@ -35,6 +43,7 @@ _SETTLED: Final = 0.01
 
 Calibrations = Mapping[str, Calibration]
 """By generation: a100, h100, b200."""
+Row = Target | Isolated
 
 
 def fit(
@@ -46,24 +55,22 @@ def fit(
     name, which rows a left-out check leaves out together: by one linear step, and by a fit of its
     own where that is a long one. priors: by default those of constants.prior_calibration."""
     base = priors or {name: prior_calibration(name) for name in GENERATIONS}
-    timed = len(targets)
+    rows: tuple[Row, ...] = (*targets, *ISOLATED)
     weights = np.array([*_weights(targets), *(1 / one.sigma for one in ISOLATED)])
 
     def at(shifts: Any) -> Fit:
         return Fit(constants=CONSTANTS, shifts=tuple(map(float, shifts)), base=base)
 
-    def misses(shifts: Any) -> Any:
+    def misses(shifts: Any, of: Sequence[Row] = rows) -> Any:
         made = at(shifts).calibrations
-        any_of_them = made[GENERATIONS[0]]  # what these rest on is the same in all
-        isolated = (one.miss(any_of_them) for one in ISOLATED)
-        return np.array([*(_miss(target, made) for target in targets), *isolated])
+        return np.array([_miss(row, made) for row in of])
 
-    def jacobian(shifts: Any, here: Any) -> Any:
+    def jacobian(shifts: Any, here: Any, of: Sequence[Row] = rows) -> Any:
         columns = []
         for position in range(len(CONSTANTS)):
             moved = np.array(shifts)
             moved[position] += _STEP
-            columns.append((misses(moved) - here) / _STEP)
+            columns.append((misses(moved, of) - here) / _STEP)
         return np.array(columns).T
 
     shifts, here = _descended(np.zeros(len(CONSTANTS)), weights, misses, jacobian)
@@ -72,18 +79,24 @@ def fit(
     pull, priors_pull = weighed[:, None] * slopes, np.eye(len(CONSTANTS))
     inverse = np.linalg.inv(pull.T @ pull + priors_pull)
 
+    @cache
+    def without(left_out: tuple[bool, ...]) -> Any:
+        out = np.array(left_out)
+        kept, residual = pull[~out], (weighed * here)[~out]
+        normal = kept.T @ kept + priors_pull
+        step = -np.linalg.solve(normal, kept.T @ residual + shifts)
+        if np.max(np.abs(step)) <= _NEAR:
+            return here[out] + slopes[out] @ step
+        seen, hidden = (list(compress(rows, some)) for some in (~out, out))
+        of_seen = partial(misses, of=seen), partial(jacobian, of=seen)
+        return misses(_descended(shifts + step, weights[~out], *of_seen)[0], hidden)
+
     def unseen(group: Callable[[Target], Hashable]) -> tuple[float, ...]:
         found = np.array(here)
         for name in dict.fromkeys(group(target) for target in targets):
-            out = np.array([group(target) == name for target in targets] + [False] * len(ISOLATED))
-            kept, residual = pull[~out], (weighed * here)[~out]
-            normal = kept.T @ kept + priors_pull
-            step = -np.linalg.solve(normal, kept.T @ residual + shifts)
-            if np.max(np.abs(step)) <= _NEAR:
-                found[out] = here[out] + slopes[out] @ step
-            else:
-                found[out] = _descended(shifts + step, weights * ~out, misses, jacobian)[1][out]
-        return tuple(map(float, found[:timed]))
+            out = tuple(isinstance(row, Target) and group(row) == name for row in rows)
+            found[np.array(out)] = without(out)
+        return tuple(map(float, found[: len(targets)]))
 
     widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(CONSTANTS)}
     left_out = {name: unseen(group) for name, group in groups.items()}
@@ -134,9 +147,11 @@ def errors(targets: Iterable[Target], calibrations: Calibrations) -> Iterator[fl
         yield math.exp(_miss(target, calibrations)) - 1
 
 
-def _miss(target: Target, calibrations: Calibrations) -> float:
-    calibration = calibrations[target.job.gpu.calibration or ""]
-    return math.log(predict(target, calibration) / target.seconds)
+def _miss(row: Row, calibrations: Calibrations) -> float:
+    if isinstance(row, Isolated):  # what it rests on is the same in all
+        return math.log(row.predict(calibrations[GENERATIONS[0]]) / row.seconds)
+    calibration = calibrations[row.job.gpu.calibration or ""]
+    return math.log(predict(row, calibration) / row.seconds)
 
 
 _MOST_ROWS: Final = 3

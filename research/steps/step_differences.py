@@ -143,38 +143,45 @@ def inside(found: Iterable[Difference], widths: float = BAND) -> float:
 
 def fit() -> dict[str, float]:
     """Widths by name, the first three of what rows of a question share."""
-    groups = questions()
+    by_size = defaultdict[int, list[tuple[Any, Any]]](list)
+    for errors, each in map(_terms, questions()):
+        by_size[len(errors)].append((errors, each))
+    groups = [tuple(map(np.array, zip(*of, strict=True))) for size, of in by_size.items() if size]
 
     def deviance(logarithms: Any) -> float:
         sigmas = np.exp(logarithms)
         around = np.sum(((logarithms - np.log(_PRIOR)) / _PRIOR_SIGMA) ** 2) / 2
-        return float(around + sum(_deviance(rows, sigmas) for rows in groups))
+        return float(around + sum(_deviance(errors, each, sigmas) for errors, each in groups))
 
     many = {"maxiter": 9000, "maxfev": 9000, "xatol": 1e-4, "fatol": 1e-6}
     found = optimize.minimize(deviance, np.log(_PRIOR), method="Nelder-Mead", options=many)
     return dict(zip(_NAMES, map(float, np.exp(found.x)), strict=True))
 
 
-def _deviance(rows: Sequence[Row], sigmas: Any) -> float:
-    """Less the logarithm of the likelihood; of what was measured here that of differences alone:
-    plain torch modules are no kind of published rows."""
-    errors = np.array([row.error for row in rows])
+def _terms(rows: Sequence[Row]) -> tuple[Any, Any]:
+    """Errors of a question, and by width what its variance adds to their covariance; of what was
+    measured here those of differences alone: plain torch modules are no kind of published rows."""
+    errors, size = np.array([row.error for row in rows]), len(rows)
+    shared = [np.full((size, size), float(row_kind == rows[0].kind)) for row_kind in _KINDS[:3]]
     of = np.array([row.shares[1:4] for row in rows])
-    same = np.array([[one.job == other.job for other in rows] for one in rows])
-    covariance = (of * sigmas[3:6] ** 2) @ of.T + same * sigmas[6] ** 2
-    covariance += np.diag([_LEAST**2 + row.acts * sigmas[7] ** 2 for row in rows])
-    kind = _KINDS.index(rows[0].kind)
-    if rows[0].kind != MEASURED_HERE:
-        covariance += sigmas[kind] ** 2
-    elif len(rows) > 1:
-        against = np.hstack([-np.ones((len(rows) - 1, 1)), np.eye(len(rows) - 1)])
-        errors, covariance = against @ errors, against @ covariance @ against.T
-    else:
-        return 0.0
-    size, far = len(errors), errors @ np.linalg.solve(covariance, errors) / _FREEDOM
+    same = np.array([[one.job == other.job for other in rows] for one in rows], float)
+    acts = np.diag([float(row.acts) for row in rows])
+    each = np.array([*shared, *(np.outer(one, one) for one in of.T), same, acts, np.eye(size)])
+    if rows[0].kind == MEASURED_HERE:
+        against = np.hstack([-np.ones((size - 1, 1)), np.eye(size - 1)])
+        return against @ errors, against @ each @ against.T
+    return errors, each
+
+
+def _deviance(errors: Any, each: Any, sigmas: Any) -> float:
+    """Less the logarithm of the likelihood of questions with equally many errors."""
+    covariances = np.einsum("w,nwij->nij", np.append(sigmas, _LEAST) ** 2, each)
+    solved = np.linalg.solve(covariances, errors[..., None])[..., 0]
+    far, size = np.sum(errors * solved, axis=1) / _FREEDOM, errors.shape[1]
     whole = (_FREEDOM + size) / 2
     scale = math.lgamma(whole) - math.lgamma(_FREEDOM / 2) - size / 2 * math.log(_FREEDOM / 2)
-    return float(np.linalg.slogdet(covariance)[1] / 2 + whole * math.log1p(far) - scale)
+    widths = np.linalg.slogdet(covariances)[1] / 2
+    return float(np.sum(widths + whole * np.log1p(far) - scale))
 
 
 def main() -> None:

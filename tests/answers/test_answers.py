@@ -1,6 +1,9 @@
 """The JSON of sixty requests is what it was: a change of the code that should change no answer
 changes none. `ANSWERS=record python -m pytest tests/answers` writes the answers anew where one
-is meant to."""
+is meant to.
+
+What is faster near the job takes three quarters of the time: it is searched for one request in
+three, and for all under `ANSWERS=live`; the others are asked with --quick."""
 
 import gzip
 import json
@@ -16,7 +19,12 @@ from advisor.cli.main import main
 FOLDER = Path(__file__).parent
 REQUESTS = (FOLDER / "requests.txt").read_text().splitlines()
 ANSWERS = FOLDER / "answers.json.gz"
-RECORD = os.environ.get("ANSWERS") == "record"
+MODE = os.environ.get("ANSWERS", "")
+RECORD = MODE == "record"
+SEARCHED = REQUESTS if MODE else REQUESTS[2::3]
+"""Every third, which leaves out no framework and no family of models."""
+OF_THE_SEARCH = ("evaluated", "fastest_found", "fits", "search", "verdict")
+"""Keys of an answer that --quick changes."""
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +65,18 @@ def _the_last_digit(was: object, now: object) -> bool:
 def test_an_answer_is_what_it_was(request_line: str, recorded: dict[str, object], capsys) -> None:
     arguments = request_line.split()
     shown = [] if "--top" in arguments else ["--top", "6"]
-    code = main([*arguments, "--format", "json", *shown])
+    quick = request_line not in SEARCHED and "--search" not in arguments
+    code = main([*arguments, "--format", "json", *shown, *(["--quick"] if quick else [])])
     printed = capsys.readouterr()
     answer = {"code": code, "error": printed.err, "answer": json.loads(printed.out or "null")}
     if RECORD:
         recorded[request_line] = answer
-    else:
-        assert not list(_differences(recorded[request_line], answer))[:5]
+        return
+    was = recorded[request_line]
+    if quick:
+        was = {"error": was["error"], "answer": _without(was["answer"], OF_THE_SEARCH)}
+    assert not list(_differences(was, answer))[:5]
+
+
+def _without(answer: dict[str, object] | None, keys: tuple[str, ...]) -> dict[str, object] | None:
+    return answer and {name: value for name, value in answer.items() if name not in keys}

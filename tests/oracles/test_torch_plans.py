@@ -37,6 +37,7 @@ from advisor.search.evaluate import Evaluator  # noqa: E402
 from advisor.time.stage_times import Rates  # noqa: E402
 from tests.advisor.frameworks.torch.jobs import stack_job  # noqa: E402
 
+from .recorded import measured  # noqa: E402
 from .stacks.blocks import block  # noqa: E402
 from .stacks.fsdp import RANKS, Step, titan_step, transformers_step  # noqa: E402
 from .stacks.measure import measure  # noqa: E402
@@ -115,6 +116,7 @@ def rates() -> Rates:
     return Evaluator(job, load_calibration(job.gpu, None)).rates
 
 
+@cache
 def planned(name: str, share: float, *, on_host: bool) -> tuple[TorchSetting, int]:
     """The fastest setting within the budget, and the budget."""
     case = CASES[name]
@@ -131,10 +133,14 @@ def planned(name: str, share: float, *, on_host: bool) -> tuple[TorchSetting, in
 def test_a_plan_stays_within_its_budget(name: str, share: float) -> None:
     case = CASES[name]
     setting, budget = planned(name, share, on_host=False)
-    step = case.run(case.shape, written_plan(setting, case.shape)["apply_plan"])
-    measured = max(step.forward, step.backward)
-    assert measured == pytest.approx(case.peak(setting), rel=TOLERANCE)
-    assert measured <= budget
+
+    def live() -> tuple[int, ...]:
+        step = case.run(case.shape, written_plan(setting, case.shape)["apply_plan"])
+        return step.forward, step.backward
+
+    peak = max(measured("step of a plan", name, case.shape, setting, by=live))
+    assert peak == pytest.approx(case.peak(setting), rel=TOLERANCE)
+    assert peak <= budget
 
 
 @pytest.mark.parametrize("share", BUDGETS)
@@ -143,12 +149,16 @@ def test_so_does_one_with_copies_to_the_host(share: float) -> None:
     name = "torchtitan llama3"
     case = CASES[name]
     setting, budget = planned(name, share, on_host=True)
-    plan = written_plan(setting, case.shape)
-    with with_host(plan):
-        step = case.run(case.shape, plan["apply_plan"])
-    measured = max(step.forward, step.backward)
-    assert measured == pytest.approx(case.peak(setting), rel=TOLERANCE)
-    assert measured <= budget
+
+    def live() -> tuple[int, ...]:
+        plan = written_plan(setting, case.shape)
+        with with_host(plan):
+            step = case.run(case.shape, plan["apply_plan"])
+        return step.forward, step.backward
+
+    peak = max(measured("step of a plan", name, case.shape, setting, by=live))
+    assert peak == pytest.approx(case.peak(setting), rel=TOLERANCE)
+    assert peak <= budget
 
 
 @pytest.mark.parametrize("share", BUDGETS)
@@ -157,11 +167,14 @@ def test_kept_bytes_are_those_of_the_plan(name: str, share: float) -> None:
     case = CASES[name]
     setting, _ = planned(name, share, on_host=False)
     plan = chunk_plan(setting, case.shape, case.shape.model.layer_kinds, Semantics())
-    apply_plan = written_plan(setting, case.shape)["apply_plan"]
-    measured = measure(
-        case.shape, lambda blocks, rest: Row(blocks, rest, apply_plan), num_blocks=LAYERS
-    )
-    assert chunk_footprint(case.shape, plan, False, False).kept == measured.kept
+
+    def live() -> tuple[int, ...]:
+        apply_plan = written_plan(setting, case.shape)["apply_plan"]
+        row: Callable[..., Row] = lambda blocks, rest: Row(blocks, rest, apply_plan)  # noqa: E731
+        return (measure(case.shape, row, num_blocks=LAYERS).kept,)
+
+    (kept,) = measured("kept under a plan", name, case.shape, setting, by=live)
+    assert chunk_footprint(case.shape, plan, False, False).kept == kept
 
 
 class Calls(TorchDispatchMode):

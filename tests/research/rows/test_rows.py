@@ -1,6 +1,7 @@
 """Every target is the job of its row: degrees, tokens, batch and seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from functools import cache
 
 import pytest
 
@@ -23,72 +24,70 @@ from research.rows.torchtitan_docs import torchtitan_targets
 from tests.published import rows as published
 from tests.published.rows import PublishedRow
 
-
-def _pairs(
-    targets: Sequence[Target], rows: Sequence[PublishedRow]
-) -> list[tuple[Target, PublishedRow]]:
-    return list(zip(targets, rows, strict=True))
-
-
-DGXC = _pairs(
-    dgxc_targets(), [row for row in published.dgxc_benchmarking() if "LoRA" not in row.model]
+STATED = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
+BLANK_IS_1 = (
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
 )
-SIMUMAX = _pairs(simumax_targets(), published.simumax_b200())
-SUMMARY = _pairs(
-    bridge_summary_targets(),
-    [row for row in published.mbridge_perf_summary() if row.task != "LoRA"],
-)
-SKILLS = _pairs(
-    [one for one in bridge_skills_targets() if one.quantity is Quantity.STEP],
-    [row for row in published.mbridge_skills() if row.global_batch_size],
-)
-MPT = _pairs(
-    llm_foundry_targets(), [row for row in published.llm_foundry() if row.precision != "amp_fp8"]
-)
-FMS = _pairs(
-    [one for one in fms_fsdp_targets() if not one.name.endswith("not compiled")],
-    [row for row in published.ibm_fms_fsdp() if row.global_batch_size],
-)
-ONE_NODE = _pairs(ml_engineering_targets(), published.stas_h200_b200())
-README = _pairs(
-    megatron_readme_targets(),
-    [row for row in published.megatron_lm_readme_scaling() if row.tflops_per_gpu],
-)
-TITAN = _pairs(
-    torchtitan_targets(), [row for row in published.torchtitan() if row.precision == "bf16"]
-)
-
-
-@pytest.mark.parametrize(
-    ("target", "row"),
-    [*DGXC, *SIMUMAX, *SUMMARY, *SKILLS, *MPT, *FMS],
-    ids=lambda one: one.name if isinstance(one, Target) else "",
-)
-def test_a_job_has_the_degrees_and_the_batch_of_its_row(target: Target, row: PublishedRow) -> None:
-    layout, config = target.job.layout, target.job.config
-    assert target.job.num_gpus == row.num_gpus
-    assert (row.gpu or "").removeprefix("DGX-").split(" ")[0] in target.job.gpu.name
-    assert layout.tensor_model_parallel_size == row.tensor_model_parallel_size
-    assert layout.pipeline_model_parallel_size == row.pipeline_model_parallel_size
-    assert layout.virtual_pipeline_model_parallel_size == (
-        row.virtual_pipeline_model_parallel_size or 1
-    )
-    assert layout.context_parallel_size == (row.context_parallel_size or 1)
-    assert layout.data_parallel_size == row.data_parallel_size
-    assert layout.expert_model_parallel_size == (row.expert_model_parallel_size or 1)
-    tokens = config.global_batch_size * config.seq_length
-    assert tokens == (row.global_batch_size or 0) * (row.seq_length or 0)
-    of_one_pass = (row.micro_batch_size or 0) * (row.seq_length or 0)
-    assert config.micro_batch_size * config.seq_length == of_one_pass
+PAIRS: dict[str, Callable[[], tuple[Iterable[Target], Iterable[PublishedRow]]]] = {
+    "dgxc": lambda: (
+        dgxc_targets(),
+        [row for row in published.dgxc_benchmarking() if "LoRA" not in row.model],
+    ),
+    "simumax": lambda: (simumax_targets(), published.simumax_b200()),
+    "summary": lambda: (
+        bridge_summary_targets(),
+        [row for row in published.mbridge_perf_summary() if row.task != "LoRA"],
+    ),
+    "skills": lambda: (
+        [one for one in bridge_skills_targets() if one.quantity is Quantity.STEP],
+        [row for row in published.mbridge_skills() if row.global_batch_size],
+    ),
+    "mpt": lambda: (
+        llm_foundry_targets(),
+        [row for row in published.llm_foundry() if row.precision != "amp_fp8"],
+    ),
+    "fms": lambda: (
+        [one for one in fms_fsdp_targets() if not one.name.endswith("not compiled")],
+        [row for row in published.ibm_fms_fsdp() if row.global_batch_size],
+    ),
+    "one node": lambda: (ml_engineering_targets(), published.stas_h200_b200()),
+    "readme": lambda: (
+        megatron_readme_targets(),
+        [row for row in published.megatron_lm_readme_scaling() if row.tflops_per_gpu],
+    ),
+    "titan": lambda: (
+        torchtitan_targets(),
+        [row for row in published.torchtitan() if row.precision == "bf16"],
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("target", "row"),
-    [*DGXC, *SIMUMAX, *SKILLS],
-    ids=lambda one: one.name if isinstance(one, Target) else "",
-)
-def test_seconds_are_those_of_the_row(target: Target, row: PublishedRow) -> None:
-    assert target.seconds == row.step_time_seconds
+@cache
+def pairs(source: str) -> list[tuple[Target, PublishedRow]]:
+    """The targets of a source, each with its row."""
+    return list(zip(*PAIRS[source](), strict=True))
+
+
+@pytest.mark.parametrize("source", ["dgxc", "simumax", "summary", "skills", "mpt", "fms"])
+def test_a_job_has_the_degrees_and_the_batch_of_its_row(source: str) -> None:
+    for target, row in pairs(source):
+        config = target.job.config
+        assert (row.gpu or "").removeprefix("DGX-").split(" ")[0] in target.job.gpu.name
+        for name in (*STATED, *BLANK_IS_1):
+            degree = getattr(row, name) or (1 if name in BLANK_IS_1 else None)
+            assert getattr(target.job.layout, name) == degree, (target.name, name)
+        tokens = config.global_batch_size * config.seq_length, target.job.num_gpus
+        assert tokens == ((row.global_batch_size or 0) * (row.seq_length or 0), row.num_gpus)
+        of_one_pass = (row.micro_batch_size or 0) * (row.seq_length or 0)
+        assert config.micro_batch_size * config.seq_length == of_one_pass, target.name
+
+
+@pytest.mark.parametrize("source", ["dgxc", "simumax", "skills"])
+def test_seconds_are_those_of_the_row(source: str) -> None:
+    for target, row in pairs(source):
+        assert target.seconds == row.step_time_seconds, target.name
 
 
 def test_korthikanti_targets_are_the_layers_and_steps_of_the_paper() -> None:
@@ -104,7 +103,7 @@ def test_korthikanti_targets_are_the_layers_and_steps_of_the_paper() -> None:
 
 def test_seconds_of_the_summary_make_its_throughput() -> None:
     """Tokens a second where they are exact; to 3 % where the release rounds them."""
-    for target, row in SUMMARY:
+    for target, row in pairs("summary"):
         config = target.job.config
         tokens = config.global_batch_size * config.seq_length / target.job.num_gpus
         rel = 0.035 if row.rounded_tokens else 1e-9
@@ -112,7 +111,7 @@ def test_seconds_of_the_summary_make_its_throughput() -> None:
 
 
 def test_a_recipe_completes_what_a_row_does_not_say() -> None:
-    h100 = next(one for one, _ in SUMMARY if one.name == "LLAMA3_70B H100 64 FP8 26.04")
+    h100 = next(one for one, _ in pairs("summary") if one.name == "LLAMA3_70B H100 64 FP8 26.04")
     config, layout = h100.job.config, h100.job.layout
     assert config.precision is Precision.FP8_CURRENT
     assert config.fp8_param_gather
@@ -122,19 +121,21 @@ def test_a_recipe_completes_what_a_row_does_not_say() -> None:
 
 
 def test_deepseek_is_cut_as_bridge_cuts_it() -> None:
-    deepseek = [one for one, _ in SUMMARY if one.job.model.name == "deepseek_v3"]
+    deepseek = [one for one, _ in pairs("summary") if one.job.model.name == "deepseek_v3"]
     assert len(deepseek) == 11
     texts = {one.job.layout.pipeline_model_parallel_layout for one in deepseek}
     assert texts == {"Et*4|(t*4|)*14tmL"}
 
 
 def test_shared_experts_run_with_a_plain_all_to_all_alone() -> None:
-    overlapped = [one.name for one, _ in SUMMARY if one.job.model.moe_shared_expert_overlap]
+    overlapped = [
+        one.name for one, _ in pairs("summary") if one.job.model.moe_shared_expert_overlap
+    ]
     assert overlapped == ["DeepSeekV3 (w/ MTP) B200 256 FP8-MX 25.11"]
 
 
 def test_what_no_job_says_is_carried_along() -> None:
-    by_name = {one.name: one for one, _ in SUMMARY}
+    by_name = {one.name: one for one, _ in pairs("summary")}
     target = by_name["LLAMA3_70B GB200 64 FP8 26.04"]
     assert dict(target.options)["use_megatron_fsdp"] == "True"
     assert "cpu_offloading" in target.setting.spec
@@ -148,7 +149,7 @@ def test_the_rows_without_a_batch_are_a_ratio() -> None:
 
 
 def test_mpt_has_the_published_number_of_parameters() -> None:
-    for target, row in MPT:
+    for target, row in pairs("mpt"):
         assert parameter_count(target.job.model).total == row.num_params
         assert target.seconds == row.derived_step_time_seconds
         assert (target.setting.spec == "none") == (row.recompute == "none")
@@ -157,13 +158,15 @@ def test_mpt_has_the_published_number_of_parameters() -> None:
         assert target.job.layout.data_parallel_sharding == sharding
 
 
-@pytest.mark.parametrize(("target", "row"), [*FMS, *TITAN], ids=lambda _: "")
-def test_seconds_make_the_tokens_a_second(target: Target, row: PublishedRow) -> None:
-    config = target.job.config
-    tokens = config.global_batch_size * config.seq_length / target.job.num_gpus
-    assert tokens / target.seconds == pytest.approx(row.tokens_per_second_per_gpu)
-    assert target.job.num_gpus == row.num_gpus
-    assert target.job.layout.tensor_model_parallel_size == row.tensor_model_parallel_size
+@pytest.mark.parametrize("source", ["fms", "titan"])
+def test_seconds_make_the_tokens_a_second(source: str) -> None:
+    for target, row in pairs(source):
+        config, name = target.job.config, target.name
+        tokens = config.global_batch_size * config.seq_length / target.job.num_gpus
+        rate = tokens / target.seconds
+        assert rate == pytest.approx(row.tokens_per_second_per_gpu), name
+        assert target.job.num_gpus == row.num_gpus, name
+        assert target.job.layout.tensor_model_parallel_size == row.tensor_model_parallel_size, name
 
 
 @pytest.mark.parametrize(
@@ -174,7 +177,7 @@ def test_checkpointing_follows_from_the_flops(ratio: float, spec: str) -> None:
 
 
 def test_shares_of_attention_are_those_that_the_source_prints() -> None:
-    for target, row in ONE_NODE:
+    for target, row in pairs("one node"):
         if row.attention_share_percent is None:
             continue
         job = target.job
@@ -187,7 +190,7 @@ def test_shares_of_attention_are_those_that_the_source_prints() -> None:
 
 
 def test_sizes_of_the_readme_are_those_of_its_models() -> None:
-    for target, row in README:
+    for target, row in pairs("readme"):
         billions = parameter_count(target.job.model).total / 1e9
         assert row.params_billion
         assert billions == pytest.approx(row.params_billion, rel=0.04)

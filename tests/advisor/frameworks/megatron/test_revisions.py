@@ -62,7 +62,17 @@ def test_a_newer_version_means_the_newest_that_is_known(framework: str, text: st
 def test_the_page_says_which_release_has_the_model(name: str) -> None:
     """transformer_config.py of the wheels: softmax_type came with 0.15, attention_output_gate and
     experimental_attention_variant with 0.16."""
-    request = Request(model=name, gpus="64xH100", framework="megatron_bridge", recompute=("none",))
+    request = Request(
+        model=name,
+        gpus="8xH100",
+        framework="megatron_bridge",
+        recompute=("none",),
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
+        context_parallel_size=1,
+        expert_model_parallel_size=1,
+        quick=True,
+    )
     needs = {"gpt_oss_20b": "0.15", "qwen3_next_80b_a3b": "0.16"}.get(name)
     title = parts_of("megatron_bridge").spelling.title(advise(request).job)
     assert ("the model needs core" in title) == (needs is not None)

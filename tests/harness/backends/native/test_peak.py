@@ -82,11 +82,8 @@ def run_as(model: ModelSpec, setting: str, microbatches: int) -> Workload:
     [
         ("llama", "none", 1),
         ("llama", "selective:mlp", 2),
-        ("llama", "selective:core_attn,layernorm", 1),
         ("gpt", "none", 2),
-        ("gpt", "selective:mlp", 1),
         ("gpt", "selective:core_attn,layernorm", 1),
-        ("experts", "none", 1),
         ("experts", "selective:mlp", 2),
         ("experts", "selective:core_attn,layernorm", 1),
     ],
