@@ -15,12 +15,6 @@ from advisor.frameworks.megatron.buffers import (
     stage_buffers,
     stream_pools,
 )
-from advisor.frameworks.megatron.host_optimizer import (
-    HOST_WORDS,
-    STEP_WORDS,
-    held_on_gpu,
-    taken_by_step,
-)
 from advisor.frameworks.megatron.plan import (
     Layers,
     chunk_plan,
@@ -35,7 +29,6 @@ from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
-from advisor.memory.muon_shares import fullest_share, muon_shares
 from advisor.memory.static import (
     GRADIENT_COPIES,
     STATE_COPIES,
@@ -61,7 +54,6 @@ _MUON_WORDS: Final = replace(
         "8 bytes per parameter of Muon, 12 per parameter of Adam",
     ),
 )
-_ON_HOST: Final = [replace(STATIC_LABELS, optimizer=words) for words in HOST_WORDS]
 
 
 def without_narrow_weights(
@@ -83,6 +75,8 @@ def muon_memory(
     gathers everybody's weights: own tensors flattened, and a buffer for each rank (0.16 one for
     itself as well). Left out: what the orthogonalization itself takes, some copies of one tensor.
     """
+    from advisor.memory.muon_shares import fullest_share, muon_shares
+
     config, dealt = job.config, job.config.optimizer is Optimizer.DIST_MUON
     share = fullest_share(muon_shares(shape, chunks, job.layout, dealt=dealt))
     whole = static_memory(stage_elements(shape, chunks), 1, config.main_grads_dtype)
@@ -137,14 +131,15 @@ class MegatronMemory(MegatronPart, MemoryModel):
             )
         static, words = without_narrow_weights(static, config, shape, chunks), STATIC_LABELS
         if config.optimizer_cpu_offload:
+            from advisor.frameworks.megatron import host_optimizer as host
+
             aware = config.use_precision_aware_optimizer
-            held = sum(held_on_gpu(shard, config) for shard in shards)
-            static, words = replace(static, optimizer=held), _ON_HOST[aware]
+            held = sum(host.held_on_gpu(shard, config) for shard in shards)
+            static = replace(static, optimizer=held)
+            words = replace(STATIC_LABELS, optimizer=host.HOST_WORDS[aware])
             each = (w.num_elements // w.copies for w, _ in stage_weights(shape, chunks))
-            step, step_words = (
-                taken_by_step(shards, max(each, default=0), config),
-                STEP_WORDS[aware],
-            )
+            step = host.taken_by_step(shards, max(each, default=0), config)
+            step_words = host.STEP_WORDS[aware]
         else:
             gradients = gradient_copies(static, config)
             states = max(shards) * fp32_states(config)
