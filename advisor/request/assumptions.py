@@ -129,11 +129,11 @@ def _scaled(preset: Experiment, facts: Facts) -> Iterator[str]:
 
 
 def _of_options(facts: Facts) -> Iterator[str]:
-    config, preset = facts.config, facts.choice.as_it_stands
+    config, graphs = facts.config, facts.choice.without_graphs
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
         yield "CUDA graphs use a separate memory pool"
-    elif preset is not None and facts.choice.without_graphs is not CudaGraphImpl.NONE:
-        asked = f"job.cuda_graph_impl={facts.choice.without_graphs}"
+    elif graphs and facts.choice.as_it_stands is not None:
+        asked = f"job.cuda_graph_impl={graphs['cuda_graph_impl']}"
         yield f"the recipe's CUDA graphs are left out; add {asked} to have them"
     if config.deterministic_mode:
         yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"

@@ -1,10 +1,10 @@
 """An answer of ranked candidates, with what is said of it and of each of them: what its rows rest
 on, how far predictions are known to be off, and the choice that is a toss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import floor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -15,12 +15,13 @@ from advisor.base.key_value import join_key_values
 from advisor.base.units import human_bytes
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
-from advisor.job.job import Job
+from advisor.job.job import CudaGraphImpl, Job
 from advisor.learning.toss import likeliest_toss
 from advisor.plan.recompute_plan import recomputes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution
 from advisor.search.changed_options import changed
+from advisor.search.evaluate import Evaluator
 from advisor.search.step_time_band import band_words, known_error
 
 
@@ -34,7 +35,10 @@ def answer_of(
     remedies: tuple[Remedy, ...],
 ) -> Answer:
     """The answer of what was ranked of a job, as it was resolved."""
-    remarks = parts_of(job.config.framework).settings.remarks(job)
+    remarks = [*parts_of(job.config.framework).settings.remarks(job)]
+    if candidates and resolution.without_graphs:
+        graphs = resolution.without_graphs
+        remarks += _saved_by_graphs(candidates[0].evaluation, graphs, calibration)
     return Answer(
         job=job,
         assumptions=(*resolution.assumptions, *remarks),
@@ -53,6 +57,25 @@ def answer_of(
         recipe_differs=resolution.differs,
         origin={path: str(origin) for path, origin in resolution.origins_of(job).items()},
     )
+
+
+def _saved_by_graphs(
+    best: Evaluation, graphs: Mapping[str, Any], calibration: Calibration
+) -> Iterator[str]:
+    """What the recipe's CUDA graphs, which are left out, would save of a step, where it matters."""
+    job = replace(best.job, config=replace(best.job.config, **graphs))
+    if best.job.config.cuda_graph_impl is not CudaGraphImpl.NONE:
+        return
+    if parts_of(job.config.framework).settings.check(best.setting, job):
+        return
+    with_graphs = Evaluator(job, calibration).evaluate(best.setting)
+    saved = 1 - with_graphs.step_time_seconds / best.step_time_seconds
+    if with_graphs.fits and saved >= WORTH_SAYING:
+        yield f"the recipe's CUDA graphs would save {saved * 100:.0f} % of a step"
+
+
+WORTH_SAYING: Final = 0.02
+"""Of a step (a judgement)."""
 
 
 def _known_error(job: Job, calibration: Calibration) -> str:
