@@ -14,7 +14,7 @@ from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
-from advisor.request.layout_fields import SHAPING, degree_words
+from advisor.request.layout_fields import DEGREES, degree_words
 from advisor.request.recipe_choice import RecipeChoice
 from advisor.request.recipes import Experiment
 from advisor.time.rank_links import node_size
@@ -102,8 +102,7 @@ def _of_lent(facts: Facts) -> Iterator[str]:
 def _of_left_out(facts: Facts) -> Iterator[str]:
     """What of a recipe gives way to what is given."""
     preset, layout, given = facts.choice.as_it_stands, facts.layout, facts.given.layout_fields
-    degrees = (*SHAPING, "expert_model_parallel_size")
-    for name in degrees:
+    for name in DEGREES:
         lent = preset and getattr(preset.layout, name)
         if layout and lent and getattr(layout, name) != lent and name not in given:
             yield f"{degree_words(layout, (name,))} instead of {lent} to go with the given values"
@@ -111,7 +110,7 @@ def _of_left_out(facts: Facts) -> Iterator[str]:
         f"{group}.{name}"
         for group, fields in facts.choice.left_out.items()
         for name in fields
-        if name not in degrees
+        if name not in DEGREES
     ]
     if left_out:
         yield f"{', '.join(left_out)} of the recipe left out: refused with the given values"
@@ -135,6 +134,8 @@ def _of_options(facts: Facts) -> Iterator[str]:
     elif graphs and facts.choice.as_it_stands is not None:
         asked = f"job.cuda_graph_impl={graphs['cuda_graph_impl']}"
         yield f"the recipe's CUDA graphs are left out; add {asked} to have them"
+    if "compile_components" in facts.given.job_fields and not config.torch_compile:
+        yield "job.compile_components has no effect without job.torch_compile=true"
     if config.deterministic_mode:
         yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"
     if config.main_grads_dtype is not DType.FP32:
