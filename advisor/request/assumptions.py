@@ -160,8 +160,6 @@ def _of_model(facts: Facts) -> Iterator[str]:
                 "expert load: balanced in time, uneven over EP ranks in memory: peaks that 9 of 10 "
                 "runs stay within (arXiv 2408.15664)"
             )
-    if facts.layout is not None and facts.layout.context_parallel_size > 1:
-        yield "context parallelism: at most 94 % likely to fit, as one run reserved 8 % more"
     linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
     if linear:
         yield (

@@ -1,7 +1,7 @@
 """An answer of ranked candidates, with what is said of it and of each of them: what its rows rest
 on, how far predictions are known to be off, and the choice that is a toss."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import floor
 from pathlib import Path
 from typing import Any, Final
@@ -12,16 +12,17 @@ from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rej
 from advisor.answer.evaluation import Evaluation, UnevenRouting
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
-from advisor.base.units import human_bytes
+from advisor.base.units import human_bytes, percent
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import CudaGraphImpl, Job
 from advisor.learning.toss import likeliest_toss
+from advisor.memory.allocator import most_likely
 from advisor.plan.recompute_plan import recomputes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution
 from advisor.search.changed_options import changed
-from advisor.search.evaluate import Evaluator
+from advisor.search.evaluate import Evaluator, is_legal, learned_of
 from advisor.search.step_time_band import band_words, known_error
 
 
@@ -35,13 +36,14 @@ def answer_of(
     remedies: tuple[Remedy, ...],
 ) -> Answer:
     """The answer of what was ranked of a job, as it was resolved."""
-    remarks = [*parts_of(job.config.framework).settings.remarks(job)]
-    if candidates and resolution.without_graphs:
-        graphs = resolution.without_graphs
-        remarks += _saved_by_graphs(candidates[0].evaluation, graphs, calibration)
     return Answer(
         job=job,
-        assumptions=(*resolution.assumptions, *remarks),
+        assumptions=(
+            *resolution.assumptions,
+            *parts_of(job.config.framework).settings.remarks(job),
+            *_at_most(job, calibration),
+            *(_saved_by_graphs(candidates[0].evaluation, resolution) if candidates else ()),
+        ),
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
@@ -59,18 +61,25 @@ def answer_of(
     )
 
 
-def _saved_by_graphs(
-    best: Evaluation, graphs: Mapping[str, Any], calibration: Calibration
-) -> Iterator[str]:
-    """What the recipe's CUDA graphs, which are left out, would save of a step, where it matters."""
-    job = replace(best.job, config=replace(best.job.config, **graphs))
-    if best.job.config.cuda_graph_impl is not CudaGraphImpl.NONE:
+def _at_most(job: Job, calibration: Calibration) -> Iterator[str]:
+    """How likely the job is said to fit at most, where no run measured what it reserves."""
+    learned, most = learned_of(job, calibration), most_likely(job.layout)
+    if most < 1 and not (learned and learned.measures_unused):
+        likely = f"at most {percent(most)} likely to fit"
+        yield f"context parallelism: {likely}, as one run reserved 8 % more"
+
+
+def _saved_by_graphs(best: Evaluation, resolution: Resolution) -> Iterator[str]:
+    """What the recipe's CUDA graphs, where they are left out, would save of a step."""
+    graphs, config = resolution.without_graphs, best.job.config
+    if not graphs or config.cuda_graph_impl is not CudaGraphImpl.NONE:
         return
-    if parts_of(job.config.framework).settings.check(best.setting, job):
+    job = replace(best.job, config=replace(config, **graphs))
+    if not is_legal(best.setting, job):
         return
-    with_graphs = Evaluator(job, calibration).evaluate(best.setting)
-    saved = 1 - with_graphs.step_time_seconds / best.step_time_seconds
-    if with_graphs.fits and saved >= WORTH_SAYING:
+    graphed = Evaluator(job, best.calibration).evaluate(best.setting)
+    saved = 1 - graphed.step_time_seconds / best.step_time_seconds
+    if graphed.fits and saved >= WORTH_SAYING:
         yield f"the recipe's CUDA graphs would save {saved * 100:.0f} % of a step"
 
 

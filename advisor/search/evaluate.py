@@ -61,7 +61,7 @@ class Evaluator:
         )
         self.rates = self.time.rates
         self.step_time_error = step_time_error(job, calibration)
-        self.learned = _learned(job, calibration)
+        self.learned = learned_of(job, calibration)
         self.model_flops = model_flops(
             job.model,
             job.config.seq_length,
@@ -265,7 +265,7 @@ def _uneven(stages: list[StageDetail], budget: int) -> evaluation.UnevenRouting 
     return min(found, key=lambda one: one.safe, default=None)
 
 
-def _learned(job: Job, calibration: Calibration) -> "Applied | None":
+def learned_of(job: Job, calibration: Calibration) -> "Applied | None":
     """What measured runs say of the job; None without any."""
     if type(calibration) is Calibration:
         return None

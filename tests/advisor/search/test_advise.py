@@ -16,6 +16,7 @@ from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 from advisor.search.near_changes import neighbours
 from tests.advisor.jobs import parallel
+from tests.harness.simulated import SimulatedDevice
 
 
 def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Answer:
@@ -44,6 +45,19 @@ def test_no_recompute_is_the_answer_when_it_fits_and_nothing_needs_a_remedy() ->
     assert specs(advice)[0] == "none"
     assert not advice.remedies
     assert advice.search is None
+
+
+def test_of_context_parallelism_is_said_how_likely_it_fits_until_runs_say_more(tmp_path) -> None:
+    said = "context parallelism: at most 94 % likely to fit, as one run reserved 8 % more"
+    cut = {"model": "llama3_8b", "gpus": "8xH100", "context_parallel_size": 2}
+    advice = ask(**cut)
+    assert advice.candidates[0].evaluation.fit_probability == 0.949
+    assert said in advice.assumptions
+    assert said not in ask(**{**cut, "context_parallel_size": 1}).assumptions
+    SimulatedDevice().run([row.evaluation for row in advice.candidates[:2]], tmp_path)
+    learned = ask(**cut, calibration=(tmp_path,))
+    assert learned.candidates[2].evaluation.fit_probability > 0.95
+    assert said not in learned.assumptions
 
 
 def test_a_tight_budget_asks_for_recompute() -> None:
