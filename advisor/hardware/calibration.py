@@ -233,8 +233,24 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def summary(self, error: float | None = None) -> str:
         """What a predicted step time is good for, in a few words; error: of a class of jobs."""
-        band = f"step time ±{(self.step_time_error if error is None else error) * 100:.0f} %"
+        band = f"step time {band_text(self.step_time_error if error is None else error)}"
         return f"uncalibrated, {band}" if self.provenance is Provenance.DATASHEET else band
+
+
+def band_ends(error: float) -> tuple[float, float]:
+    """Of a band of this half-width, relative to the prediction: both ends are as far off, of a wide
+    band as factors."""
+    return (1 / (1 + error) - 1 if error > _WIDE else -error), error
+
+
+def band_text(error: float) -> str:
+    """``±12 %``, or ``-43 % to +74 %``."""
+    low, high = (end * 100 for end in band_ends(error))
+    return f"±{high:.0f} %" if -low == high else f"{low:.0f} % to +{high:.0f} %"
+
+
+_WIDE: Final = 0.5
+"""From which a share less and the same share more are no longer alike (a judgement)."""
 
 
 def _fields(*, experts: bool, eager: bool) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ def test_a_fitted_one_names_its_rows_and_its_errors(gpu: str) -> None:
     assert "worst" in calibration.left_out_error
     assert calibration.summary().startswith("step time ±")
     assert calibration.summary(0.2) == "step time ±20 %"
+    assert calibration.summary(0.6) == "step time -38 % to +60 %"
     unfitted = load_calibration(replace(load_gpu("H100"), calibration=None))
     assert calibration.step_time_error < unfitted.step_time_error
 
