@@ -11,7 +11,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.frameworks.framework_parts import JobSupport
-from advisor.frameworks.registry import parts_of
+from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision, predates_ampere, sixteen_bits
 from advisor.job.layout import ParallelLayout
@@ -84,7 +84,7 @@ def completed(
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
     config = _in_sixteen_bits(config, gpu, given)
-    _check_asked(model.value, config.value, gpu)
+    _check_asked(model.value, config.value, gpu, jobs)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
     lent = choice.lent.layout if choice.lent else {}
@@ -295,8 +295,16 @@ def _layout(
     return layout and made_legal(layout, fields, model, as_text=by_text)
 
 
-def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu) -> None:
+def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu, jobs: JobSupport) -> None:
     """UserError on what positions, tensor cores or memory do not allow."""
+    usual = sixteen_bits(gpu)
+    if usual not in jobs.precisions:
+        raise UserError(
+            "job.precision",
+            config.precision,
+            f"{gpu.name} has only {usual}, which is not modelled for {jobs.framework}",
+            f"use a GPU that has bf16, or --framework {default_framework(model)}",
+        )
     learned = model.position_embedding_type is PositionEmbedding.LEARNED
     if learned and config.seq_length > model.max_position_embeddings:
         raise UserError(
