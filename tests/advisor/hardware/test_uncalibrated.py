@@ -72,8 +72,7 @@ FLEX = "model.moe_token_dispatcher_type=flex"
         (
             "8xV100",
             "--framework fsdp2",
-            "has only fp16, which is not modelled for fsdp2; use a GPU that has bf16, or --framework "
-            "megatron_lm",
+            "which is not modelled for fsdp2; use a GPU that has bf16, or --framework megatron_lm",
         ),
         ("8xMI300X", "--framework huggingface job.attn_implementation=flash_attention_3", "Hopper"),
     ],
