@@ -17,8 +17,6 @@ class UserError(ValueError):
     def __init__(self, field: str, value: object, relation: str, nearest: str = "") -> None:
         hint = f"; {nearest}" if nearest else ""
         shown = str(value).lower() if isinstance(value, bool) else value
-        if isinstance(value, tuple):
-            shown = ",".join(map(str, value))
         given = "" if value is None else f" = {shown}"
         super().__init__(f"{field}{given}: {relation}{hint}")
         self.field = field

@@ -299,16 +299,13 @@ def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:
 
 
 _NARROW: Final = "quantized_training_share"
-_RETIRED: Final = frozenset(
-    (_NARROW, "attention_training_share", "fp4_gemm_efficiency", "exchange_hidden_fraction")
-)
-"""Constants that measured files of earlier releases have."""
+_RETIRED = (_NARROW, "attention_training_share", "fp4_gemm_efficiency", "exchange_hidden_fraction")
 
 
 def read_calibration(values: Mapping[str, object], file: object) -> Calibration:
-    """Of the keys of a file. Of those of earlier releases the share of 8-bit GEMMs becomes part of
-    their efficiency; nobody measured the others."""
+    """Of the keys of a file. Of those that only earlier releases have, the share of 8-bit GEMMs
+    becomes part of their efficiency; nobody measured the others."""
     kept = {key: value for key, value in values.items() if key not in _RETIRED}
-    found, share = read_record(Calibration, kept, file), values.get(_NARROW, 1.0)
-    share = convert(share, float, file, _NARROW)
+    found = read_record(Calibration, kept, file)
+    share = convert(values.get(_NARROW, 1.0), float, file, _NARROW)
     return replace(found, fp8_gemm_efficiency=found.fp8_gemm_efficiency * share)

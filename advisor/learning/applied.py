@@ -52,11 +52,6 @@ class Applied(Struct, frozen=True):
         """What a time of `step` is multiplied with in the end."""
         return 1.0 if self.times is None else exp(self.learned.common)
 
-    @property
-    def measures_unused(self) -> bool:
-        """Whether runs say what the job's allocators leave unused."""
-        return self.kind is not None and self.kind.memory.measures_unused
-
     def reserved(self, reserved: Reserved, fixed: int) -> Reserved:
         """The reserved peak of a rank of whose allocated bytes so many are `fixed`."""
         if self.kind is None:
@@ -86,7 +81,7 @@ class Applied(Struct, frozen=True):
             fixed=(*reserved.fixed, *terms),
             spread=sqrt(max(0.0, variance)),
             measured_more=allocated,
-            most_likely=1.0 if self.measures_unused else reserved.most_likely,
+            most_likely=1.0 if memory.measures_unused else reserved.most_likely,
         )
 
     def fit_probability(self, setting: Setting, predicted: float, budget_bytes: int) -> float:

@@ -106,12 +106,7 @@ def _of_left_out(facts: Facts) -> Iterator[str]:
         lent = preset and getattr(preset.layout, name)
         if layout and lent and getattr(layout, name) != lent and name not in given:
             yield f"{degree_words(layout, (name,))} instead of {lent} to go with the given values"
-    left_out = [
-        f"{group}.{name}"
-        for group, fields in facts.choice.left_out.items()
-        for name in fields
-        if name not in DEGREES
-    ]
+    left_out = [path for path in facts.choice.left_out if path.partition(".")[2] not in DEGREES]
     if left_out:
         yield f"{', '.join(left_out)} of the recipe left out: refused with the given values"
 

@@ -30,17 +30,13 @@ def legal_with_given(
         return choice, made
     usual = _lent(given, choice, shape, num_gpus)
 
-    def without(names: frozenset[_Field]) -> RecipeChoice:
-        left_out = {
-            group: {name: usual[group, name] for of, name in sorted(names) if of == group}
-            for group in choice.left_out
-        }
-        return replace(choice, left_out=left_out)
+    def without(names: frozenset[str]) -> RecipeChoice:
+        return replace(choice, left_out={path: usual[path] for path in sorted(names)})
 
-    def refusal(names: frozenset[_Field]) -> str:
+    def refusal(names: frozenset[str]) -> str:
         return _tried(given, without(names), shape, gpu, num_gpus)[0]
 
-    waiting = {frozenset[_Field](): refused}
+    waiting = {frozenset[str](): refused}
     while waiting and all(waiting.values()) and len(next(iter(waiting))) < _MOST:
         fewer = ((names | {name}, was) for names, was in waiting.items() for name in usual)
         waiting = {names: now for names, was in fewer if (now := refusal(names)) != was}
@@ -48,12 +44,8 @@ def legal_with_given(
     return legal, completed(given, legal, shape, gpu, num_gpus)
 
 
-_Field = tuple[str, str]
-"""Group and name."""
-
-
-def _lent(given: Given, choice: RecipeChoice, shape: ModelSpec, num_gpus: int) -> dict[_Field, Any]:
-    """Fields with their value without the recipe, of each that may be lent. Layout and batch of a
+def _lent(given: Given, choice: RecipeChoice, shape: ModelSpec, num_gpus: int) -> dict[str, Any]:
+    """``GROUP.FIELD`` -> value without the recipe, of each that may be lent. Layout and batch of a
     recipe come last; they stay where it is given itself, or nothing of layout and model is."""
     config, layout = base_config(num_gpus, RecipeChoice(), shape).value, ParallelLayout()
     usual = {"layout": asdict(layout), "job": asdict(config), "model": asdict(shape)}
@@ -68,7 +60,7 @@ def _lent(given: Given, choice: RecipeChoice, shape: ModelSpec, num_gpus: int) -
         found["model"] |= dict(its.model_options).keys()
     names = [(of, name) for of, own in given.by_group.items() for name in found[of] - own.keys()]
     order = sorted(names, key=lambda one: (one[1] in last, one))
-    return {(group, name): usual[group][name] for group, name in order}
+    return {f"{group}.{name}": usual[group][name] for group, name in order}
 
 
 _MOST: Final = 4

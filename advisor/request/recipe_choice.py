@@ -220,7 +220,7 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the
     recipe is for another number of GPUs. optimizer: the nearest recipe's, where none is built on.
     lent: what else the framework's recipes set there, or where the recipe says degrees alone.
-    left_out: by group, what is refused next to what is given, with its value without the recipe.
+    left_out: what is refused next to what is given: ``GROUP.FIELD`` -> value without the recipe.
     differs: in what the recipe is not the one for this job, in a line each.
     without_graphs: those of the recipe, as fields of JobConfig, where they are left out: they hold
     memory of their own from their capture on, and are the user's to ask for.
@@ -233,12 +233,9 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     borrowed: bool = False
     optimizer: Optimizer | None = None
     lent: LentOptions | None = None
-    left_out: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    left_out: Mapping[str, Any] = field(default_factory=dict)
     differs: tuple[str, ...] = ()
     without_graphs: Mapping[str, Any] = field(default_factory=dict)
-
-
-_NOTHING: Final[Mapping[str, Mapping[str, Any]]] = {"job": {}, "layout": {}, "model": {}}
 
 
 def choose_recipe(given: Given, wanted: Wanted, model: ModelSpec, framework: str) -> RecipeChoice:

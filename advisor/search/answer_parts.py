@@ -15,7 +15,7 @@ from advisor.base.key_value import join_key_values
 from advisor.base.units import human_bytes, percent
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
-from advisor.job.job import CudaGraphImpl, Job
+from advisor.job.job import Job
 from advisor.learning.toss import likeliest_toss
 from advisor.memory.allocator import most_likely
 from advisor.plan.recompute_plan import recomputes
@@ -63,28 +63,23 @@ def answer_of(
 
 def _at_most(job: Job, calibration: Calibration) -> Iterator[str]:
     """How likely the job is said to fit at most, where no run measured what it reserves."""
-    learned, most = learned_of(job, calibration), most_likely(job.layout)
-    if most < 1 and not (learned and learned.measures_unused):
-        likely = f"at most {percent(most)} likely to fit"
-        yield f"context parallelism: {likely}, as one run reserved 8 % more"
+    learned, most = learned_of(job, calibration), percent(most_likely(job.layout))
+    measured = learned and learned.kind and learned.kind.memory.measures_unused
+    if most_likely(job.layout) < 1 and not measured:
+        yield f"context parallelism: at most {most} likely to fit, as one run reserved 8 % more"
 
 
 def _saved_by_graphs(best: Evaluation, resolution: Resolution) -> Iterator[str]:
-    """What the recipe's CUDA graphs, where they are left out, would save of a step."""
-    graphs, config = resolution.without_graphs, best.job.config
-    if not graphs or config.cuda_graph_impl is not CudaGraphImpl.NONE:
-        return
-    job = replace(best.job, config=replace(config, **graphs))
-    if not is_legal(best.setting, job):
-        return
-    graphed = Evaluator(job, best.calibration).evaluate(best.setting)
-    saved = 1 - graphed.step_time_seconds / best.step_time_seconds
-    if graphed.fits and saved >= WORTH_SAYING:
-        yield f"the recipe's CUDA graphs would save {saved * 100:.0f} % of a step"
+    """What the recipe's CUDA graphs, where they are left out, would save of a step, from 2 % on."""
+    job = replace(best.job, config=replace(best.job.config, **resolution.without_graphs))
+    if job != best.job and is_legal(best.setting, job):
+        graphed = Evaluator(job, best.calibration).evaluate(best.setting)
+        saved = 1 - graphed.step_time_seconds / best.step_time_seconds
+        if graphed.fits and saved >= _WORTH_SAYING:
+            yield f"the recipe's CUDA graphs would save {saved * 100:.0f} % of a step"
 
 
-WORTH_SAYING: Final = 0.02
-"""Of a step (a judgement)."""
+_WORTH_SAYING: Final = 0.02
 
 
 def _known_error(job: Job, calibration: Calibration) -> str:

@@ -115,9 +115,8 @@ def _better(
             rows.append(first)
         if beyond.stopped:
             return rows, True
-    sure = SURE
-    if "context_parallel_size" in resolution.layout_fields:  # no row can be surer
-        sure = min(sure, most_likely(first.job.layout))
+    is_capped = "context_parallel_size" in resolution.layout_fields  # and so is every row
+    sure = min(SURE, most_likely(first.job.layout)) if is_capped else SURE
     if not first.fits or first.fit_probability >= sure:
         return rows, False
     surer = Search(

@@ -1,19 +1,16 @@
 """Seconds of the optimizer's step: Adam on the device or on the host, Muon, casts of weights."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from advisor.job.job import Job, Optimizer
 from advisor.job.layout import SHARDED_GRADIENTS
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.parameters import parameter_count
 from advisor.layers.shape import RankShape
+from advisor.memory.muon_shares import MuonShare, muon_shares
 from advisor.time.machine import Machine
 from advisor.time.passes import layer_cast_seconds
 from advisor.time.step_tail import ParameterGroup
-
-if TYPE_CHECKING:
-    from advisor.memory.muon_shares import MuonShare
 
 _OPTIMIZER_BYTES_PER_ELEMENT = 4 + 8 + 16 + 12 + 6
 """fp32 shard: norm reads the gradient; clipping reads and writes it; Adam reads gradient, main
@@ -41,7 +38,7 @@ def optimizer_traffic(elements: int, shards: int, gradient_itemsize: int) -> int
 
 
 def muon_seconds(
-    share: "MuonShare", elements: int, gradient_itemsize: int, machine: Machine
+    share: MuonShare, elements: int, gradient_itemsize: int, machine: Machine
 ) -> float:
     """Muon and Adam over this rank's `share`, and passes over the gradients of all `elements`: the
     traffic of Adam, and the multiplications of Newton and Schulz in 16 bits (OptimizerConfig
@@ -77,8 +74,6 @@ def stage_optimizer_seconds(
     extensions/transformer_engine.py, is_first_microbatch), where they are not kept so."""
     layout, seconds = job.layout, 0.0
     if job.config.optimizer.is_muon:
-        from advisor.memory.muon_shares import muon_shares
-
         dealt = job.config.optimizer is Optimizer.DIST_MUON
         elements = sum(part.elements for part in parameters)
         itemsize = job.config.main_grads_dtype.itemsize

@@ -29,6 +29,7 @@ from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
+from advisor.memory.muon_shares import fullest_share, muon_shares
 from advisor.memory.static import (
     GRADIENT_COPIES,
     STATE_COPIES,
@@ -75,8 +76,6 @@ def muon_memory(
     gathers everybody's weights: own tensors flattened, and a buffer for each rank (0.16 one for
     itself as well). Left out: what the orthogonalization itself takes, some copies of one tensor.
     """
-    from advisor.memory.muon_shares import fullest_share, muon_shares
-
     config, dealt = job.config, job.config.optimizer is Optimizer.DIST_MUON
     share = fullest_share(muon_shares(shape, chunks, job.layout, dealt=dealt))
     whole = static_memory(stage_elements(shape, chunks), 1, config.main_grads_dtype)

@@ -317,6 +317,4 @@ def _band_words(shown: Sequence[RankedEvaluation]) -> str:
         round(100 * (one.step_time_high_seconds / one.step_time_seconds - 1))
         for one in (row.evaluation for row in shown)
     )
-    if wide[0] == wide[-1]:
-        return band_text(wide[0] / 100)
-    return f"±{wide[0]} to {wide[-1]} %"
+    return band_text(wide[0] / 100) if wide[0] == wide[-1] else f"±{wide[0]} to {wide[-1]} %"
