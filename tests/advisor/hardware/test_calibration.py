@@ -59,8 +59,6 @@ def test_constants_of_earlier_releases_are_read_into_those_of_this_one() -> None
     values = read_yaml(path)
     assert (values["fp8_gemm_efficiency"], values["quantized_training_share"]) == (0.693, 0.977)
     assert read_calibration(values, path).fp8_gemm_efficiency == pytest.approx(0.693 * 0.977)
-    with pytest.raises(UserError, match="quantized_training_share = much: must be a number"):
-        read_calibration({**values, "quantized_training_share": "much"}, path)
 
 
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])

@@ -1,7 +1,5 @@
 """CUDA graphs of a recipe: its own job has them, another one where they are asked for."""
 
-from typing import Any
-
 import pytest
 
 from advisor.job.job import CudaGraphImpl
@@ -13,11 +11,7 @@ from advisor.search.advise import advise
 MODULES = ("moe_router", "moe_preprocess")
 ENGINE = "job.cuda_graph_impl=transformer_engine"
 LINE = f"the recipe's CUDA graphs are left out; add {ENGINE} to have them"
-QWEN3: dict[str, Any] = {
-    "model": "qwen3_30b_a3b",
-    "gpus": "16xH100",
-    "framework": "megatron_bridge",
-}
+QWEN3 = {"model": "qwen3_30b_a3b", "gpus": "16xH100", "framework": "megatron_bridge"}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +53,7 @@ def test_a_job_that_turns_graphs_off_is_not_told_to_turn_them_on() -> None:
 
 
 def test_what_the_graphs_left_out_would_save_is_what_they_save_where_asked_for() -> None:
-    fewer = {**QWEN3, "global_batch_size": 512, "quick": True, "recompute": ("none",)}
+    fewer = QWEN3 | {"global_batch_size": 512, "quick": True, "recompute": ("none",)}
     plain, graphed = (advise(Request(**fewer, overrides=own)) for own in ((), (ENGINE,)))
     taken, less = (a.candidates[0].evaluation.step_time_seconds for a in (plain, graphed))
     said = f"the recipe's CUDA graphs would save {100 * (1 - less / taken):.0f} % of a step"

@@ -50,8 +50,6 @@ def test_components_sum_to_the_reserved_peak_of_every_stage(evaluator, setting) 
 def test_hardware_flops_are_model_flops_and_replays(evaluator, setting) -> None:
     evaluation = evaluator.evaluate(setting)
     assert (evaluation.hfu > evaluation.mfu) == (setting != NONE)
-    low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
-    assert low < evaluation.step_time_seconds < high
 
 
 @pytest.mark.parametrize(("error", "low"), [(0.25, 0.75), (1.0, 0.5)])
