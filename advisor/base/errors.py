@@ -16,7 +16,8 @@ class UserError(ValueError):
 
     def __init__(self, field: str, value: object, relation: str, nearest: str = "") -> None:
         hint = f"; {nearest}" if nearest else ""
-        given = "" if value is None else f" = {value}"
+        shown = str(value).lower() if isinstance(value, bool) else value
+        given = "" if value is None else f" = {shown}"
         super().__init__(f"{field}{given}: {relation}{hint}")
         self.field = field
         self.value = value

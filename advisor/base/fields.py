@@ -146,7 +146,8 @@ def _where(file: object, path: str) -> str:
 
 def show(value: object) -> str:
     """`value` on one short line, for an error."""
-    text = value if isinstance(value, str) and value.isprintable() and value else repr(value)
+    other = spelled(value) if isinstance(value, bool) else repr(value)
+    text = value if isinstance(value, str) and value.isprintable() and value else other
     return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
 
 

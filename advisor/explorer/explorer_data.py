@@ -217,6 +217,7 @@ class _Page(Struct, frozen=True):
             "sigma": sigma,
             "most": most,
             "seconds": times(evaluation),
+            "below": micros(1 - evaluation.step_time_low_seconds / evaluation.step_time_seconds),
             "error": micros(evaluation.step_time_high_seconds / evaluation.step_time_seconds - 1),
             "flops": round(evaluation.tflops_per_gpu * 1e6),
             "stages": [number for stage in stages for number in stage_numbers(stage)],

@@ -1,16 +1,17 @@
 """Efficiencies that turn datasheet peaks into times, with what they were fitted on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.base.fields import field_types, read_record
+from advisor.base.fields import convert, field_types, read_record
 from advisor.hardware.gpu import Gpu
 from advisor.models.spec import ModelSpec
 
@@ -89,12 +90,11 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     gemm_efficiency, fp8_gemm_efficiency: of the dense peak, GEMMs at full clock within a tile of
         their result. fp4_speed_exponent: in 4 bits they gain that power of what their peak has
-        over that of 8 bits; fp4_gemm_efficiency: where it was measured, of twice the 8-bit peak.
+        over that of 8 bits.
     gemm_sustained_share: of that, what the power limit leaves the clock under lasting load, on a
         GPU of `watts_per_teraflop` (board power over dense 16-bit peak; 0: on any GPU); on others
         as much more as they have more power for it: a FLOP takes the same energy.
-    gemm_training_share: of the rate under lasting load, what whole training steps reach;
-        quantized_training_share: of GEMMs in 8 and 4 bits; attention_training_share: of attention.
+    gemm_training_share: of the rate under lasting load, what whole training steps reach.
     grouped_gemm_share: of a dense GEMM's rate, what torch's one kernel of several experts reaches.
     gemm_tile_seconds: fill and drain of a tile of a GEMM's result.
     gemm_bandwidth_efficiency: of memory bandwidth, operands and results of thin GEMMs.
@@ -117,8 +117,6 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     nvls_efficiency: of the ring's, the bytes of an all-reduce's tensor where NVLink's switches add.
     all_to_all_efficiency: of the ring's on NVLink, what a GPU sends to all others at once.
     hidden_fraction: of a collective that runs next to an operator, the part that costs no time.
-    exchange_hidden_fraction: the same of the exchange of experts' tokens next to the kernels of
-        another microbatch.
     scan_share: of the rate of 16-bit GEMMs, the scans of linear attention and Mamba.
     kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).
     collective_seconds: fixed cost of one collective.
@@ -168,10 +166,6 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     gemm_sustained_share: float = 1.0
     watts_per_teraflop: float = 0.0
     gemm_training_share: float = 1.0
-    fp4_gemm_efficiency: float = 0.0
-    quantized_training_share: float = 1.0
-    attention_training_share: float = 1.0
-    exchange_hidden_fraction: float = 1.0
     dispatch_training_share: float = 1.0
     scan_share: float = 0.19
     grouped_gemm_share: float = 1.0
@@ -233,8 +227,24 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def summary(self, error: float | None = None) -> str:
         """What a predicted step time is good for, in a few words; error: of a class of jobs."""
-        band = f"step time ±{(self.step_time_error if error is None else error) * 100:.0f} %"
+        band = f"step time {band_text(self.step_time_error if error is None else error)}"
         return f"uncalibrated, {band}" if self.provenance is Provenance.DATASHEET else band
+
+
+def band_ends(error: float) -> tuple[float, float]:
+    """Of a band of this half-width, relative to the prediction: both ends are as far off, of a wide
+    band as factors."""
+    return (1 / (1 + error) - 1 if error > _WIDE else -error), error
+
+
+def band_text(error: float) -> str:
+    """``±12 %``, or ``-43 % to +74 %``."""
+    low, high = (end * 100 for end in band_ends(error))
+    return f"±{high:.0f} %" if -low == high else f"{low:.0f} % to +{high:.0f} %"
+
+
+_WIDE: Final = 0.5
+"""From which a share less and the same share more are no longer alike (a judgement)."""
 
 
 def _fields(*, experts: bool, eager: bool) -> tuple[str, ...]:
@@ -256,15 +266,12 @@ EFFICIENCIES = (
     "gemm_training_share",
     "grouped_gemm_share",
     "gemm_bandwidth_efficiency",
-    "exchange_hidden_fraction",
-    "attention_training_share",
     "scan_share",
     "dispatch_training_share",
 )
 AT_MOST_ONE = (
     "eager_bandwidth_share",
     "optimizer_bandwidth_efficiency",
-    "fp4_gemm_efficiency",
     "fused_attention_forward_efficiency",
     "fused_attention_backward_efficiency",
 )
@@ -288,4 +295,17 @@ def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:
     """The calibration that configs/hardware names for `gpu`, else the datasheet one."""
     name = gpu.calibration or "datasheet"
     document = load_config(ConfigGroup.CALIBRATION, name, config_dir, "calibration")
-    return read_record(Calibration, document.values, document.path)
+    return read_calibration(document.values, document.path)
+
+
+_NARROW: Final = "quantized_training_share"
+_RETIRED = (_NARROW, "attention_training_share", "fp4_gemm_efficiency", "exchange_hidden_fraction")
+
+
+def read_calibration(values: Mapping[str, object], file: object) -> Calibration:
+    """Of the keys of a file. Of those that only earlier releases have, the share of 8-bit GEMMs
+    becomes part of their efficiency; nobody measured the others."""
+    kept = {key: value for key, value in values.items() if key not in _RETIRED}
+    found = read_record(Calibration, kept, file)
+    share = convert(values.get(_NARROW, 1.0), float, file, _NARROW)
+    return replace(found, fp8_gemm_efficiency=found.fp8_gemm_efficiency * share)

@@ -23,7 +23,6 @@ from advisor.base.configuration import (
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, field_types, read_record, show, show_path
 from advisor.base.units import nearest_names
-from advisor.models.config_json.keys import CONFIG_FILE
 from advisor.models.spec import ModelSpec
 
 _FLAG = "--model"
@@ -107,9 +106,9 @@ def _preset_name(name: str, config_dir: Path | None) -> str | None:
 
 
 def _config_in(folder: Path) -> Path:
-    path = folder / CONFIG_FILE
+    path = folder / "config.json"
     if not os.path.isfile(path):
-        raise UserError(_FLAG, show_path(folder), f"this folder holds no {CONFIG_FILE}")
+        raise UserError(_FLAG, show_path(folder), "this folder holds no config.json")
     return path
 
 
@@ -120,7 +119,7 @@ def _from_file(path: Path, config_dir: Path | None) -> ModelSpec:
         return load_config_json(path)
     if path.suffix in _YAML:
         return _read_preset(load_yaml(path), config_dir).spec
-    raise UserError(_FLAG, show_path(path), f"is neither a YAML file nor a {CONFIG_FILE}")
+    raise UserError(_FLAG, show_path(path), "is neither a YAML file nor a config.json")
 
 
 def _read_preset(document: Document, config_dir: Path | None) -> ModelPreset:

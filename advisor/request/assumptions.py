@@ -14,7 +14,7 @@ from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
-from advisor.request.layout_fields import SHAPING, degree_words
+from advisor.request.layout_fields import DEGREES, degree_words
 from advisor.request.recipe_choice import RecipeChoice
 from advisor.request.recipes import Experiment
 from advisor.time.rank_links import node_size
@@ -102,12 +102,11 @@ def _of_lent(facts: Facts) -> Iterator[str]:
 def _of_left_out(facts: Facts) -> Iterator[str]:
     """What of a recipe gives way to what is given."""
     preset, layout, given = facts.choice.as_it_stands, facts.layout, facts.given.layout_fields
-    degrees = (*SHAPING, "expert_model_parallel_size")
-    for name in degrees:
+    for name in DEGREES:
         lent = preset and getattr(preset.layout, name)
         if layout and lent and getattr(layout, name) != lent and name not in given:
             yield f"{degree_words(layout, (name,))} instead of {lent} to go with the given values"
-    left_out = [path for path in facts.choice.left_out if path.partition(".")[2] not in degrees]
+    left_out = [path for path in facts.choice.left_out if path.partition(".")[2] not in DEGREES]
     if left_out:
         yield f"{', '.join(left_out)} of the recipe left out: refused with the given values"
 
@@ -124,12 +123,14 @@ def _scaled(preset: Experiment, facts: Facts) -> Iterator[str]:
 
 
 def _of_options(facts: Facts) -> Iterator[str]:
-    config, preset = facts.config, facts.choice.as_it_stands
+    config, graphs = facts.config, facts.choice.without_graphs
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
         yield "CUDA graphs use a separate memory pool"
-    elif preset is not None and facts.choice.without_graphs is not CudaGraphImpl.NONE:
-        asked = f"job.cuda_graph_impl={facts.choice.without_graphs}"
+    elif graphs and facts.choice.as_it_stands is not None:
+        asked = f"job.cuda_graph_impl={graphs['cuda_graph_impl']}"
         yield f"the recipe's CUDA graphs are left out; add {asked} to have them"
+    if "compile_components" in facts.given.job_fields and not config.torch_compile:
+        yield "job.compile_components has no effect without job.torch_compile=true"
     if config.deterministic_mode:
         yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"
     if config.main_grads_dtype is not DType.FP32:
@@ -154,8 +155,6 @@ def _of_model(facts: Facts) -> Iterator[str]:
                 "expert load: balanced in time, uneven over EP ranks in memory: peaks that 9 of 10 "
                 "runs stay within (arXiv 2408.15664)"
             )
-    if facts.layout is not None and facts.layout.context_parallel_size > 1:
-        yield "context parallelism: at most 94 % likely to fit, as one run reserved 8 % more"
     linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
     if linear:
         yield (

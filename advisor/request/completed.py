@@ -11,7 +11,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.frameworks.framework_parts import JobSupport
-from advisor.frameworks.registry import parts_of
+from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision, predates_ampere, sixteen_bits
 from advisor.job.layout import ParallelLayout
@@ -84,10 +84,10 @@ def completed(
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
     config = _in_sixteen_bits(config, gpu, given)
-    _check_asked(model.value, config.value, gpu)
+    _check_asked(model.value, config.value, gpu, jobs)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
-    lent, left_out = choice.lent.layout if choice.lent else {}, choice.left_out_of("layout")
+    lent, left_out = choice.lent.layout if choice.lent else {}, _left_out(choice, "layout")
     lent = {name: value for name, value in lent.items() if name not in left_out}
     fields = {**lent, **whole_tensors(config.value.optimizer), **given.layout_fields}
     layout = jobs.layout(fields, num_gpus)
@@ -110,6 +110,12 @@ def completed(
 
 
 _REFUSED: Final = assumed("the recipe's value is refused with the given values")
+
+
+def _left_out(choice: RecipeChoice, group: str) -> dict[str, Any]:
+    """What is left out of one part of the job, by the names of its fields."""
+    paths = ((path.partition("."), value) for path, value in choice.left_out.items())
+    return {name: value for (part, _, name), value in paths if part == group}
 
 
 def _layout_origins(
@@ -170,7 +176,7 @@ def _model(shape: ModelSpec, given: Given, choice: RecipeChoice) -> Sourced[Mode
         model = model.with_fields(choice.lent.origin, choice.lent.model)
     if its is not None:
         model = model.with_fields(recipe(its.name), dict(its.model_options))
-    model = model.with_fields(_REFUSED, choice.left_out_of("model"))
+    model = model.with_fields(_REFUSED, _left_out(choice, "model"))
     return model.with_fields(GIVEN, given.model_fields)
 
 
@@ -187,17 +193,15 @@ def _job_config(
     if choice.lent is not None:
         chosen |= choice.lent.job
         origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
-    chosen |= choice.left_out_of("job")
+    chosen |= _left_out(choice, "job")
     value = replace(base.value, **chosen | dict(given.job_fields))
     return Sourced(value, {**base.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)})
 
 
 def _in_sixteen_bits(config: Sourced[JobConfig], gpu: Gpu, given: Given) -> Sourced[JobConfig]:
     """In fp16 where nobody asked for bf16 and the GPU has none."""
-    usual = sixteen_bits(gpu)
-    if "precision" in given.job_fields or config.value.precision is not Precision.BF16:
-        return config
-    if usual is Precision.BF16:
+    usual, asked = sixteen_bits(gpu), "precision" in given.job_fields
+    if asked or config.value.precision is not Precision.BF16 or usual is Precision.BF16:
         return config
     return config.with_fields(assumed(f"{gpu.name} has no bf16"), {"precision": usual})
 
@@ -235,7 +239,7 @@ def _completed_config(
         newest = assumed("the newest release that has the model")
         config = config.with_fields(newest, {"framework_version": release})
     whole = given.layout_fields.get("use_distributed_optimizer") is not True
-    settled = {**given.job_fields, **choice.left_out_of("job")}
+    settled = {**given.job_fields, **_left_out(choice, "job")}
     if choice.optimizer is None or "optimizer" in settled or not whole:
         return config
     lent = replace(config.value, optimizer=choice.optimizer)
@@ -289,14 +293,22 @@ def _layout(
     it. by_text: whether the framework's release reads a split of the layers as text. yields: the
     recipe's degrees are lowered where they do not go with those that are given."""
     base = choice.preset.layout if choice.preset is not None else None
-    base = base and replace(base, **choice.left_out_of("layout"))
+    base = base and replace(base, **_left_out(choice, "layout"))
     lower = lowered(fields, base, num_gpus) if base is not None and yields else {}
     layout = reshaped({**lower, **fields}, base, num_gpus)
     return layout and made_legal(layout, fields, model, as_text=by_text)
 
 
-def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu) -> None:
+def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu, jobs: JobSupport) -> None:
     """UserError on what positions, tensor cores or memory do not allow."""
+    usual = sixteen_bits(gpu)
+    if usual not in jobs.precisions:
+        raise UserError(
+            "job.precision",
+            config.precision,
+            f"{gpu.name} has only {usual}, which is not modelled for {jobs.framework}",
+            f"use a GPU that has bf16, or --framework {default_framework(model)}",
+        )
     learned = model.position_embedding_type is PositionEmbedding.LEARNED
     if learned and config.seq_length > model.max_position_embeddings:
         raise UserError(

@@ -27,7 +27,7 @@ from advisor.request.request import Request, SearchScope
 
 def changes_with_precision(request: Request, resolution: resolve.Resolution) -> tuple[str, ...]:
     """In what the recipe for the 8 or 4 bits that are asked for makes another job than the recipe
-    that is taken in 16 bits: ``layout.expert_model_parallel_size 32, not 8 (recipe …, for bf16)``.
+    that is taken in 16 bits: ``layout.expert_model_parallel_size 32, not 8 (recipe for bf16, …)``.
 
     What a search of layouts sets is left out of it. Empty where what is given makes no job of that
     recipe.
@@ -44,7 +44,7 @@ def changes_with_precision(request: Request, resolution: resolve.Resolution) -> 
     except UserError:
         return ()
     aside = SEARCHED if request.search is SearchScope.LAYOUT else _FOLLOWS
-    ending = f" (recipe {usual.name}, for {usual.config.precision})"
+    ending = f" (recipe for {usual.config.precision}, {usual.name})"
     return tuple(
         f"{group}.{name} {_said(own, name)}, not {_said(before, name)}{ending}"
         for group, own, before in (

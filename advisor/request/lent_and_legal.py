@@ -25,15 +25,18 @@ def legal_with_given(
     is read by the rule that refuses: without it another one refuses the job, or none. `choice` as
     it is where what is given is illegal by itself: UserError says so, here or in `Resolution.job`.
     """
+    refused, made = _tried(given, choice, shape, gpu, num_gpus)
+    if made is not None and not refused:
+        return choice, made
     usual = _lent(given, choice, shape, num_gpus)
 
     def without(names: frozenset[str]) -> RecipeChoice:
         return replace(choice, left_out={path: usual[path] for path in sorted(names)})
 
     def refusal(names: frozenset[str]) -> str:
-        return _refusal(given, without(names), shape, gpu, num_gpus)
+        return _tried(given, without(names), shape, gpu, num_gpus)[0]
 
-    waiting = {frozenset[str](): refusal(frozenset())} if usual else {}
+    waiting = {frozenset[str](): refused}
     while waiting and all(waiting.values()) and len(next(iter(waiting))) < _MOST:
         fewer = ((names | {name}, was) for names, was in waiting.items() for name in usual)
         waiting = {names: now for names, was in fewer if (now := refusal(names)) != was}
@@ -65,22 +68,24 @@ _MOST: Final = 4
 _FIXED: Final = frozenset(("seq_length", "precision", *FRAMEWORKS_OWN, "data_parallel_size"))
 
 
-def _refusal(given: Given, choice: RecipeChoice, shape: ModelSpec, gpu: Gpu, num_gpus: int) -> str:
-    """Why no setting that is asked for, or none at all, is legal; empty where one is. Of a layout
-    that is yet to be chosen, one with tensor parallelism stands for all."""
+def _tried(
+    given: Given, choice: RecipeChoice, shape: ModelSpec, gpu: Gpu, num_gpus: int
+) -> tuple[str, Completed | None]:
+    """Why no setting that is asked for, or none at all, is legal, empty where one is; and what was
+    completed. Of a layout that is yet to be chosen, one with tensor parallelism stands for all."""
+    made = None
     try:
-        made = completed(given, choice, shape, gpu, num_gpus)
-        if made.layout is None:
+        made = own = completed(given, choice, shape, gpu, num_gpus)
+        if own.layout is None:
             fields = {"tensor_model_parallel_size": 2, **given.layout_fields}
-            given = replace(given, layout_fields=fields)
-            made = completed(given, choice, shape, gpu, num_gpus)
-        layout = made.layout or ParallelLayout()
-        job = Job(model=made.model, layout=layout, config=made.config, gpu=gpu, num_gpus=num_gpus)
+            own = completed(replace(given, layout_fields=fields), choice, shape, gpu, num_gpus)
+        layout = own.layout or ParallelLayout()
+        job = Job(model=own.model, layout=layout, config=own.config, gpu=gpu, num_gpus=num_gpus)
         settings = parts_of(job.config.framework).settings
         asked = tuple(map(settings.parse, given.recompute))
     except UserError as error:
-        return str(error)
-    found = [settings.check(one, job) for one in asked] or [settings.check_job(job)]
+        return str(error), made
+    found = [settings.check(one, job) for one in asked or (settings.none,)]
     if not all(found) or (not asked and settings.candidates(job)):
-        return ""
-    return f"{found[0][0].rule}: {found[0][0].reason}"
+        return "", made
+    return f"{found[0][0].rule}: {found[0][0].reason}", made

@@ -222,8 +222,8 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     lent: what else the framework's recipes set there, or where the recipe says degrees alone.
     left_out: what is refused next to what is given: ``GROUP.FIELD`` -> value without the recipe.
     differs: in what the recipe is not the one for this job, in a line each.
-    without_graphs: those of the recipe, which are left out: they hold memory of their own from
-    their capture on, and are the user's to ask for.
+    without_graphs: those of the recipe, as fields of JobConfig, where they are left out: they hold
+    memory of their own from their capture on, and are the user's to ask for.
     """
 
     framework: str = ""
@@ -235,12 +235,7 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     lent: LentOptions | None = None
     left_out: Mapping[str, Any] = field(default_factory=dict)
     differs: tuple[str, ...] = ()
-    without_graphs: CudaGraphImpl = CudaGraphImpl.NONE
-
-    def left_out_of(self, group: str) -> dict[str, Any]:
-        """Of one part of the job, by the names of its fields."""
-        paths = ((path.partition("."), value) for path, value in self.left_out.items())
-        return {name: value for (part, _, name), value in paths if part == group}
+    without_graphs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose_recipe(given: Given, wanted: Wanted, model: ModelSpec, framework: str) -> RecipeChoice:
@@ -317,10 +312,11 @@ def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> Recip
     that nobody asks for."""
     if preset is None:
         return RecipeChoice()
-    optimizer, graphs = given.job_fields.get("optimizer"), CudaGraphImpl.NONE
+    optimizer, graphs = given.job_fields.get("optimizer"), dict[str, Any]()
     asked = given.recipe is not None or not given.job_fields.keys().isdisjoint(GRAPHS)
     if not asked and not _is_shipped(preset, given, wanted):
-        graphs = preset.config.cuda_graph_impl
+        if preset.config.cuda_graph_impl is not CudaGraphImpl.NONE:
+            graphs = {name: getattr(preset.config, name) for name in GRAPHS}
         preset = replace(preset, config=replace(preset.config, **GRAPHS))
     if optimizer and preset.config.optimizer.is_muon and not optimizer.is_muon:
         sharded = replace(preset.layout, use_distributed_optimizer=True)

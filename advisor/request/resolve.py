@@ -34,6 +34,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     that a search of all layouts comes after it. recipe: what the job builds on, and
     recipe_framework whose that is, where it is known; differs: in what it is for another job.
     assumptions: in words; of_search: those of an answer whose layout a search chooses.
+    without_graphs: see RecipeChoice.
     wanted: what recipes of the job are looked for by; None where none may say anything.
     origins: of every field, ``GROUP.FIELD``.
     """
@@ -53,6 +54,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     recipe: str = ""
     recipe_framework: str | None = None
     differs: tuple[str, ...] = ()
+    without_graphs: Mapping[str, Any] = field(default_factory=dict)
     wanted: Wanted | None = None
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
@@ -117,6 +119,7 @@ def resolve_given(given: Given) -> Resolution:
         recipe=preset.name if preset is not None else "",
         recipe_framework=preset.framework if preset is not None else None,
         differs=choice.differs,
+        without_graphs=choice.without_graphs if its is not None else {},
         wanted=wanted if given.takes_recipe else None,
         origins=made.origins,
     )

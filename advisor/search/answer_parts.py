@@ -1,10 +1,10 @@
 """An answer of ranked candidates, with what is said of it and of each of them: what its rows rest
 on, how far predictions are known to be off, and the choice that is a toss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import floor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -12,15 +12,17 @@ from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rej
 from advisor.answer.evaluation import Evaluation, UnevenRouting
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
-from advisor.base.units import human_bytes
+from advisor.base.units import human_bytes, percent
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.learning.toss import likeliest_toss
+from advisor.memory.allocator import most_likely
 from advisor.plan.recompute_plan import recomputes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution
 from advisor.search.changed_options import changed
+from advisor.search.evaluate import Evaluator, is_legal, learned_of
 from advisor.search.step_time_band import band_words, known_error
 
 
@@ -34,10 +36,14 @@ def answer_of(
     remedies: tuple[Remedy, ...],
 ) -> Answer:
     """The answer of what was ranked of a job, as it was resolved."""
-    remarks = parts_of(job.config.framework).settings.remarks(job)
     return Answer(
         job=job,
-        assumptions=(*resolution.assumptions, *remarks),
+        assumptions=(
+            *resolution.assumptions,
+            *parts_of(job.config.framework).settings.remarks(job),
+            *_at_most(job, calibration),
+            *(_saved_by_graphs(candidates[0].evaluation, resolution) if candidates else ()),
+        ),
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
@@ -53,6 +59,27 @@ def answer_of(
         recipe_differs=resolution.differs,
         origin={path: str(origin) for path, origin in resolution.origins_of(job).items()},
     )
+
+
+def _at_most(job: Job, calibration: Calibration) -> Iterator[str]:
+    """How likely the job is said to fit at most, where no run measured what it reserves."""
+    learned, most = learned_of(job, calibration), percent(most_likely(job.layout))
+    measured = learned and learned.kind and learned.kind.memory.measures_unused
+    if most_likely(job.layout) < 1 and not measured:
+        yield f"context parallelism: at most {most} likely to fit, as one run reserved 8 % more"
+
+
+def _saved_by_graphs(best: Evaluation, resolution: Resolution) -> Iterator[str]:
+    """What the recipe's CUDA graphs, where they are left out, would save of a step, from 2 % on."""
+    job = replace(best.job, config=replace(best.job.config, **resolution.without_graphs))
+    if job != best.job and is_legal(best.setting, job):
+        graphed = Evaluator(job, best.calibration).evaluate(best.setting)
+        saved = 1 - graphed.step_time_seconds / best.step_time_seconds
+        if graphed.fits and saved >= _WORTH_SAYING:
+            yield f"the recipe's CUDA graphs would save {saved * 100:.0f} % of a step"
+
+
+_WORTH_SAYING: Final = 0.02
 
 
 def _known_error(job: Job, calibration: Calibration) -> str:

@@ -219,7 +219,7 @@ class Floors:
         """Of one layer of each kind, what its experts take, or all else."""
         job, chip, found = self._job, self._chip, {}
         shape = parts_of(job.config.framework).memory.shape(job, shape)
-        hidden = hidden_exchange(job, self._calibration, rates)
+        hidden = hidden_exchange(job, rates)
         if job.model.moe_shared_expert_overlap:
             hidden = max(hidden, chip.hidden_fraction)
         for kind in self._kinds:

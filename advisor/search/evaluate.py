@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.answer import evaluation
 from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import parts_of
-from advisor.hardware.calibration import Calibration
+from advisor.hardware.calibration import Calibration, band_ends
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline, Stages, pipeline_of, pipeline_stages
 from advisor.memory.chunk_units import kept_bytes
@@ -61,7 +61,7 @@ class Evaluator:
         )
         self.rates = self.time.rates
         self.step_time_error = step_time_error(job, calibration)
-        self.learned = _learned(job, calibration)
+        self.learned = learned_of(job, calibration)
         self.model_flops = model_flops(
             job.model,
             job.config.seq_length,
@@ -133,7 +133,7 @@ class Evaluator:
     def _evaluation(self, timed: Timed, predicted: list[StageDetail]) -> evaluation.Evaluation:
         setting, plans, seconds = timed.setting, timed.plans, timed.time.total
         stages = self._moved(predicted)
-        error, most = timed.error, _most(stages)
+        (low, high), most = band_ends(timed.error), _most(stages)
         return evaluation.Evaluation(
             job=self.job,
             setting=setting,
@@ -141,8 +141,8 @@ class Evaluator:
             peak_reserved_bytes=most,
             usual_reserved_bytes=most,
             time_seconds=timed.time,
-            step_time_low_seconds=seconds * (1 - error),
-            step_time_high_seconds=seconds * (1 + error),
+            step_time_low_seconds=seconds * (1 + low),
+            step_time_high_seconds=seconds * (1 + high),
             fit_probability=self._fit_probability(setting, stages),
             budget_bytes=self.budget_bytes,
             model_flops_per_step=float(self.model_flops),
@@ -265,7 +265,7 @@ def _uneven(stages: list[StageDetail], budget: int) -> evaluation.UnevenRouting 
     return min(found, key=lambda one: one.safe, default=None)
 
 
-def _learned(job: Job, calibration: Calibration) -> "Applied | None":
+def learned_of(job: Job, calibration: Calibration) -> "Applied | None":
     """What measured runs say of the job; None without any."""
     if type(calibration) is Calibration:
         return None

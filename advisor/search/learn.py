@@ -10,8 +10,8 @@ from typing import Final
 
 from advisor.base.documents import read_yaml
 from advisor.base.errors import UserError
-from advisor.base.fields import read_record, show_path
-from advisor.hardware.calibration import Calibration
+from advisor.base.fields import show_path
+from advisor.hardware.calibration import Calibration, read_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job
 from advisor.learning.learned import (
@@ -55,7 +55,7 @@ def calibration_from(
             "cannot be combined with another calibration file",
             "give one",
         )
-    base = read_record(Calibration, read_yaml(files[0]), files[0]) if files else shipped
+    base = read_calibration(read_yaml(files[0]), files[0]) if files else shipped
     if not folders:
         return base
     for folder in folders:

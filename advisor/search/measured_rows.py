@@ -16,7 +16,7 @@ from advisor.answer.answer import (
 )
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.base.units import human_bytes
-from advisor.hardware.calibration import Provenance
+from advisor.hardware.calibration import Provenance, band_text
 from advisor.learning.applied import Applied, applied
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, MeasuredSetting
 from advisor.learning.time_residual import TERMS, WIDTHS
@@ -125,7 +125,7 @@ def _note(answer: Answer, its: Applied) -> CalibrationNote:
     band = before.summary
     if first is not None:
         error = first.step_time_high_seconds / first.step_time_seconds - 1
-        band = f"step time of row 1 ±{error * 100:.0f} %"
+        band = f"step time of row 1 {band_text(error)}"
     note = replace(
         note,
         within=kind.range.description,

@@ -190,10 +190,10 @@ def _more_expert_parallel(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]
 
 
 def _other_chunk_counts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
-    """The legal VPP next below and above the job's."""
+    """The legal VPP next below the job's, and two above: the first may take more memory."""
     layout = job.layout
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     legal = virtual_degrees(job.model, pp)
-    for other in [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:1]:
+    for other in [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:2]:
         why = "changes the microbatches in flight and the pipeline bubble"
         yield f"VPP {other} instead of {vpp}", why, _on_chunks(job, layout, other)

@@ -15,6 +15,7 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
+from advisor.memory.allocator import most_likely
 from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.request.layout_fields import DEGREES, degree_words, freed
 from advisor.request.resolve import Resolution
@@ -114,14 +115,16 @@ def _better(
             rows.append(first)
         if beyond.stopped:
             return rows, True
-    if not first.fits or first.fit_probability >= SURE:
+    is_capped = "context_parallel_size" in resolution.layout_fields  # and so is every row
+    sure = min(SURE, most_likely(first.job.layout)) if is_capped else SURE
+    if not first.fits or first.fit_probability >= sure:
         return rows, False
     surer = Search(
-        resolution, calibration, options=True, likely=SURE, most=_MOST_SURER, watch=watch
+        resolution, calibration, options=True, likely=sure, most=_MOST_SURER, watch=watch
     )
     again = surer.run((first.job, *known))
-    sure = [row for row in again.evaluations if row.fit_probability >= SURE]
-    return rows + sorted(sure, key=order)[:1], again.interrupted
+    surest = [row for row in again.evaluations if row.fit_probability >= sure]
+    return rows + sorted(surest, key=order)[:1], again.interrupted
 
 
 _EFFORT: Final = 32_000.0

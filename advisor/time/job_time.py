@@ -89,7 +89,7 @@ class JobTime:
         self._vpp = layout.virtual_pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
         joined = first_equal(network(layout, job.gpu, calibration, job.model))
-        hidden_share, pp = hidden_exchange(job, calibration, joined), len(stages)
+        hidden_share, pp = hidden_exchange(job, joined), len(stages)
         self._exchange = ExchangeOverlap(hidden_share, pp, self._vpp, self._microbatches)
         host = host_of(job, calibration, graphed, hidden_share, self._microbatches * self._vpp)
         machine = machine_of(job, calibration, host)

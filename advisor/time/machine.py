@@ -81,7 +81,7 @@ _NCCL_SMS: Final = 32
 """Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
 
 
-def hidden_exchange(job: Job, calibration: Calibration, rates: Network) -> float:
+def hidden_exchange(job: Job, rates: Network) -> float:
     """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
     that it leaves them; 0 where none runs next to it.
 
@@ -90,7 +90,7 @@ def hidden_exchange(job: Job, calibration: Calibration, rates: Network) -> float
     if not job.layout.overlap_moe_expert_parallel_comm:
         return 0.0
     taken = (rates.dispatcher.sms if rates.dispatcher else _NCCL_SMS) / job.gpu.sm_count
-    return calibration.exchange_hidden_fraction * (1 - taken)
+    return 1 - taken
 
 
 def host_of(
@@ -178,13 +178,8 @@ def gemm_rates(gpu: Gpu, calibration: Calibration, precision: Precision) -> Gemm
         peak, efficiency, operand_bytes = gpu.fp8_flops, calibration.fp8_gemm_efficiency, 1.0
         if precision is Precision.NVFP4:
             operand_bytes = _NVFP4_BYTES
-            wider = ((gpu.fp4_flops or peak) / peak) ** calibration.fp4_speed_exponent
-            if calibration.fp4_gemm_efficiency:
-                wider = 2 * calibration.fp4_gemm_efficiency / efficiency
-            efficiency *= wider
+            efficiency *= ((gpu.fp4_flops or peak) / peak) ** calibration.fp4_speed_exponent
     flops = peak * efficiency
-    if precision.is_quantized:
-        flops *= calibration.quantized_training_share
     clock = calibration.gemm_sustained_share * power_ratio(gpu, calibration)
     if precision in (Precision.MXFP8, Precision.FP8_BLOCKWISE):
         flops *= _SCALED_BLOCKS
@@ -236,9 +231,7 @@ def _attention_rates(gpu: Gpu, calibration: Calibration, peak_flops: float) -> A
     forward = calibration.attention_forward_efficiency
     backward = calibration.attention_backward_efficiency
     return AttentionRates(
-        peak_flops=peak_flops
-        * calibration.attention_training_share
-        * power_ratio(gpu, calibration),
+        peak_flops=peak_flops * power_ratio(gpu, calibration),
         flash=Reached(forward, backward),
         fused=Reached(
             calibration.fused_attention_forward_efficiency or forward,

@@ -17,8 +17,7 @@ def test_a_stay_is_a_run_of_calls_in_one_file_and_a_return_one_in_a_file_left_be
     assert counts_of(calls) == Counts(stays=4, files=3, returns=1)
 
 
-def test_stays_and_returns_are_fewer_than_they_were() -> None:
-    """Half of them was reached; what a recipe lends is tried against the rules since (issue 30)."""
+def test_stays_and_returns_are_at_most_half_of_what_they_were() -> None:
     run = subprocess.run(
         [sys.executable, "scripts/count_stays.py"],
         cwd=ROOT,
@@ -27,5 +26,5 @@ def test_stays_and_returns_are_fewer_than_they_were() -> None:
         check=True,
     )
     stays, _, returns = map(int, re.findall(r"\d+", run.stdout))
-    assert stays <= 0.8 * BEFORE.stays
-    assert returns <= 0.7 * BEFORE.returns
+    assert 2 * stays <= BEFORE.stays
+    assert 2 * returns <= BEFORE.returns

@@ -55,7 +55,7 @@ function Head({ D, rows, axes, state, list, chosen, budget, show, compare }) {
   return html`<header><h1>${D.model} <span class="soft">${D.parameters} parameters · ${D.gpus} × ${D.gpu} · ${D.precision} · sequence ${D.seq_length} · global batch ${D.global_batch}</span></h1>
     <p class="sub">${[D.framework, ...D.runs].join(" · ")}</p>
     <p class="verdict" role="status">${chosen ? html`<b class=${["good", "edge", "bad"][tierOf(p)]}>${nameOf(D, chosen)}</b>
-      ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ±${(chosen.error * 100).toFixed(0)} %.`}` : "No row matches the controls."}
+      ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ${band(chosen)}.`}` : "No row matches the controls."}
       ${chosen && !best && html` <b class="bad">No row that matches the controls fits.</b>`}
       ${best && chosen !== best.row && html` <button type="button" onClick=${() => show(best.row)}>Fastest that fits: ${nameOf(D, best.row)}, ${seconds(best.row.seconds)} s</button>`}</p>
     ${chosen && chosen.measured && html`<p class="note">${chosen.measured}; predicted: ${seconds(chosen.seconds)} s, ${peakWords(chosen)} GiB</p>`}

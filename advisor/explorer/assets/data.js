@@ -32,7 +32,8 @@ function rowsOf(D) {
       offload: settings.offload[setting], reserved: rows.reserved[i],
       simulated: rows.simulated[i], clear: rows.clear[i], sigma: rows.sigma[i],
       most: rows.most[i],
-      seconds: total, times: seconds, error: rows.error[i] / 1e6, flops: rows.flops[i] / 1e6,
+      seconds: total, times: seconds, flops: rows.flops[i] / 1e6,
+      below: rows.below[i] / 1e6, error: rows.error[i] / 1e6,
       peak: rows.peak_stage[i], fixed: fixed[job], measured: pool[rows.measured[i]],
     });
   }

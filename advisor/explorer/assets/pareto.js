@@ -46,7 +46,7 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
       <path class="front" d=${line} />
       ${drawn.map(row => html`<${Mark} key=${row.index} x=${x(row.reserved)} y=${y(row.seconds)} over=${tierOf(fits(D, row, budget)) === 2} />`)}
       ${[[other, "other"], [chosen, "chosen"]].map(([row, name]) => row && inside(row) && html`<g key=${name} class=${name}>
-        <line class="whisker" x1=${x(row.reserved)} x2=${x(row.reserved)} y1=${Math.max(PAD.top, y(row.seconds * (1 + row.error)))} y2=${Math.min(height - PAD.bottom, y(row.seconds * (1 - row.error)))} />
+        <line class="whisker" x1=${x(row.reserved)} x2=${x(row.reserved)} y1=${Math.max(PAD.top, y(row.seconds * (1 + row.error)))} y2=${Math.min(height - PAD.bottom, y(row.seconds * (1 - row.below)))} />
         <circle cx=${x(row.reserved)} cy=${y(row.seconds)} r="9" /></g>`)}
       ${labels.map(one => html`<text key=${one.text} class=${one.row === chosen ? "label strong" : "label"} x=${one.x} y=${one.y} text-anchor=${one.anchor}>${one.text}</text>`)}
     </svg></div>
@@ -60,7 +60,7 @@ function Mark({ x, y, over }) {
 }
 
 function tipOf(D, row, budget) {
-  return `${nameOf(D, row)}: ${peakWords(row)} GiB, ${seconds(row.seconds)} s ±${(row.error * 100).toFixed(0)} %, ${percent(fits(D, row, budget))} likely to fit`;
+  return `${nameOf(D, row)}: ${peakWords(row)} GiB, ${seconds(row.seconds)} s ${band(row)}, ${percent(fits(D, row, budget))} likely to fit`;
 }
 
 /* Axes around the front, the budget and what is chosen. */

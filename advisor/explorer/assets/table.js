@@ -22,7 +22,7 @@ function Rows({ D, list, front, chosen, budget, choose }) {
     <caption class="unseen">Settings, best first. Choose a row with its button.</caption>
     <thead><tr><th scope="col">recompute</th>${many && html`<th scope="col" class="left">layout</th>`}
       <th scope="col">peak GiB</th><th scope="col" class="barcell"><span class="unseen">bar</span></th>
-      <th scope="col">step s</th><th scope="col" class="spare">±</th><th scope="col" class="spare">TFLOP/s/GPU</th><th scope="col">fits</th></tr></thead>
+      <th scope="col">step s</th><th scope="col" class="spare">band</th><th scope="col" class="spare">TFLOP/s/GPU</th><th scope="col">fits</th></tr></thead>
     <tbody onKeyDown=${onKey}>${shown.map(({ row, p, tier }) => html`<tr key=${row.index}
         class=${[front.has(row) ? "" : "dominated", tier === 2 ? "over" : ""].join(" ")}
         aria-selected=${row === chosen} onClick=${() => choose(row)}>
@@ -33,7 +33,7 @@ function Rows({ D, list, front, chosen, budget, choose }) {
       <td class="barcell"><svg class="bar" width="90" height="10" aria-hidden="true">
         <rect class=${tier === 2 ? "c-over" : "c-fits"} width=${Math.max(1, 90 * row.reserved / widest)} height="10" rx="2" />
         <line class="limit" x1=${90 * budget / widest} x2=${90 * budget / widest} y1="0" y2="10" /></svg></td>
-      <td>${seconds(row.seconds)}</td><td class="spare">${(row.error * 100).toFixed(0)} %</td><td class="spare">${row.flops.toFixed(0)}</td>
+      <td>${seconds(row.seconds)}</td><td class="spare">${band(row)}</td><td class="spare">${row.flops.toFixed(0)}</td>
       <td class=${["good", "edge", "bad"][tier]}>${percent(p)}</td></tr>`)}</tbody></table>
     ${list.length === 0 && html`<p>No row matches the controls. Set one of them to “any”.</p>`}
     </div>

@@ -15,7 +15,7 @@ function Time({ D, chosen, other }) {
           return row.times[i] > 0 && html`<rect key=${name} class=${`t-${name}`} x=${x(from)} y="20" width=${Math.max(0.5, x(at) - x(from))} height="20"
             data-tip=${`${TIME_WORDS[name]}: ${millis(row.times[i])}, ${(row.times[i] / row.seconds * 100).toFixed(1)} % of the step`} />`;
         })}
-        <line class="whisker" x1=${x(row.seconds * (1 - row.error))} x2=${x(row.seconds * (1 + row.error))} y1="45" y2="45" />
+        <line class="whisker" x1=${x(row.seconds * (1 - row.below))} x2=${x(row.seconds * (1 + row.error))} y1="45" y2="45" />
         <text x=${x(row.seconds * (1 + row.error)) + 5} y="35">${seconds(row.seconds)} s</text></g>`;
     })}</svg></div>
   <${Key} items=${D.times.map((name, i) => [name, i]).filter(([, i]) => rows.some(row => row.times[i] > 0)).map(([name]) => timeKey(name))} />

@@ -9,6 +9,10 @@ const seconds = s => s < 1 ? s.toFixed(3) : s.toFixed(2);
 const millis = s => s < 0.01 ? `${(s * 1e3).toFixed(2)} ms` : s < 1 ? `${(s * 1e3).toFixed(1)} ms` : `${s.toFixed(2)} s`;
 const signed = (x, digits = 1) => (x < 0 ? "−" : "+") + Math.abs(x).toFixed(digits);
 
+/* ±12 %, or −43 % to +74 %. */
+const band = row => row.below === row.error ? `±${(row.error * 100).toFixed(0)} %`
+  : `${signed(-row.below * 100, 0)} % to ${signed(row.error * 100, 0)} %`;
+
 /* A moment in the unit that suits the last one. */
 const clock = (s, last) => last < 1 ? `${(s * 1e3).toFixed(last < 0.1 ? 2 : 1)} ms` : `${s.toFixed(last < 10 ? 3 : 2)} s`;
 const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;

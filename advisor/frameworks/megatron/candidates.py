@@ -152,8 +152,8 @@ def uniform_numbers(layers: int, must_divide: bool) -> tuple[int, ...]:
     return tuple(sorted(n for n in numbers if not must_divide or layers % n == 0))
 
 
-def all_settings(job: Job, revision: revisions.Revision) -> tuple[RecomputeSetting, ...]:
-    """The settings of enumerate_settings and those a user might try that come to nothing.
+def settings_in_vain(job: Job) -> tuple[RecomputeSetting, ...]:
+    """What a user might try that comes to nothing, among what does not.
 
     Every recompute module of every release alone, selective with an empty list, uniform numbers
     that do not divide the chunk, and distribute_saved_activations where it is refused.
@@ -167,14 +167,14 @@ def all_settings(job: Job, revision: revisions.Revision) -> tuple[RecomputeSetti
         full(Method.BLOCK, max(1, layers // 2), distribute=True),
         replace(selective("mlp"), distribute_saved_activations=True),
     )
-    return tuple(dict.fromkeys((*enumerate_settings(job, revision), *tried)))
+    return tuple(dict.fromkeys(tried))
 
 
 def rejected_settings(job: Job, revision: revisions.Revision) -> tuple[Rejection, ...]:
-    """Why each of all_settings that is no candidate is none, one rejection a setting."""
-    candidates = frozenset(enumerate_settings(job, revision))
+    """Why each of settings_in_vain that is no candidate is none, one rejection a setting."""
+    tried, candidates = settings_in_vain(job), frozenset(enumerate_settings(job, revision))
     rejected: list[Rejection] = []
-    for setting in all_settings(job, revision):
+    for setting in tried:
         if setting not in candidates:
             reasons = check(setting, job, revision) or without_effect(setting, job, revision)
             rejected += reasons[:1]

@@ -15,12 +15,6 @@ from advisor.frameworks.megatron.buffers import (
     stage_buffers,
     stream_pools,
 )
-from advisor.frameworks.megatron.host_optimizer import (
-    HOST_WORDS,
-    STEP_WORDS,
-    held_on_gpu,
-    taken_by_step,
-)
 from advisor.frameworks.megatron.plan import (
     Layers,
     chunk_plan,
@@ -61,7 +55,6 @@ _MUON_WORDS: Final = replace(
         "8 bytes per parameter of Muon, 12 per parameter of Adam",
     ),
 )
-_ON_HOST: Final = [replace(STATIC_LABELS, optimizer=words) for words in HOST_WORDS]
 
 
 def without_narrow_weights(
@@ -137,14 +130,15 @@ class MegatronMemory(MegatronPart, MemoryModel):
             )
         static, words = without_narrow_weights(static, config, shape, chunks), STATIC_LABELS
         if config.optimizer_cpu_offload:
+            from advisor.frameworks.megatron import host_optimizer as host
+
             aware = config.use_precision_aware_optimizer
-            held = sum(held_on_gpu(shard, config) for shard in shards)
-            static, words = replace(static, optimizer=held), _ON_HOST[aware]
+            held = sum(host.held_on_gpu(shard, config) for shard in shards)
+            static = replace(static, optimizer=held)
+            words = replace(STATIC_LABELS, optimizer=host.HOST_WORDS[aware])
             each = (w.num_elements // w.copies for w, _ in stage_weights(shape, chunks))
-            step, step_words = (
-                taken_by_step(shards, max(each, default=0), config),
-                STEP_WORDS[aware],
-            )
+            step = host.taken_by_step(shards, max(each, default=0), config)
+            step_words = host.STEP_WORDS[aware]
         else:
             gradients = gradient_copies(static, config)
             states = max(shards) * fp32_states(config)

@@ -79,7 +79,7 @@ class TorchJobs(JobSupport):
 
     def __init__(self, facts: StackFacts) -> None:
         self.facts, self.framework = facts, facts.framework
-        self.own_options = facts.own_options
+        self.own_options, self.precisions = facts.own_options, facts.precisions
         self.degrees = Degrees(context=facts.context_kinds, shardings=facts.shardings)
 
     def version(self, text: str, model: ModelSpec | None = None) -> str:
@@ -228,7 +228,7 @@ _JOB_RULES: Final = (
         "job.precision",
         lambda a: a.job.precision not in a.facts.precisions and " or ".join(a.facts.precisions),
         "is not modelled for {asked.facts.framework}",
-        "use {found} on a GPU that has it, or {asked.megatron}",
+        "use {found}, or {asked.megatron}",
     ),
     *map(_only_megatron, _MEGATRONS),
     _on(

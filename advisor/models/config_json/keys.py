@@ -13,8 +13,6 @@ from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, show
 
-CONFIG_FILE = "config.json"
-
 
 def keys(words: str) -> frozenset[str]:
     """The names in a text."""
@@ -112,7 +110,7 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
     @property
     def model_name(self) -> str:
         """Name of the file, or of its folder where the file is a plain config.json."""
-        if self.path.name != CONFIG_FILE:
+        if self.path.name != "config.json":
             return self.path.stem
         return self.path.resolve().parent.name or "model"
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.units import GIB
+from advisor.hardware.calibration import band_text
 from advisor.report import breaking, job_changes, ranking_table
 from advisor.report.figures import kit
 from advisor.report.figures.point_labels import label_points
@@ -316,4 +317,4 @@ def _band_words(shown: Sequence[RankedEvaluation]) -> str:
         round(100 * (one.step_time_high_seconds / one.step_time_seconds - 1))
         for one in (row.evaluation for row in shown)
     )
-    return f"±{wide[0]} %" if wide[0] == wide[-1] else f"±{wide[0]} to {wide[-1]} %"
+    return band_text(wide[0] / 100) if wide[0] == wide[-1] else f"±{wide[0]} to {wide[-1]} %"

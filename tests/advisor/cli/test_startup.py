@@ -18,7 +18,7 @@ ANSWER = (
     "print(*sys.modules)"
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
-MOST_MODULES = 205
+MOST_MODULES = 200
 """Of ours, for a dense model: 196 when this was written, and room for some tables of rules."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder", "difflib"}
 OF_OTHERS = (

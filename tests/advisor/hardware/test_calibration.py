@@ -1,9 +1,12 @@
 """Calibration files: what they must hold, and which GPU gets which."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from advisor.base.configuration import ConfigGroup, config_names
+from advisor.base.documents import read_yaml
 from advisor.base.errors import UserError
 from advisor.hardware.calibration import (
     EFFICIENCIES,
@@ -14,6 +17,7 @@ from advisor.hardware.calibration import (
     OwnErrors,
     Provenance,
     load_calibration,
+    read_calibration,
 )
 from advisor.hardware.catalogue import gpu_names, load_gpu
 
@@ -50,6 +54,13 @@ def test_a_gpu_without_rows_says_that_it_is_uncalibrated(gpu: str) -> None:
     assert calibration.summary() == f"uncalibrated, step time ±{UNFITTED[gpu]} %"
 
 
+def test_constants_of_earlier_releases_are_read_into_those_of_this_one() -> None:
+    path = Path(__file__).parents[3] / "results/measured/h200/calibrated/calibration/h200.yaml"
+    values = read_yaml(path)
+    assert (values["fp8_gemm_efficiency"], values["quantized_training_share"]) == (0.693, 0.977)
+    assert read_calibration(values, path).fp8_gemm_efficiency == pytest.approx(0.693 * 0.977)
+
+
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
 def test_a_fitted_one_names_its_rows_and_its_errors(gpu: str) -> None:
     calibration = load_calibration(load_gpu(gpu))
@@ -59,6 +70,7 @@ def test_a_fitted_one_names_its_rows_and_its_errors(gpu: str) -> None:
     assert "worst" in calibration.left_out_error
     assert calibration.summary().startswith("step time ±")
     assert calibration.summary(0.2) == "step time ±20 %"
+    assert calibration.summary(0.6) == "step time -38 % to +60 %"
     unfitted = load_calibration(replace(load_gpu("H100"), calibration=None))
     assert calibration.step_time_error < unfitted.step_time_error
 

@@ -72,7 +72,7 @@ FLEX = "model.moe_token_dispatcher_type=flex"
         (
             "8xV100",
             "--framework fsdp2",
-            "is not modelled for fsdp2; use bf16 or fp8_current on a GPU that has it",
+            "which is not modelled for fsdp2; use a GPU that has bf16, or --framework megatron_lm",
         ),
         ("8xMI300X", "--framework huggingface job.attn_implementation=flash_attention_3", "Hopper"),
     ],

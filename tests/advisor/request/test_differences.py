@@ -16,7 +16,7 @@ def _said_with_precision(request: Request) -> tuple[str, ...]:
 def test_another_recipe_of_a_precision_is_distinguished() -> None:
     request = Request(model="llama3_70b", gpus="64xH100", precision=Precision.FP8_CURRENT)
     said = _said_with_precision(request)
-    ending = " (recipe llama3_70b_64xh100, for bf16)"
+    ending = " (recipe for bf16, llama3_70b_64xh100)"
     assert f"layout.context_parallel_size 1, not 2{ending}" in said
     assert f"layout.pipeline_model_parallel_size 8, not 4{ending}" in said
     assert not any("data_parallel_size" in line or "precision" in line for line in said)
@@ -25,7 +25,7 @@ def test_another_recipe_of_a_precision_is_distinguished() -> None:
 
 def test_graphs_and_overlap_are_named() -> None:
     request = Request(model="gpt_oss_120b", gpus="64xGB300", precision=Precision.MXFP8)
-    ending = " (recipe gpt_oss_120b_pretrain_64gpu_gb300_bf16, for bf16)"
+    ending = " (recipe for bf16, gpt_oss_120b_pretrain_64gpu_gb300_bf16)"
     said = _said_with_precision(request)
     assert f"layout.overlap_moe_expert_parallel_comm true, not false{ending}" in said
     graphs = f"(empty), not attn,moe_router,moe_preprocess{ending}"

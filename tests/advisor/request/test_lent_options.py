@@ -195,6 +195,7 @@ def test_what_is_given_with_degrees_is_refused_all_the_same() -> None:
         ("llama3_8b", "8xH100", {"tensor_model_parallel_size": 8}, "CP 1 instead of 2"),
         ("qwen3_30b_a3b", "8xB200", {"pipeline_model_parallel_size": 2}, "EP 4 instead of 8"),
         ("deepseek_v3", "256xB200", {"tensor_model_parallel_size": 32}, "PP 8 instead of 16"),
+        ("llama3_70b", "64xH100", {"pipeline_model_parallel_size": 2}, "VPP 1 instead of 5"),
     ],
 )
 def test_a_recipe_s_degrees_are_lowered_to_go_with_given_ones(

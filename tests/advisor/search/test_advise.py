@@ -16,6 +16,7 @@ from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 from advisor.search.near_changes import neighbours
 from tests.advisor.jobs import parallel
+from tests.harness.simulated import SimulatedDevice
 
 
 def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Answer:
@@ -44,6 +45,17 @@ def test_no_recompute_is_the_answer_when_it_fits_and_nothing_needs_a_remedy() ->
     assert specs(advice)[0] == "none"
     assert not advice.remedies
     assert advice.search is None
+
+
+def test_of_context_parallelism_is_said_how_likely_it_fits_until_runs_say_more(tmp_path) -> None:
+    said = "context parallelism: at most 94 % likely to fit, as one run reserved 8 % more"
+    cut = {"model": "llama3_8b", "gpus": "8xH100", "context_parallel_size": 2}
+    advice = ask(**cut)
+    SimulatedDevice().run([row.evaluation for row in advice.candidates[:2]], tmp_path)
+    learned = ask(**cut, calibration=(tmp_path,))
+    likely = [one.candidates[2].evaluation.fit_probability for one in (advice, learned)]
+    assert likely[0] == 0.949 < 0.99 < likely[1]
+    assert [said in one.assumptions for one in (advice, ask(), learned)] == [True, False, False]
 
 
 def test_a_tight_budget_asks_for_recompute() -> None:

@@ -50,8 +50,14 @@ def test_components_sum_to_the_reserved_peak_of_every_stage(evaluator, setting) 
 def test_hardware_flops_are_model_flops_and_replays(evaluator, setting) -> None:
     evaluation = evaluator.evaluate(setting)
     assert (evaluation.hfu > evaluation.mfu) == (setting != NONE)
-    low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
-    assert low < evaluation.step_time_seconds < high
+
+
+@pytest.mark.parametrize(("error", "low"), [(0.25, 0.75), (1.0, 0.5)])
+def test_a_wide_band_has_ends_as_far_off_as_factors(job, error, low) -> None:
+    calibration = replace(load_calibration(job.gpu), own_errors=(), step_time_error=error)
+    row = evaluate(job, NONE, calibration)
+    assert row.step_time_low_seconds == pytest.approx(low * row.step_time_seconds)
+    assert row.step_time_high_seconds == pytest.approx((1 + error) * row.step_time_seconds)
 
 
 def test_full_uniform_one_replays_every_layer_once(evaluator, job) -> None:

@@ -50,9 +50,10 @@ def changed_degrees(job: Job) -> dict[str, dict[str, int]]:
 
 
 def test_degrees_are_doubled_and_halved_against_data_parallelism() -> None:
-    assert changed_degrees(job_of()) == {
+    assert changed_degrees(job_of(layers=16)) == {
         "VPP 1 instead of 2": {"VPP": 1},
         "VPP 4 instead of 2": {"VPP": 4},
+        "VPP 8 instead of 2": {"VPP": 8},
         "TP 4 and DP 1": {"TP": 4, "DP": 1},
         "CP 4 and DP 1": {"CP": 4, "DP": 1},
         "PP 4 and DP 1": {"PP": 4, "VPP": 1, "DP": 1},

@@ -26,12 +26,6 @@ def test_rates_are_datasheet_times_efficiency() -> None:
     assert machine(GPU, fitted, Precision.BF16).optimizer_bytes_per_second == 500.0
 
 
-def test_attention_of_whole_steps_reaches_less_than_its_kernels_alone() -> None:
-    rates = machine(GPU, replace(CALIBRATION, attention_training_share=0.5), Precision.BF16)
-    assert rates.attention.peak_flops == 200.0
-    assert rates.attention.flash == Reached(0.2, 0.1)
-
-
 def test_layers_of_torchs_own_kernels_reach_less() -> None:
     slower = replace(CALIBRATION, eager_bandwidth_share=0.75)
     rates = machine(GPU, slower, Precision.BF16, eager=True)
@@ -82,9 +76,6 @@ def test_four_bits_gain_a_part_of_their_peak() -> None:
     eight = machine(gpu, calibration, Precision.FP8_CURRENT).quantized
     assert rates.quantized.flops == eight.flops * (1600.0 / 800.0) ** 0.5
     assert rates.quantize_bytes == 7
-    better = replace(CALIBRATION, fp4_gemm_efficiency=0.5)
-    own = machine(gpu, better, Precision.NVFP4).quantized
-    assert own.flops == pytest.approx(800.0)  # of twice the 8-bit peak
 
 
 def test_power_and_training_lower_the_lasting_rate() -> None:

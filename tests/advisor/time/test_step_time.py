@@ -185,8 +185,6 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     parts = [getattr(time, name) for name in names.split()]
     assert time.total == pytest.approx(sum(parts))
     assert min(parts) >= 0.0
-    low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
-    assert low < time.total < high
 
 
 def test_more_recompute_never_takes_less_time() -> None:

@@ -182,7 +182,7 @@ def test_the_host_takes_equally_long_for_each_operation() -> None:
 
 
 H100 = load_gpu("H100")
-_ALONE = ("gemm_sustained_share", "gemm_training_share", "quantized_training_share")
+_ALONE = ("gemm_sustained_share", "gemm_training_share")
 ALONE = replace(load_calibration(H100), **dict.fromkeys(_ALONE, 1.0))
 GEMM_SHARES = {"gemm_efficiency": 0.83, "fp8_gemm_efficiency": 0.61}
 KINDS = {CaseKind.GEMM: Precision.BF16, CaseKind.GEMM_FP8: Precision.FP8_CURRENT}

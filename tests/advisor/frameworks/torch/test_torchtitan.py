@@ -12,6 +12,8 @@ from advisor.job.pipeline_split import pipeline_stages
 from advisor.layers.operators import CollectiveKind
 from advisor.lint.request_from import read_job
 from advisor.models.options import AttentionBackend, LoadBalancing
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
 from advisor.search.rank_shape import rank_shape
 from tests.advisor.jobs import parallel
 
@@ -162,6 +164,9 @@ def test_the_loss_is_compiled_by_release_and_components() -> None:
         reason("0.2", "loss")
     with pytest.raises(UserError, match="is torchtitan's"):
         stack_job("fsdp2", overrides=("job.compile_components=model",))
+    alone = {"framework": "torchtitan", "overrides": ("job.compile_components=model",)}
+    said = "job.compile_components has no effect without job.torch_compile=true"
+    assert said in resolve(Request(model="llama3_8b", gpus="8xH100", **alone)).assumptions
 
 
 def test_replicas_of_shards_are_read_and_cut_over_fewer_ranks(tmp_path: Path) -> None:

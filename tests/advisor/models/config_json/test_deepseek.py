@@ -16,7 +16,7 @@ SHARED = {"indexer_types": ["full", "shared"] * 39}
     [
         (DEEPSEEK_V3, {"kv_lora_rank": None}, "kv_lora_rank = None: is missing"),
         (DEEPSEEK_V3, {"q_lora_rank": 0}, "q_lora_rank = 0: must be at least 1"),
-        (DEEPSEEK_V3, {"attention_bias": True}, "attention_bias = True: latent attention has no"),
+        (DEEPSEEK_V3, {"attention_bias": True}, "attention_bias = true: latent attention has no"),
         (DEEPSEEK_V3, {"hidden_act": "gelu"}, "hidden_act = gelu: is not a modelled activation"),
         (DEEPSEEK_V3, {"moe_layer_freq": 2}, "moe_layer_freq = 2: must be 1, with first_k"),
         (DEEPSEEK_V3, {"topk_group": 9}, "model.moe_router_group_topk = 9: must be between 1"),

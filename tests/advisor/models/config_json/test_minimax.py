@@ -85,11 +85,11 @@ def test_experts_of_nemotron_on_a_latent_dimension(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("config", "changes", "says"),
     [
-        (GPT_OSS, {"attention_bias": False}, "attention_bias = False: must be true: other values"),
+        (GPT_OSS, {"attention_bias": False}, "attention_bias = false: must be true: other values"),
         (MINIMAX_M2, {"scoring_func": "softmax"}, "scoring_func = softmax: must be sigmoid"),
         (MINIMAX_M2, {"attn_type_list": [0] * 62}, "attn_type_list = "),
-        (ERNIE, {"use_bias": True}, "use_bias = True: must be false"),
-        (SEED_OSS, {"attention_out_bias": True}, "attention_out_bias = True: adds biases"),
+        (ERNIE, {"use_bias": True}, "use_bias = true: must be false"),
+        (SEED_OSS, {"attention_out_bias": True}, "attention_out_bias = true: adds biases"),
         (GLM_FLASH, {"mlp_layer_types": ["sparse", "dense"]}, "must be dense in the first layers"),
         (OLMO3, {"model_type": "gemma4_text"}, "has attention heads of two widths"),
         (OLMO3, {"model_type": "deepseek_v4"}, "attends to compressed tokens"),

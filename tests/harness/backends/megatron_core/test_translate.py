@@ -163,7 +163,7 @@ def test_offload_reaches_transformer_engine_on_a_gpu(monkeypatch: pytest.MonkeyP
             {"model": replace(LLAMA, window_size=8), "device": Device.CPU},
             "window_size = 8: is not supported",
         ),
-        ({"model": replace(LLAMA, qk_l2_norm=True)}, "qk_l2_norm = True: is not supported"),
+        ({"model": replace(LLAMA, qk_l2_norm=True)}, "qk_l2_norm = true: is not supported"),
     ],
 )
 def test_what_does_not_run_is_refused(changes: dict[str, Any], words: str) -> None:
