@@ -32,7 +32,7 @@ from advisor.frameworks.megatron.revisions import MegatronPart, Revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, as_megatron
 from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import SHARDED_GRADIENTS, DataParallelSharding, ParallelLayout
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.memory.muon_shares import fullest_share, muon_shares
@@ -48,6 +48,7 @@ from advisor.memory.static import (
     static_memory,
 )
 from advisor.plan.recompute_plan import RecomputePlan, Setting
+from advisor.time.step_tail import Turns
 
 STATIC_LABELS: Final = StaticLabels(
     weights=("16-bit weights", "2 bytes per parameter"),
@@ -128,6 +129,10 @@ class MegatronMemory(MegatronPart, MemoryModel):
         buffers = stage_buffers(shape, chunks, job.gpu)
         if job.config.optimizer.is_muon:
             return muon_memory(job, self.revision(job.config), shape, chunks, buffers)
+        if job.layout.data_parallel_sharding is not None:
+            from advisor.frameworks.megatron.fsdp import fsdp_memory
+
+            return fsdp_memory(job, shape, chunks, buffers)
         config, shards = job.config, list[int]()
         static = StaticMemory(weights=0, gradients=0, optimizer=0)
         for elements, ranks in _gradient_buffers(shape, chunks, job.layout):
@@ -161,8 +166,14 @@ class MegatronMemory(MegatronPart, MemoryModel):
         )
 
     def reductions(self, job: Job) -> int:
-        """The last one."""
-        return 1
+        """The last one, where gradients are whole."""
+        return job.num_microbatches if job.layout.data_parallel_sharding in SHARDED_GRADIENTS else 1
+
+    def turns(self, job: Job) -> Turns:
+        """Whole parameters are gathered in the first, replicas reduce in the last
+        (megatron_fsdp.py)."""
+        full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
+        return Turns(job.num_microbatches if full else 1, self.reductions(job), 1)
 
     def graphed_modules(self, job: Job) -> frozenset[Module]:
         """Those that the job's graphs capture."""

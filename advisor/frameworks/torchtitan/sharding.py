@@ -78,13 +78,6 @@ def _no_shards(_: TorchSetting, job: Job, __: StackFacts) -> Match | None:
 
 
 LAYOUT_RULES: Final[Rules] = {
-    "layout.not_modelled": TorchRule(
-        when=lambda _, job, __: any(getattr(job.layout, name) != 1 for name in _ONE),
-        reason="pipelines of torchtitan are not modelled",
-        fix="PP 1",
-        source="advisor",
-        example="layout.pipeline_model_parallel_size=2",
-    ),
     **CONTEXT_RULES,
     "parallelism.data_parallel_replicate_degree": TorchRule(
         summary="replicas of shards (HSDP) divide the data-parallel ranks, with EP 1",
