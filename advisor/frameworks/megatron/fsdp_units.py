@@ -1,136 +1,129 @@
 """What Megatron-FSDP gathers and reduces while each layer runs.
 
-A layer is a unit: gathered before either pass and freed after it. The ends of the model are none;
-they stay gathered. Source: megatron-core 0.16.1 and 0.19.2 distributed/fsdp/src/megatron_fsdp/
-megatron_fsdp.py and param_and_grad_buffer.py (run on fake tensors in tests/oracles).
+Where parameters are sharded, a layer is a unit: gathered for either pass, with the next ones, and
+then freed. The ends of the model are none; they stay gathered. Source: megatron-core 0.16.1 and
+0.19.2 distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py and param_and_grad_buffer.py (run on fake
+tensors in tests/oracles).
 """
 
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from itertools import cycle, islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, cycle, islice
 from math import inf
 from typing import Final
 
 from advisor.frameworks.megatron.buffers import Chunks
 from advisor.job.job import Job
+from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.static import num_elements, with_one_token
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
-from advisor.models.layer_kind import LayerKind
 
 _ON_THE_WAY: Final = 1_000_000_000
 """suggested_communication_unit_size, at least: elements of gradients that wait for the end of their
 reduction; half as many parameters are gathered ahead."""
 _BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 
-
-@lru_cache(maxsize=1024)
-def layer_weights(shape: RankShape, kind: LayerKind) -> tuple[Weight, ...]:
-    """Those of a layer."""
-    operators = transformer_layer(with_one_token(shape), kind)
-    return tuple(weight for operator in operators for weight in operator.weights)
+Parts = list[tuple[Weight, ...]]
+"""Parameters of embedding, each layer, and final norm with output layer."""
+_Group = tuple[int, int, int]
+"""Elements that are reduced together, and the first and the last part that they are of."""
 
 
-def ends(shape: RankShape) -> tuple[int, int]:
-    """Elements of the embedding, and of final norm and output layer."""
-    first, last = embedding_weights(shape), output_weights(shape, holds_embedding=True)
-    return num_elements(first), num_elements(last)
+def parts_of_model(shape: RankShape, chunks: Chunks) -> Parts:
+    """Those of a rank."""
+    one, kinds = with_one_token(shape), [kind for chunk in chunks for kind in chunk.layers]
+    layers = {
+        kind: tuple(chain(*(operator.weights for operator in transformer_layer(one, kind))))
+        for kind in dict.fromkeys(kinds)
+    }
+    last = output_weights(shape, holds_embedding=True)
+    return [embedding_weights(shape), *(layers[kind] for kind in kinds), last]
 
 
-def unit_parameters(
-    job: Job, shape: RankShape, chunks: Chunks, own: int, columns: int
-) -> WorkingSet:
-    """Where parameters are sharded. Largest layer: `own` bytes as it is gathered, and its `columns`
-    in 8 bits, for the backward.
+def next_to_layers(job: Job, parts: Parts, itemsize: float, columns: int) -> WorkingSet:
+    """Next to each part. Where parameters are sharded, `itemsize` bytes of an element are gathered,
+    and for the backward `columns` bytes of a layer more; where gradients alone are, nothing.
 
-    The next layers are gathered ahead in either pass. The output layer comes before the first layer
-    in the order of the groups, and so gathers layers ahead that nobody needs. Gradients are in the
-    queue until too many are on their way; those of ends that are one group, to the end. Double
-    buffers are no part of it.
+    Double buffers are no part of it. The output layer comes before the first layer in the order of
+    the groups, and so gathers layers ahead that nobody needs.
     """
-    layout, grads = job.layout, job.config.main_grads_dtype.itemsize
-    units = [_groups(layer_weights(shape, k)) for chunk in chunks for k in chunk.layers]
-    largest, (embedding, head) = max(units, key=sum), ends(shape)
-    unit, waits = sum(largest), 0
-    ahead, first = (_ahead(units, others) * own // unit for others in (0, head))
-    if layout.fsdp_double_buffer:
-        units, own, ahead, first, unit = [], 0, 0, 0, 0
-    if not layout.overlap_grad_reduce:  # no bucket size
-        head, embedding = head + embedding, 0
-        waits = head
-    last, *layers, end = _in_flight([head, *(n for one in reversed(units) for n in one), embedding])
-    top = max(waits, *layers, head) * grads
-    layer = ShardingOverhead(
-        entry=own + ahead,
-        forward=own + ahead,
-        backward=own + ahead + columns + top,
-        exit=own + ahead + top + -(-unit // layout.sharding_ranks) * grads,
-    )
+    layout, units = job.layout, parts[1:-1]
+    sizes, groups = [num_elements(unit) for unit in units], [*_buckets(layout, parts)]
+    gathers = layout.data_parallel_sharding is DataParallelSharding.FULL
+    pooled = gathers and layout.fsdp_double_buffer
+    if gathers:
+        groups = [*_buckets(layout, [parts[0], *((),) * len(units), parts[-1]])]
+        for at, unit in enumerate(units, 1):
+            groups += [(0 if pooled else size, at, at) for size in _by_kind(unit) if size]
+    if pooled or not gathers:
+        itemsize = columns = 0
+    grads, limit = job.config.main_grads_dtype.itemsize, 0 if pooled else _ON_THE_WAY
+    begin, *each, end = (size * grads for size in _in_flight(groups, len(parts), limit))
+    ahead, layers = _ahead(units, 0), list[ShardingOverhead]()
+    for index, (size, reduced) in enumerate(zip(sizes, each, strict=True)):
+        there, back = (
+            int(itemsize * (size + min(ahead, sum(others))))
+            for others in (sizes[index + 1 :], sizes[:index])
+        )
+        back += columns + reduced
+        layers.append(ShardingOverhead(entry=there, forward=there, backward=back, exit=back))
+    first, needless = (int(itemsize * n) for n in (_ahead(units, num_elements(parts[-1])), ahead))
     return WorkingSet(
-        embedding=ShardingOverhead(forward=first, backward=max(end, waits) * grads),
-        first_layer=layer,
-        layer=layer,
-        last_layer=layer,
-        head=ShardingOverhead(entry=ahead, forward=ahead, backward=ahead + last * grads),
-        loss=ShardingOverhead(forward=ahead, backward=ahead),
+        embedding=ShardingOverhead(forward=first, backward=begin),
+        layers=tuple(layers),
+        head=ShardingOverhead(entry=needless, forward=needless, backward=needless + end),
+        loss=ShardingOverhead(forward=needless, backward=needless),
     )
 
 
-def bucketed_gradients(job: Job, shape: RankShape, chunks: Chunks) -> WorkingSet:
-    """Where gradients alone are sharded, in buckets of all parameters."""
-    first, last = embedding_weights(shape), output_weights(shape, holds_embedding=True)
-    layers = [w for chunk in chunks for kind in chunk.layers for w in layer_weights(shape, kind)]
-    ranks = job.layout.data_parallel_size * job.layout.context_parallel_size
-    size = max(_BUCKET, _BUCKET_OF_A_RANK * ranks) if job.layout.overlap_grad_reduce else inf
-    found = _in_flight(reversed([*_buckets((*first, *layers, *last), size)]))
-    grads = job.config.main_grads_dtype.itemsize
-    begin, layer, end = (
-        ShardingOverhead(backward=n * grads) for n in (found[0], max(found), found[-1])
-    )
-    return WorkingSet(embedding=end, first_layer=layer, layer=layer, last_layer=layer, head=begin)
+def _by_kind(weights: tuple[Weight, ...]) -> tuple[int, int]:
+    """Elements of routed experts, which go back first, and of the others."""
+    experts = num_elements(tuple(weight for weight in weights if weight.expert))
+    return experts, num_elements(weights) - experts
 
 
-def _groups(weights: Iterable[Weight]) -> tuple[int, ...]:
-    """Elements of what is gathered and reduced at once, in the order of the backward: routed
-    experts, and the others."""
-    sizes = {True: 0, False: 0}
-    for weight in weights:
-        sizes[weight.expert] += weight.num_elements
-    return tuple(filter(None, sizes.values()))
-
-
-def _ahead(units: list[tuple[int, ...]], others: int) -> int:
+def _ahead(units: Parts, others: int) -> int:
     """Elements of layers like the largest that are gathered ahead, one group after another until
     they are enough together with `others`."""
-    enough = max(_ON_THE_WAY, 2 * sum(map(sum, units)) // len(units)) // 2
-    largest, found = max(units, key=sum), others
-    for size in islice(cycle(reversed(largest)), len(largest) * (len(units) - 1)):
+    enough = max(_ON_THE_WAY, 2 * sum(map(num_elements, units)) // len(units)) // 2
+    largest, found = _by_kind(max(units, key=num_elements)), others
+    for size in islice(cycle(reversed(largest)), 2 * (len(units) - 1)):
         found += size if found < enough else 0
     return found - others
 
 
-def _buckets(weights: Iterable[Weight], size: float) -> Iterator[int]:
-    """Elements of the buckets: consecutive parameters, routed experts' apart, until they are
-    `size`."""
-    filled = {False: 0, True: 0}
-    for weight in weights:
-        filled[weight.expert] += weight.num_elements
-        if filled[weight.expert] >= size:
-            yield filled[weight.expert]
-            filled[weight.expert] = 0
-    yield from filter(None, filled.values())
+def _buckets(layout: ParallelLayout, parts: Sequence[tuple[Weight, ...]]) -> Iterator[_Group]:
+    """Consecutive parameters, routed experts' apart, until they are enough; all, where reductions
+    do not overlap (training.py)."""
+    ranks = layout.data_parallel_size * layout.context_parallel_size
+    enough = max(_BUCKET, _BUCKET_OF_A_RANK * ranks) if layout.overlap_grad_reduce else inf
+    filled = {True: (0, 0, 0), False: (0, 0, 0)}
+    for place, weights in enumerate(parts):
+        for weight in weights:
+            size, first, _ = filled[weight.expert]
+            bucket = size + weight.num_elements, first if size else place, place
+            filled[weight.expert] = bucket if bucket[0] < enough else (0, 0, 0)
+            if bucket[0] >= enough:
+                yield bucket
+    yield from (bucket for bucket in filled.values() if bucket[0])
 
 
-def _in_flight(sizes: Iterable[int]) -> list[int]:
-    """Elements of gradients while each group goes back: its own, and those of groups before it that
-    the processor has not let go of (wait_for_previous_grad_reduce)."""
+def _in_flight(groups: Sequence[_Group], number: int, limit: int) -> list[int]:
+    """The most elements of gradients while each of so many parts goes back: groups that it is of,
+    and whole ones that the processor has not let go of (wait_for_previous_grad_reduce), which does
+    so beyond `limit`."""
     waiting, found = list[int](), list[int]()
-    for size in sizes:
-        found.append(sum(waiting) + size)
-        while sum(waiting) > _ON_THE_WAY:
-            waiting.pop(0)
-        waiting.append(size)
-    return found
+    for place in reversed(range(number)):
+        begun = sum(size for size, first, last in groups if first < place <= last)
+        most = sum(waiting) + begun
+        for size, first, _ in groups:
+            if first == place:
+                most = max(most, sum(waiting) + begun + size)
+                while sum(waiting) > limit:
+                    waiting.pop(0)
+                waiting.append(size)
+        found.append(most)
+    return found[::-1]
