@@ -32,7 +32,8 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
 
 class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each unit of a model runs; last_layer is the one whose
-    backward comes first. layers: of every layer, where more than these differ. step: bytes when the optimizer runs, less what units have by `stays`.
+    backward comes first. layers: of every layer, where more than these differ. step: bytes when the
+    optimizer runs, less what units have by `stays`.
     weight_grads_dtype and adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()

@@ -59,7 +59,7 @@ def job_arguments(job: Job) -> Iterator[str]:
         strategy = "full_shard"
         if config.flat_parameters:
             del fsdp["reshard_after_forward"]
-            strategy = "full_shard" if reshards else "shard_grad_op"
+            strategy = _FLAT[_replicates(job), reshards].lower()
         yield from ("--fsdp", f"{strategy} auto_wrap", "--fsdp_config", json.dumps(fsdp))
 
 
@@ -70,6 +70,19 @@ def kernel_arguments(config: JobConfig) -> Iterator[str]:
         yield from ("--torch_compile", "True")
     if config.attn_implementation is not AttnImplementation.SDPA:
         yield from ("--attn_implementation", str(config.attn_implementation))
+
+
+_FLAT: Final = {
+    (False, True): "FULL_SHARD",
+    (False, False): "SHARD_GRAD_OP",
+    (True, True): "HYBRID_SHARD",
+    (True, False): "HYBRID_SHARD_ZERO2",
+}
+"""FSDP1's strategy, by whether each machine has all shards, and whether parameters are freed."""
+
+
+def _replicates(job: Job) -> bool:
+    return job.layout.data_parallel_replicate_size > 1
 
 
 def accelerate_file(setting: TorchSetting, job: Job) -> str:
@@ -84,7 +97,7 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
     ]
     full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
     flat = job.config.flat_parameters
-    strategy = "FULL_SHARD" if full else "SHARD_GRAD_OP"
+    strategy = _FLAT[_replicates(job), full]
     values = {
         "fsdp_version": 1 if flat else 2,
         **({"fsdp_sharding_strategy": strategy} if flat else {"fsdp_reshard_after_forward": full}),
