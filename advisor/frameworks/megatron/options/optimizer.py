@@ -6,13 +6,12 @@ from advisor.frameworks.megatron.options.values import (
     FSDP_STRATEGIES,
     deals_whole_tensors,
     emitted_where,
-    fsdp_checkpoint,
     fsdp_gradients,
     fsdp_strategy,
     gathers_meanwhile,
     is_not_muon,
     runs_fsdp,
-    uses_fsdp,
+    with_fsdp,
 )
 from advisor.frameworks.option import (
     DIFFERENT,
@@ -153,7 +152,12 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
     )
     disable_symmetric_registration: bool = harmless(False, "used only with nccl_ub", since="0.14")
     use_megatron_fsdp: bool = option(
-        False, "layout.data_parallel_sharding", _FSDP, value=uses_fsdp, strict=True, since="0.14"
+        False,
+        "layout.data_parallel_sharding",
+        _FSDP,
+        value=with_fsdp(runs_fsdp),
+        strict=True,
+        since="0.14",
     )
     use_custom_fsdp: bool = refused(False, "an old name of use_megatron_fsdp", since="0.12")
     use_torch_fsdp2: bool = refused(
@@ -179,7 +183,7 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
         "torch_dist",
         "layout.data_parallel_sharding",
         _FSDP,
-        value=fsdp_checkpoint,
+        value=with_fsdp(lambda _: "fsdp_dtensor"),  # the one format that it takes
         bridge="checkpoint",
     )
     suggested_communication_unit_size: int | None = unpriced(
@@ -196,7 +200,7 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
         "job.main_grads_dtype",
         Emitted(line=When(only_if=runs_fsdp)),
         launcher="auto",
-        value=fsdp_gradients,
+        value=with_fsdp(fsdp_gradients),
         since="0.17",
     )
     megatron_fsdp_grad_comm_dtype: str | None = unpriced(

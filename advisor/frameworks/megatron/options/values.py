@@ -96,29 +96,18 @@ def runs_fsdp(job: Described) -> bool:
     return job.layout.data_parallel_sharding is not None
 
 
-def uses_fsdp(job: Described, revision: Revision) -> object:
-    """The same, as an option."""
-    return runs_fsdp(job)
+def with_fsdp(value: Callable[[Described], object]) -> ValueOf:
+    """A value that is of Megatron-FSDP's alone."""
+    return lambda job, _: value(job) if runs_fsdp(job) else UNSET
 
 
 def fsdp_strategy(field: str) -> ValueOf:
-    """What a field of the layout shards, where Megatron-FSDP does."""
-
-    def value(job: Described, revision: Revision) -> object:
-        return _NAMES_OF_STRATEGIES.get(getattr(job.layout, field)) if runs_fsdp(job) else UNSET
-
-    return value
+    """What a field of the layout shards."""
+    return with_fsdp(lambda job: _NAMES_OF_STRATEGIES.get(getattr(job.layout, field)))
 
 
-def fsdp_checkpoint(job: Described, revision: Revision) -> object:
-    """The one format that Megatron-FSDP takes."""
-    return "fsdp_dtensor" if runs_fsdp(job) else UNSET
-
-
-def fsdp_gradients(job: Described, revision: Revision) -> object:
+def fsdp_gradients(job: Described) -> object:
     """Megatron-FSDP's own type of main gradients."""
-    if not runs_fsdp(job):
-        return UNSET
     return "fp32" if job.config.main_grads_dtype is DType.FP32 else "auto"
 
 

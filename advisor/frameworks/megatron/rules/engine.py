@@ -20,6 +20,7 @@ from advisor.frameworks.megatron.rules import (
     offloading,
     recompute_fields,
     recompute_labels,
+    sharding,
     step_faults,
     unmodelled,
 )
@@ -44,6 +45,7 @@ RULES: Final[dict[str, Rule]] = {
     **launchers.RULES,
     **launchers.OPTIMIZER_RULES,
     **launchers.NEMO_RULES,
+    **sharding.RULES,
     **step_faults.RULES,
     **recompute_fields.UNREAD_RULES,
     **step_faults.HYBRID_RULES,
