@@ -63,6 +63,8 @@ _HYBRID: Final = frozenset(("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5"))
 _SHARDINGS: Final = {
     "shard_grad_op": DataParallelSharding.GRADIENTS,
     "full_shard": DataParallelSharding.FULL,
+    "hybrid_shard_zero2": DataParallelSharding.GRADIENTS,
+    "hybrid_shard": DataParallelSharding.FULL,
 }
 
 # Sources of the names: axolotl 0.12 src/axolotl/utils/schemas; LLaMA-Factory 0.9.3
@@ -176,6 +178,14 @@ class HuggingFaceReader(KeyedReader):
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
         shards = any(keys.has(name) or any(keys.under(name)) for name in ("fsdp", FSDP))
+        words = keys.values.get("fsdp")
+        if words is not None and "hybrid_shard" in str(words.value):
+            yield UnknownValue(
+                written=words.written,
+                text="the number of machines",
+                place=words.place,
+                path="layout.data_parallel_replicate_size",
+            )
         path = "layout.data_parallel_sharding"
         files = (_deepspeed_file(keys), keys.values.get(_LAUNCHERS_FILE))
         for file in filter(None, files if "file" not in keys.about else files[:1]):
