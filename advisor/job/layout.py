@@ -46,7 +46,7 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
 
     ``data_parallel_sharding`` is that of FSDP and ZeRO; None: Megatron's plain data parallelism.
     ``data_parallel_replicate_size`` counts groups of ranks that hold the same shards (HSDP);
-    ``outer_dp_sharding_strategy`` and ``fsdp_double_buffer`` are Megatron-FSDP's.
+    ``outer_dp_sharding_strategy`` and ``double_buffers`` are Megatron-FSDP's.
 
     ``scatter_gather_tensors_in_pipeline``: tensor-parallel ranks each send a part of a stage's
     output, which the next stage gathers (Megatron-LM of 2021 and 2022, arXiv 2104.04473 section
@@ -81,7 +81,7 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     data_parallel_sharding: DataParallelSharding | None = None
     data_parallel_replicate_size: int = 1
     outer_dp_sharding_strategy: DataParallelSharding = DataParallelSharding.NONE
-    fsdp_double_buffer: bool = False
+    double_buffers: bool = False
     scatter_gather_tensors_in_pipeline: bool = False
 
     def __post_init__(self) -> None:

@@ -119,7 +119,7 @@ def _without_gpu(case: Any, meter: LiveBytes) -> Iterator[type]:
 
 def _run(case: Any, strategy: str, **options: Any) -> tuple[list[int], int, int]:
     """Bytes of model weights, main gradients and main weights; of their padding at most; and the
-    peak above them, but for whole weights."""
+    peak above them and whole weights."""
     meter = LiveBytes()
     with _without_gpu(case, meter) as wrapper:
         ddp = DistributedDataParallelConfig(
@@ -186,12 +186,12 @@ CASES = [
 
 @pytest.mark.parametrize(("strategy", "recompute", "pooled", "percent"), CASES)
 def test_bytes_by_strategy(strategy, recompute, pooled, percent) -> None:
-    """To the padding of the buffers, but for what is predicted to meet and follows one another:
+    """To the padding of the buffers, except where what follows one another is predicted to meet:
     buckets and a layer's most activations, layers of one checkpoint, the output layer's main
     gradients and the logits' (where the weight's is no product of its own)."""
     case = MODEL.changed(**recompute)
     measured, padding, peak = _run(case, strategy, fsdp_double_buffer=pooled)
-    sizes, predicted = _predicted(case, strategy, fsdp_double_buffer=pooled)
+    sizes, predicted = _predicted(case, strategy, double_buffers=pooled)
     for own, theirs in zip(sizes, measured, strict=True):
         assert 0 <= theirs - own <= padding
     assert -padding <= predicted - peak <= peak * percent // 100

@@ -70,7 +70,7 @@ def fsdp_memory(job: Job, shape: RankShape, chunks: Chunks, buffers: Terms) -> F
     itemsize, number = _NARROW - eight / max(1, elements - ends), len(parts) - 2
     if full:
         static = replace(static, weights=static.weights + ends * _NARROW)
-    if full and layout.fsdp_double_buffer:
+    if full and layout.double_buffers:
         pool = 2 * int(max(map(num_elements, parts[1:-1])) * (itemsize + grads))
         buffers = (*buffers, NamedBytes("double buffers of a layer", pool, _FILE))
     working_set = next_to_layers(job, parts, itemsize, columns // number)

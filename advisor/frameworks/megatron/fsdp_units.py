@@ -53,7 +53,7 @@ def next_to_layers(job: Job, parts: Parts, itemsize: float, columns: int) -> Wor
     layout, units = job.layout, parts[1:-1]
     sizes, groups = [num_elements(unit) for unit in units], [*_buckets(layout, parts)]
     gathers = layout.data_parallel_sharding is DataParallelSharding.FULL
-    pooled = gathers and layout.fsdp_double_buffer
+    pooled = gathers and layout.double_buffers
     if gathers:
         groups = [*_buckets(layout, [parts[0], *((),) * len(units), parts[-1]])]
         for at, unit in enumerate(units, 1):

@@ -190,7 +190,7 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
         None, "what Megatron-FSDP gathers ahead is modelled by its default", since="0.12"
     )
     preserve_fp32_weights: bool = harmless(True, _WITH_FSDP, since="0.12", until="0.16")
-    fsdp_double_buffer: bool = option(False, "layout", _FSDP, since="0.13")
+    fsdp_double_buffer: bool = option(False, "layout.double_buffers", _FSDP, since="0.13")
     fsdp_manual_registration: bool = harmless(False, _WITH_FSDP, since="0.16")
     fsdp_db_use_persist_buf_on_alloc_fail: bool = harmless(False, _WITH_FSDP, since="0.17")
     fsdp_all_gather_in_start_param_sync: bool = harmless(True, _WITH_FSDP, since="0.17")

@@ -72,7 +72,7 @@ SCRIPT = """torchrun --nproc_per_node 8 pretrain_gpt.py --use-distributed-optimi
             "--num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy optim",
             ("outer_dp_sharding_strategy=optimizer", "data_parallel_replicate_size=2"),
         ),
-        ("--fsdp-double-buffer", ("fsdp_double_buffer=true",)),
+        ("--fsdp-double-buffer", ("double_buffers=true",)),
     ],
 )
 def test_a_script_says_its_strategy(options, values, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ RULES: Final[dict[str, Rule]] = {
         reason="optimizer_cpu_offload is predicted without effect on memory with use_megatron_fsdp",
         fix="nothing to change",
         source="advisor",
-        example="use_megatron_fsdp=true optimizer_cpu_offload=true "
-        "use_precision_aware_optimizer=true",
+        example="use_megatron_fsdp=true use_precision_aware_optimizer=true "
+        "optimizer_cpu_offload=true",
     ),
 }
