@@ -99,6 +99,17 @@ def test_fsdp_adds_gradients_where_it_does_not_reduce_them() -> None:
     assert not work_of(kept, group(800)).gathers_again
 
 
+def test_replicas_add_up_their_shards() -> None:
+    """An all-reduce of 100 elements over two, 2 x 1/2 x 400 bytes at 100 a second: with every
+    reduction of FSDP, or in the last microbatch; parameters that are whole are gathered once."""
+    part = replace(group(800), replicas=2, across=LINK)
+    own = job(data_parallel_sharding=DataParallelSharding.GRADIENTS)
+    found = work_of(own, part, turns=step_tail.Turns(1, 4, 1))
+    assert (found.gathered, found.across) == (3, (4.0, 1))
+    (cut,) = work_of(job(), part)
+    assert (cut.across, work_of(own, group(800)).across) == (4.0, (0.0, 4))
+
+
 @pytest.mark.parametrize(
     ("sharding", "seconds"),
     [
