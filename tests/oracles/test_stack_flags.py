@@ -360,7 +360,7 @@ def test_the_python_shards_flat_parameters(sharding: str, replicas: int, strateg
 
     from .stacks.fsdp import fake_ranks
 
-    mesh = {"init_device_mesh": lambda _, sizes: init_device_mesh("cpu", sizes)}
+    mesh = {"init_device_mesh": lambda _, *sizes, **named: init_device_mesh("cpu", *sizes, **named)}
     overrides = (
         f"layout.data_parallel_sharding={sharding}",
         "job.flat_parameters=true",
@@ -374,6 +374,11 @@ def test_the_python_shards_flat_parameters(sharding: str, replicas: int, strateg
         wrapped = [type(block._fsdp_wrapped_module).__name__ for block in model.layers]
         assert wrapped == ["CheckpointWrapper"] * 4
         assert model.sharding_strategy is ShardingStrategy[strategy]
+        own = (*overrides[::2], "model.transformer_impl=transformers")
+        stack, job = stack_job("fsdp2", overrides=own)
+        model = _ran(stack.spelling.setting_flags(FULL, job), _small_llama(), mesh)
+        ranks = model._get_fsdp_state()._fsdp_param_group.mesh_info.mesh
+        assert tuple(ranks.shape) == ((replicas, 4) if replicas > 1 else (8,))
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,8 @@ def _ranks(job: Job) -> str:
     what each step is to run within, and the tensors that it cuts."""
     layout, replicas = job.layout, job.layout.data_parallel_replicate_size
     if replicas > 1:
-        return f'both = init_device_mesh("cuda", ({replicas}, {layout.sharding_ranks}))'
+        sizes, names = f"({replicas}, {layout.sharding_ranks})", '("replicas", "shards")'
+        return f'both = init_device_mesh("cuda", {sizes}, mesh_dim_names={names})'
     if layout.context_parallel_size == 1:
         return ""
     (method,) = (name for name, kind in _ROTATES.items() if kind is layout.cp_comm_type)
