@@ -165,15 +165,15 @@ class MegatronMemory(MegatronPart, MemoryModel):
             in_buffers=job.layout.use_distributed_optimizer,
         )
 
-    def reductions(self, job: Job) -> int:
-        """The last one, where gradients are whole."""
-        return job.num_microbatches if job.layout.data_parallel_sharding in SHARDED_GRADIENTS else 1
-
     def turns(self, job: Job) -> Turns:
-        """Whole parameters are gathered in the first, replicas reduce in the last
-        (megatron_fsdp.py)."""
-        full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
-        return Turns(job.num_microbatches if full else 1, self.reductions(job), 1)
+        """Whole parameters are gathered in the first microbatch, whole gradients reduced in the
+        last, and replicas' shards then (megatron_fsdp.py)."""
+        sharding, all_of_them = job.layout.data_parallel_sharding, job.num_microbatches
+        return Turns(
+            all_of_them if sharding is DataParallelSharding.FULL else 1,
+            all_of_them if sharding in SHARDED_GRADIENTS else 1,
+            1,
+        )
 
     def graphed_modules(self, job: Job) -> frozenset[Module]:
         """Those that the job's graphs capture."""

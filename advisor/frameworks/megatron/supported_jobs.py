@@ -285,8 +285,11 @@ def harness_config(config: JobConfig) -> JobConfig:
 
 
 def harness_job(job: Job) -> Job:
-    """UserError where its context parallelism is of a kind that the backend lacks."""
+    """UserError where its context parallelism or sharding is of a kind that the backend lacks."""
     layout = job.layout
+    if layout.data_parallel_sharding is not None:
+        reason = "is not run by the megatron_core backend"
+        raise UserError("layout.data_parallel_sharding", layout.data_parallel_sharding, reason)
     if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
         reason = "must be p2p on the megatron_core backend"
         raise UserError("layout.cp_comm_type", str(layout.cp_comm_type), reason)

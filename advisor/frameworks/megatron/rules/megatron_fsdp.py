@@ -16,13 +16,6 @@ RULES: Final[dict[str, Rule]] = {
         "[optimizer=adam], or [use_megatron_fsdp]",
         source=arguments(1492, 1123, 1120),
     ),
-    "fsdp_torch": clash(
-        "use_megatron_fsdp",
-        "use_torch_fsdp2",
-        "[use_torch_fsdp2]",
-        authority=Authority.BRIDGE,
-        source="Megatron Bridge 0.6.2 training/config.py:1342",
-    ),
     "fsdp_host_optimizer": noted(
         when=lambda raw, _: raw.use_megatron_fsdp and raw.optimizer_cpu_offload,
         reason="optimizer_cpu_offload is predicted without effect on memory with use_megatron_fsdp",

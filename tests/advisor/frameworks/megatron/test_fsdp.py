@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.frameworks.megatron.supported_jobs import harness_job
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
@@ -45,6 +46,11 @@ def test_a_rank_holds_parts_by_strategy(sharding, weights, gradients, optimizer)
     own = ("layout.tensor_model_parallel_size=1", "layout.context_parallel_size=1")
     found = static_of(job_of(sharding, *own))
     assert found == StaticMemory(weights=weights, gradients=gradients, optimizer=optimizer)
+
+
+def test_the_harness_does_not_run_it() -> None:
+    with pytest.raises(UserError, match="not run by the megatron_core backend"):
+        harness_job(job_of("full"))
 
 
 def test_replicas_share_the_optimizer_alone() -> None:
