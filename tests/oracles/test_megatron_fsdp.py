@@ -23,7 +23,15 @@ from advisor.job.pipeline_split import pipeline_stages
 from advisor.memory.chunk import chunk_footprint
 from advisor.memory.static import num_elements
 from tests.advisor.jobs import job_config
-from tests.oracles.prediction import COPIES, LLAMA3_8B, full, rank_shape, recompute_setting
+from tests.oracles.moe_cases import MIXTRAL, with_experts
+from tests.oracles.prediction import (
+    COPIES,
+    LLAMA3_8B,
+    LLAMA3_70B,
+    full,
+    rank_shape,
+    recompute_setting,
+)
 
 pytest.importorskip("megatron.core")
 
@@ -64,10 +72,12 @@ class _Groups:
     def get_fsdp_group(self, is_expert_parallel=False, independent_all_gather=False) -> Any:
         if independent_all_gather:
             return None
+        if is_expert_parallel:
+            return parallel_state.get_expert_data_parallel_group()
         return parallel_state.get_data_parallel_group(with_context_parallel=True)
 
     def get_dp_group(self, is_expert_parallel: bool = False) -> Any:
-        return self.get_fsdp_group()
+        return self.get_fsdp_group(is_expert_parallel)
 
     def get_outer_fsdp_group(self, is_expert_parallel: bool = False) -> None:
         return None
@@ -175,23 +185,34 @@ def _predicted(case: Any, strategy: str, **layout: Any) -> tuple[list[int], int]
     return sizes, peak + buffers
 
 
+EXPERTS = with_experts(MIXTRAL, expert_model_parallel_size=2).changed(
+    data_parallel_size=RANKS, num_layers=4, num_microbatches=2
+)
+LARGE = LLAMA3_70B.changed(data_parallel_size=RANKS, num_layers=5, num_microbatches=2)
+FULL = "optim_grads_params"
 CASES = [
-    *((strategy, {}, False, 0) for strategy in ("no_shard", "optim", "optim_grads_params")),
-    ("optim_grads", {}, False, 2),
-    ("optim_grads_params", full("uniform", 1), False, 0),
-    ("optim_grads_params", full("uniform", 2), False, 2),
-    ("optim_grads_params", {}, True, 4),
+    *((strategy, MODEL, False, 0) for strategy in ("no_shard", "optim", FULL)),
+    ("optim_grads", MODEL, False, 2),
+    (FULL, MODEL.changed(**full("uniform", 1)), False, 0),
+    (FULL, MODEL.changed(**full("uniform", 2)), False, 2),
+    (FULL, MODEL, True, 4),
+    (FULL, LARGE, False, 1),
+    (FULL, EXPERTS, False, 2),
+    ("optim_grads", EXPERTS, False, 4),
 ]
 
 
-@pytest.mark.parametrize(("strategy", "recompute", "pooled", "percent"), CASES)
-def test_bytes_by_strategy(strategy, recompute, pooled, percent) -> None:
+@pytest.mark.parametrize(("strategy", "case", "pooled", "percent"), CASES)
+def test_bytes_by_strategy(strategy, case, pooled, percent) -> None:
     """To the padding of the buffers, except where what follows one another is predicted to meet:
-    buckets and a layer's most activations, layers of one checkpoint, the output layer's main
-    gradients and the logits' (where the weight's is no product of its own)."""
-    case = MODEL.changed(**recompute)
+    buckets and a layer's most activations, layers of one checkpoint, experts and the rest of their
+    layer, the output layer's main gradients and the logits' (where the weight's is no product of
+    its own)."""
     measured, padding, peak = _run(case, strategy, fsdp_double_buffer=pooled)
-    sizes, predicted = _predicted(case, strategy, double_buffers=pooled)
-    for own, theirs in zip(sizes, measured, strict=True):
-        assert 0 <= theirs - own <= padding
+    ranks = case.expert_model_parallel_size
+    experts = {"expert_model_parallel_size": ranks, "expert_tensor_parallel_size": 1}
+    own = experts if ranks > 1 else {}
+    sizes, predicted = _predicted(case, strategy, double_buffers=pooled, **own)
+    for own_bytes, theirs in zip(sizes, measured, strict=True):
+        assert 0 <= theirs - own_bytes <= padding
     assert -padding <= predicted - peak <= peak * percent // 100

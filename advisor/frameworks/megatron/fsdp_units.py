@@ -21,9 +21,9 @@ from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.static import num_elements, with_one_token
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 
-_ON_THE_WAY: Final = 1_000_000_000
-"""suggested_communication_unit_size, at least: elements of gradients that wait for the end of their
-reduction; half as many parameters are gathered ahead."""
+_UNIT_SIZE: Final = 1_000_000_000
+"""Least suggested_communication_unit_size, which is two layers where parameters are sharded:
+elements of gradients that wait for the end of their reduction; half as many are gathered ahead."""
 _BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 
 Parts = list[tuple[Weight, ...]]
@@ -60,9 +60,12 @@ def next_to_layers(job: Job, parts: Parts, itemsize: float, columns: int) -> Wor
             groups += [(0 if pooled else size, at, at) for size in _by_kind(unit) if size]
     if pooled or not gathers:
         itemsize = columns = 0
-    grads, limit = job.config.main_grads_dtype.itemsize, 0 if pooled else _ON_THE_WAY
+    grads, unit_size = job.config.main_grads_dtype.itemsize, _UNIT_SIZE
+    if gathers:
+        unit_size = max(_UNIT_SIZE, sum(sizes) // len(units) * 2)
+    limit = 0 if pooled else unit_size
     begin, *each, end = (size * grads for size in _in_flight(groups, len(parts), limit))
-    ahead, layers = _ahead(units, 0), list[ShardingOverhead]()
+    ahead, layers = _ahead(units, 0, unit_size // 2), list[ShardingOverhead]()
     for index, (size, reduced) in enumerate(zip(sizes, each, strict=True)):
         there, back = (
             int(itemsize * (size + min(ahead, sum(others))))
@@ -70,7 +73,9 @@ def next_to_layers(job: Job, parts: Parts, itemsize: float, columns: int) -> Wor
         )
         back += columns + reduced
         layers.append(ShardingOverhead(entry=there, forward=there, backward=back, exit=back))
-    first, needless = (int(itemsize * n) for n in (_ahead(units, num_elements(parts[-1])), ahead))
+    first, needless = (
+        int(itemsize * n) for n in (_ahead(units, num_elements(parts[-1]), unit_size // 2), ahead)
+    )
     return WorkingSet(
         embedding=ShardingOverhead(forward=first, backward=begin),
         layers=tuple(layers),
@@ -85,10 +90,9 @@ def _by_kind(weights: tuple[Weight, ...]) -> tuple[int, int]:
     return experts, num_elements(weights) - experts
 
 
-def _ahead(units: Parts, others: int) -> int:
+def _ahead(units: Parts, others: int, enough: int) -> int:
     """Elements of layers like the largest that are gathered ahead, one group after another until
-    they are enough together with `others`."""
-    enough = max(_ON_THE_WAY, 2 * sum(map(num_elements, units)) // len(units)) // 2
+    they are `enough` together with `others`."""
     largest, found = _by_kind(max(units, key=num_elements)), others
     for size in islice(cycle(reversed(largest)), 2 * (len(units) - 1)):
         found += size if found < enough else 0
