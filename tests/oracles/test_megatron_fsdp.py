@@ -130,7 +130,9 @@ def _without_gpu(case: Any, meter: LiveBytes) -> Iterator[type]:
 def _run(case: Any, strategy: str, **options: Any) -> tuple[list[int], int, int]:
     """Bytes of model weights, main gradients and main weights; of their padding at most; and the
     peak above them and whole weights."""
-    meter = LiveBytes()
+    meter, own = LiveBytes(), "megatron_fsdp_main_grads_dtype"  # from 0.17 on
+    if own in DistributedDataParallelConfig.__dataclass_fields__:
+        options[own] = torch.float32
     with _without_gpu(case, meter) as wrapper:
         ddp = DistributedDataParallelConfig(
             use_megatron_fsdp=True,
