@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from advisor.frameworks.megatron.options.values import (
     FSDP_STRATEGIES,
     deals_whole_tensors,
@@ -11,6 +13,7 @@ from advisor.frameworks.megatron.options.values import (
     gathers_meanwhile,
     is_not_muon,
     runs_fsdp,
+    torch_type,
     with_fsdp,
 )
 from advisor.frameworks.option import (
@@ -198,9 +201,9 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
     megatron_fsdp_main_grads_dtype: str | None = option(
         None,
         "job.main_grads_dtype",
-        Emitted(line=When(only_if=runs_fsdp)),
+        replace(_FSDP, recipe_value=torch_type("main_grads_dtype")),
         launcher="auto",
-        value=with_fsdp(fsdp_gradients),
+        value=fsdp_gradients,
         since="0.17",
     )
     megatron_fsdp_grad_comm_dtype: str | None = unpriced(

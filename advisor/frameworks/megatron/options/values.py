@@ -106,8 +106,10 @@ def fsdp_strategy(field: str) -> ValueOf:
     return with_fsdp(lambda job: _NAMES_OF_STRATEGIES.get(getattr(job.layout, field)))
 
 
-def fsdp_gradients(job: Described) -> object:
-    """Megatron-FSDP's own type of main gradients."""
+def fsdp_gradients(job: Described, revision: Revision) -> object:
+    """Megatron-FSDP's own type of main gradients, from 0.17 on."""
+    if not (runs_fsdp(job) and revision.at_least(0, 17)):
+        return UNSET
     return "fp32" if job.config.main_grads_dtype is DType.FP32 else "auto"
 
 
