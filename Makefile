@@ -23,7 +23,8 @@ NEWEST_WHEEL := .ci/megatron-core-newest.txt
 NEWEST := $(shell sed -n 's/^megatron-core==\([^ ]*\).*/\1/p' $(NEWEST_WHEEL))
 NEWEST_CORE := $(VENV)/megatron-core-$(NEWEST)
 NEWEST_TESTS := $(addprefix tests/oracles/test_,saved_bytes.py moe_saved_bytes.py activation_peaks.py moe_peaks.py \
-  latent_attention.py sparse_attention.py multi_token_prediction.py precision_aware.py grouped_experts.py graph_inputs.py)
+  latent_attention.py sparse_attention.py multi_token_prediction.py precision_aware.py grouped_experts.py \
+  graph_inputs.py megatron_fsdp.py)
 
 # Tests start many processes: byte code is kept, whatever the shell says of it.
 export PYTHONDONTWRITEBYTECODE :=

@@ -24,6 +24,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
+from advisor.time.step_tail import Turns
 
 
 class RecomputeSettings(ABC):
@@ -144,6 +145,11 @@ class MemoryModel(ABC):
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """`shape` as the job's release has it."""
         return shape
+
+    def turns(self, job: Job) -> Turns:
+        """Which microbatches gather and reduce."""
+        reductions = self.reductions(job)
+        return Turns(job.num_microbatches, reductions, reductions)
 
     def reductions(self, job: Job) -> int:
         """How many microbatches of a step reduce the gradients of sharded parameters."""

@@ -391,6 +391,13 @@ class Job(Struct, frozen=True, kw_only=True):
                 "cannot be combined with job.optimizer_cpu_offload: the optimizer's step fails",
                 "use layout.use_distributed_optimizer=true",
             )
+        if layout.data_parallel_sharding is not None and layout.pipeline_model_parallel_size > 1:
+            raise UserError(
+                "layout.pipeline_model_parallel_size",
+                layout.pipeline_model_parallel_size,
+                "pipelines are not modelled with layout.data_parallel_sharding",
+                "use 1",
+            )
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)
         pipeline_stages(self.model, layout)

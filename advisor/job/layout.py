@@ -44,8 +44,9 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     ``overlap_moe_expert_parallel_comm`` runs the experts' exchange of one microbatch next to the
     kernels of another; ``delay_wgrad_compute`` puts weight gradients next to it too.
 
-    ``data_parallel_sharding`` is that of frameworks other than Megatron, None there;
-    ``data_parallel_replicate_size`` counts groups of ranks that hold the same shards (HSDP).
+    ``data_parallel_sharding`` is that of FSDP and ZeRO; None: Megatron's plain data parallelism.
+    ``data_parallel_replicate_size`` counts groups of ranks that hold the same shards (HSDP);
+    ``outer_dp_sharding_strategy`` and ``double_buffers`` are Megatron-FSDP's.
 
     ``scatter_gather_tensors_in_pipeline``: tensor-parallel ranks each send a part of a stage's
     output, which the next stage gathers (Megatron-LM of 2021 and 2022, arXiv 2104.04473 section
@@ -79,6 +80,8 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     pipeline_model_parallel_layout: str = ""
     data_parallel_sharding: DataParallelSharding | None = None
     data_parallel_replicate_size: int = 1
+    outer_dp_sharding_strategy: DataParallelSharding = DataParallelSharding.NONE
+    double_buffers: bool = False
     scatter_gather_tensors_in_pipeline: bool = False
 
     def __post_init__(self) -> None:
@@ -148,9 +151,21 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
         return shards * self.context_parallel_size
 
     @property
+    def shards_optimizer(self) -> bool:
+        """Whether data-parallel ranks hold parts of the optimizer's states."""
+        sharding = self.data_parallel_sharding
+        if sharding is None:
+            return self.use_distributed_optimizer
+        return sharding is not DataParallelSharding.NONE
+
+    @property
     def optimizer_shards(self) -> int:
-        """Ranks over which the distributed optimizer shards: DP x CP; 1 where it is off."""
-        return self.sharding_ranks if self.use_distributed_optimizer else 1
+        """Ranks over which the distributed optimizer shards: DP x CP, of one replica or of all
+        (outer_dp_sharding_strategy); 1 where it is off."""
+        if not self.shards_optimizer:
+            return 1
+        outer = self.outer_dp_sharding_strategy is DataParallelSharding.OPTIMIZER
+        return self.sharding_ranks * (self.data_parallel_replicate_size if outer else 1)
 
     @property
     def expert_tensor_degree(self) -> int:
@@ -171,7 +186,7 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     def expert_optimizer_shards(self) -> int:
         """As optimizer_shards, of the routed experts, which have a gradient buffer of their own
         where EP > 1 (megatron-core distributed/distributed_data_parallel.py)."""
-        if not self.use_distributed_optimizer or self.expert_model_parallel_size == 1:
+        if not self.shards_optimizer or self.expert_model_parallel_size == 1:
             return self.optimizer_shards
         return self.expert_data_parallel_size
 

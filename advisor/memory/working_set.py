@@ -2,6 +2,7 @@
 one device has them alone."""
 
 from collections.abc import Hashable, Sequence
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,13 +32,15 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
 
 class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each unit of a model runs; last_layer is the one whose
-    backward comes first. step: bytes when the optimizer runs, less what units have by `stays`.
+    backward comes first. layers: of every layer, where more than these differ. step: bytes when the
+    optimizer runs, less what units have by `stays`.
     weight_grads_dtype and adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()
     first_layer: ShardingOverhead = ShardingOverhead()
     layer: ShardingOverhead = ShardingOverhead()
     last_layer: ShardingOverhead = ShardingOverhead()
+    layers: tuple[ShardingOverhead, ...] = ()
     head: ShardingOverhead = ShardingOverhead()
     loss: ShardingOverhead = ShardingOverhead()
     step: int = 0
@@ -61,7 +64,11 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
         }
         found = [ends.get(unit, self.layer) for unit in units]
         layers = [number for number, unit in enumerate(units) if unit not in ends]
-        if layers:
+        left = iter(self.layers)
+        for number in layers if self.layers else ():  # a checkpoint may be around several
+            several = islice(left, getattr(units[number], "num_layers", 1))
+            found[number] = max(several, key=lambda one: one.backward)
+        if layers and not self.layers:
             found[layers[0]] = self.first_layer
             found[layers[-1]] = self.last_layer
         return found

@@ -55,9 +55,10 @@ class Evaluator:
         self.stages = stages or pipeline_stages(job.model, job.layout)
         self.pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
-        graphed, reductions = self._model.graphed_modules(job), self._model.reductions(job)
+        graphed = self._model.graphed_modules(job)
+        turns = self._model.turns(job)
         self.time = JobTime(
-            job, self.shape, self.stages, self.pipeline, calibration, graphed, reductions
+            job, self.shape, self.stages, self.pipeline, calibration, graphed, turns
         )
         self.rates = self.time.rates
         self.step_time_error = step_time_error(job, calibration)

@@ -20,6 +20,7 @@ from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTi
 from advisor.time.step_tail import (
     DataParallelWork,
     ShardedWork,
+    Turns,
     accumulation_seconds,
     data_parallel_work,
     parameter_groups,
@@ -71,7 +72,7 @@ class JobTime:
     """Seconds of a step under any recompute; what does not depend on it is computed once.
 
     Plans are those of each group of layers of `pipeline`; `graphed` submodules are in CUDA graphs;
-    `reductions` of the microbatches reduce gradients of sharded parameters.
+    `turns` says which microbatches gather and reduce.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class JobTime:
         pipeline: Pipeline,
         calibration: Calibration,
         graphed: frozenset[Module],
-        reductions: int,
+        turns: Turns,
     ) -> None:
         self._job, self._pipeline, self._calibration = job, pipeline, calibration
         layout = job.layout
@@ -100,7 +101,7 @@ class JobTime:
 
         def reduction(stage: int) -> tuple[DataParallelWork, ...] | ShardedWork:
             held, parameters = stages[stage], self._parameters[stage]
-            return data_parallel_work(job, held, parameters, machine, calibration, reductions)
+            return data_parallel_work(job, held, parameters, machine, calibration, turns)
 
         def optimizer(stage: int) -> float:
             held, parameters = stages[stage], self._parameters[stage]

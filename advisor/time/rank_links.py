@@ -310,6 +310,11 @@ def expert_data_parallel_link(gpu: Gpu, calibration: Calibration, layout: Parall
 
 
 def data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
-    """Link of the ranks that share a model shard: DP x CP of them, TP apart."""
-    ranks = layout.context_parallel_size * layout.data_parallel_size
-    return link(gpu, calibration, ranks, layout.tensor_model_parallel_size)
+    """Link of the ranks over which a model's states are cut: DP x CP of a replica, TP apart."""
+    return link(gpu, calibration, layout.sharding_ranks, layout.tensor_model_parallel_size)
+
+
+def replicas_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
+    """Link of the ranks that hold the same shards."""
+    apart = layout.tensor_model_parallel_size * layout.sharding_ranks
+    return link(gpu, calibration, layout.data_parallel_replicate_size, apart)

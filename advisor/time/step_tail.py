@@ -19,17 +19,40 @@ from advisor.memory.static import stage_elements, stage_expert_elements
 from advisor.time.communication import Link, collective_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import PassTimes
-from advisor.time.rank_links import data_parallel_link, expert_data_parallel_link
+from advisor.time.rank_links import (
+    data_parallel_link,
+    expert_data_parallel_link,
+    replicas_link,
+)
+
+
+class Turns(Struct, frozen=True):
+    """How many microbatches of a step gather sharded parameters, the first ones; how many reduce
+    gradients of sharded ones, and of these over replicas of shards, the last ones."""
+
+    gatherings: int
+    reductions: int
+    across: int
 
 
 class ParameterGroup(Struct, frozen=True, kw_only=True):
     """Parameters of one rank in one gradient buffer: how many, over how many shards the optimizer
-    cuts them, how many ranks reduce them, and what joins those."""
+    cuts them, how many ranks reduce them, and what joins those; replicas of shards, and what joins
+    them."""
 
     elements: int
     shards: int
     ranks: int
     joined: Link
+    replicas: int = 1
+    across: Link | None = None
+
+    def across_seconds(self, itemsize: int) -> float:
+        """Of the all-reduce of a shard's gradients over the replicas."""
+        if self.across is None:
+            return 0.0
+        shard = self.elements * itemsize / self.ranks
+        return collective_seconds(CollectiveKind.ALL_REDUCE, shard, self.replicas, self.across)
 
 
 def parameter_groups(
@@ -48,6 +71,8 @@ def parameter_groups(
         shards=layout.optimizer_shards,
         ranks=layout.sharding_ranks,
         joined=data_parallel_link(gpu, calibration, layout),
+        replicas=layout.data_parallel_replicate_size,
+        across=replicas_link(gpu, calibration, layout),
     )
     if layout.expert_model_parallel_size == 1:
         return (replace(dense, elements=dense.elements + experts),)
@@ -63,7 +88,8 @@ class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
     """Gradient reduction and parameter gathering of one rank, with what may hide them.
 
     gathers_after: whole gradients are reduced, and the parameters gathered when the optimizer is
-    done (dist_muon). buckets: collectives that do one of the two."""
+    done (dist_muon). buckets: collectives that do one of the two. across: seconds of the reduction
+    over replicas of shards."""
 
     elements: int
     gradient_itemsize: int
@@ -74,6 +100,7 @@ class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
     joined: Link
     gathers_after: bool = False
     buckets: int = 1
+    across: float = 0.0
 
     def exposed_seconds(
         self, forward: float, backward: float, others: tuple["DataParallelWork", ...] = ()
@@ -99,7 +126,7 @@ class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
     def _reduce_seconds(self) -> float:
         gradients = self.elements * self.gradient_itemsize
         kind = CollectiveKind.REDUCE_SCATTER if self.sharded else CollectiveKind.ALL_REDUCE
-        return self._seconds(kind, gradients)
+        return self._seconds(kind, gradients) + self.across
 
     @cached_property
     def _gather_seconds(self) -> float:
@@ -111,14 +138,15 @@ class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
-    """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
-    backward again where they were freed, and the last `reductions` of them reduce gradients; all
-    during the kernels.
+    """FSDP's communication of one rank in a step: microbatches gather the parameters (all but those
+    that find them `gathered`), for their backward again where they were freed, and the last
+    `reductions` of them reduce gradients; all during the kernels.
 
     groups: elements, ranks and link of the parameters that the same ranks share. collectives: of a
     gathering or a reduction, one a block. from_host: seconds of a gathering's copies from the host,
     where the shards are there. added: seconds of adding one microbatch's whole gradients to those
-    before, where they are not reduced."""
+    before, where they are not reduced. across: seconds of reductions over replicas of shards, and
+    how many of the last microbatches do them."""
 
     groups: tuple[tuple[int, int, Link], ...]
     gradient_itemsize: int
@@ -127,6 +155,8 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
     gathers_again: bool
     hidden_fraction: float
     collectives: int = 1
+    gathered: int = 0
+    across: tuple[float, int] = (0.0, 0)
     from_host: float = 0.0
     added: float = 0.0
 
@@ -136,10 +166,11 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
         Source: torch 2.13 distributed/fsdp/_fully_shard."""
         gather, reduce = self._gather_and_reduce
         again = gather if self.gathers_again else 0.0
-        kept = self.microbatches - self.reductions
+        kept, (across, often) = self.microbatches - self.reductions, self.across
         return (
-            self.microbatches * self._exposed(gather, forward)
-            + self.reductions * self._exposed(again + reduce, backward)
+            (self.microbatches - self.gathered) * self._exposed(gather, forward)
+            + often * self._exposed(again + reduce + across, backward)
+            + (self.reductions - often) * self._exposed(again + reduce, backward)
             + kept * (self._exposed(again, backward) + self.added)
         )
 
@@ -190,10 +221,9 @@ def data_parallel_work(
     parameters: Sequence[ParameterGroup],
     machine: Machine,
     calibration: Calibration,
-    reductions: int,
+    turns: Turns,
 ) -> tuple[DataParallelWork, ...] | ShardedWork:
-    """Of a rank of a stage that holds these `chunks`; `reductions` of a step's microbatches reduce
-    gradients of sharded parameters."""
+    """Of a rank of a stage that holds these `chunks`."""
     layout, itemsize = job.layout, job.config.main_grads_dtype.itemsize
     sharding = layout.data_parallel_sharding
     if sharding in SHARDED_GRADIENTS:
@@ -204,7 +234,9 @@ def data_parallel_work(
             groups=tuple((part.elements, part.ranks, part.joined) for part in parameters),
             gradient_itemsize=itemsize,
             microbatches=job.num_microbatches,
-            reductions=reductions,
+            reductions=turns.reductions,
+            gathered=job.num_microbatches - turns.gatherings,
+            across=(sum(part.across_seconds(itemsize) for part in parameters), turns.across),
             gathers_again=sharding is DataParallelSharding.FULL,
             hidden_fraction=calibration.hidden_fraction,
             collectives=sum(len(chunk.layers) for chunk in chunks),
@@ -225,6 +257,7 @@ def data_parallel_work(
             joined=part.joined,
             gathers_after=job.config.optimizer is Optimizer.DIST_MUON,
             buckets=_buckets(part) if layout.overlap_grad_reduce else 1,
+            across=part.across_seconds(itemsize),
         )
         for part in parameters
     )

@@ -345,22 +345,40 @@ def test_the_python_compiles_and_chooses_the_attention(spec: str, monkeypatch) -
         assert model.layers[0]._compiled_call_impl is None
 
 
-@pytest.mark.parametrize("sharding", ["full", "gradients"])
-def test_the_python_shards_flat_parameters(sharding: str) -> None:
+@pytest.mark.parametrize(
+    ("sharding", "replicas", "strategy"),
+    [
+        ("full", 1, "FULL_SHARD"),
+        ("gradients", 1, "SHARD_GRAD_OP"),
+        ("full", 2, "HYBRID_SHARD"),
+        ("gradients", 2, "_HYBRID_SHARD_ZERO2"),
+    ],
+)
+def test_the_python_shards_flat_parameters(sharding: str, replicas: int, strategy: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
     from .stacks.fsdp import fake_ranks
 
-    overrides = (f"layout.data_parallel_sharding={sharding}", "job.flat_parameters=true")
+    mesh = {"init_device_mesh": lambda _, *sizes, **named: init_device_mesh("cpu", *sizes, **named)}
+    overrides = (
+        f"layout.data_parallel_sharding={sharding}",
+        "job.flat_parameters=true",
+        f"layout.data_parallel_replicate_size={replicas}",
+    )
     stack, job = stack_job("fsdp2", overrides=(*overrides, "model.transformer_impl=transformers"))
     with fake_ranks():
-        model = _ran(stack.spelling.setting_flags(FULL, job), _small_llama())
+        model = _ran(stack.spelling.setting_flags(FULL, job), _small_llama(), mesh)
         assert isinstance(model, FullyShardedDataParallel)
         assert all(isinstance(block, FullyShardedDataParallel) for block in model.layers)
         wrapped = [type(block._fsdp_wrapped_module).__name__ for block in model.layers]
         assert wrapped == ["CheckpointWrapper"] * 4
-        strategy = ShardingStrategy.FULL_SHARD if sharding == "full" else None
-        assert model.sharding_strategy is (strategy or ShardingStrategy.SHARD_GRAD_OP)
+        assert model.sharding_strategy is ShardingStrategy[strategy]
+        own = (*overrides[::2], "model.transformer_impl=transformers")
+        stack, job = stack_job("fsdp2", overrides=own)
+        model = _ran(stack.spelling.setting_flags(FULL, job), _small_llama(), mesh)
+        ranks = model._get_fsdp_state()._fsdp_param_group.mesh_info.mesh
+        assert tuple(ranks.shape) == ((replicas, 4) if replicas > 1 else (8,))
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ _FACTS: Final = supported_jobs.StackFacts(
     newest_with_experts="5",
     label="transformers",
     key_options=OPTIONS,
+    replicates=True,
     impl=TransformerImpl.TRANSFORMERS,
     granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
     options=(Modifier.OFFLOAD,),

@@ -128,7 +128,7 @@ FILE: Final[tuple[Option, ...]] = (
         Status.CHECKED,
         FSDP,
         {
-            "FULL_SHARD and SHARD_GRAD_OP are modelled": "fsdp_sharding_strategy",
+            "NO_SHARD is not modelled": "fsdp_sharding_strategy",
             "one group per decoder layer is modelled": "fsdp_auto_wrap_policy",
             "": "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch",
         },
@@ -141,14 +141,13 @@ FILE: Final[tuple[Option, ...]] = (
     key(CP_SIZE, 1, "layout.context_parallel_size"),
     key(SP_SIZE, 1, "layout.context_parallel_size"),
     key(f"{_FIELD}cp_comm_strategy", "allgather", "layout.cp_comm_type", means=STRATEGIES),
+    key(f"{_FIELD}dp_replicate_size", 1, "layout.data_parallel_replicate_size"),
     key(f"{_FIELD}tp_size", 1, "layout.tensor_model_parallel_size"),
     *keys(
         Status.CHECKED,
         PARALLELISM,
         {
-            "counted in the number of GPUs": f"""
-                {PARALLELISM}_dp_shard_size {PARALLELISM}_dp_replicate_size
-            """,
+            "counted in the number of GPUs": f"{PARALLELISM}_dp_shard_size",
             "only one value exists": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
         },
     ),
@@ -166,12 +165,15 @@ OPTIONS: Final = (*ARGUMENTS, *FILE)
 
 
 def parallelism(job: Job) -> dict[str, str | int]:
-    """Fields of Accelerate's ParallelismConfig, none without context parallelism: torch's
-    is `cp`, DeepSpeed's Ulysses `sp`."""
+    """Fields of Accelerate's ParallelismConfig, none without context parallelism (torch's is `cp`,
+    DeepSpeed's Ulysses `sp`) and replicas, which FSDP1 takes to be the machines."""
     layout = job.layout
     ranks, kind = layout.context_parallel_size, layout.cp_comm_type
-    if ranks == 1:
+    replicas = layout.data_parallel_replicate_size
+    if ranks == 1 and (replicas == 1 or job.config.flat_parameters):
         return {}
+    if ranks == 1:
+        return {"dp_replicate_size": replicas, "dp_shard_size": layout.sharding_ranks}
     shards: dict[str, str | int] = {"dp_shard_size": layout.data_parallel_size}
     if kind is CpCommType.A2A:
         attention = str(job.config.attn_implementation)

@@ -52,13 +52,19 @@ _ON_HOST: Final = {
 _LAUNCHERS_FILE: Final = "config_file"
 _DEEPSPEED_FILE: Final = "deepspeed_config_file"
 _STRATEGIES: Final = {
-    **dict.fromkeys(("FULL_SHARD", "1"), DataParallelSharding.FULL),
-    **dict.fromkeys(("SHARD_GRAD_OP", "2"), DataParallelSharding.GRADIENTS),
+    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), DataParallelSharding.FULL),
+    **dict.fromkeys(
+        ("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), DataParallelSharding.GRADIENTS
+    ),
 }
-"""Of FSDP1; hybrid ones are not modelled."""
+"""Of FSDP1."""
+_HYBRID: Final = frozenset(("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5"))
+"""A machine has all shards (torch 2.13 distributed/fsdp/_init_utils.py)."""
 _SHARDINGS: Final = {
     "shard_grad_op": DataParallelSharding.GRADIENTS,
     "full_shard": DataParallelSharding.FULL,
+    "hybrid_shard_zero2": DataParallelSharding.GRADIENTS,
+    "hybrid_shard": DataParallelSharding.FULL,
 }
 
 # Sources of the names: axolotl 0.12 src/axolotl/utils/schemas; LLaMA-Factory 0.9.3
@@ -133,6 +139,9 @@ class HuggingFaceReader(KeyedReader):
         strategy = _STRATEGIES.get(str(keys.values[of].value)) if keys.has(of) else None
         if strategy is not None:
             found["layout.data_parallel_sharding"] = keys.means(of, strategy)
+            if str(keys.values[of].value) in _HYBRID:
+                machines = keys.number("num_machines") or 1
+                found["layout.data_parallel_replicate_size"] = keys.means(of, machines)
         kernels = KERNELS.get(str(keys.get(OPTIM)))
         if kernels is not None:
             found["job.optimizer_implementation"] = keys.means(OPTIM, kernels)
@@ -169,6 +178,14 @@ class HuggingFaceReader(KeyedReader):
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
         shards = any(keys.has(name) or any(keys.under(name)) for name in ("fsdp", FSDP))
+        words = keys.values.get("fsdp")
+        if words is not None and "hybrid_shard" in str(words.value):
+            yield UnknownValue(
+                written=words.written,
+                text="the number of machines",
+                place=words.place,
+                path="layout.data_parallel_replicate_size",
+            )
         path = "layout.data_parallel_sharding"
         files = (_deepspeed_file(keys), keys.values.get(_LAUNCHERS_FILE))
         for file in filter(None, files if "file" not in keys.about else files[:1]):

@@ -59,7 +59,7 @@ def job_arguments(job: Job) -> Iterator[str]:
         strategy = "full_shard"
         if config.flat_parameters:
             del fsdp["reshard_after_forward"]
-            strategy = "full_shard" if reshards else "shard_grad_op"
+            strategy = _flat_strategy(job).lower()
         yield from ("--fsdp", f"{strategy} auto_wrap", "--fsdp_config", json.dumps(fsdp))
 
 
@@ -70,6 +70,14 @@ def kernel_arguments(config: JobConfig) -> Iterator[str]:
         yield from ("--torch_compile", "True")
     if config.attn_implementation is not AttnImplementation.SDPA:
         yield from ("--attn_implementation", str(config.attn_implementation))
+
+
+def _flat_strategy(job: Job) -> str:
+    """FSDP1's; the hybrid ones have all shards on each machine."""
+    full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
+    if job.layout.data_parallel_replicate_size > 1:
+        return "HYBRID_SHARD" if full else "HYBRID_SHARD_ZERO2"
+    return "FULL_SHARD" if full else "SHARD_GRAD_OP"
 
 
 def accelerate_file(setting: TorchSetting, job: Job) -> str:
@@ -84,10 +92,13 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
     ]
     full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
     flat = job.config.flat_parameters
-    strategy = "FULL_SHARD" if full else "SHARD_GRAD_OP"
     values = {
         "fsdp_version": 1 if flat else 2,
-        **({"fsdp_sharding_strategy": strategy} if flat else {"fsdp_reshard_after_forward": full}),
+        **(
+            {"fsdp_sharding_strategy": _flat_strategy(job)}
+            if flat
+            else {"fsdp_reshard_after_forward": full}
+        ),
         "fsdp_auto_wrap_policy": _DECODER_LAYERS,
         "fsdp_activation_checkpointing": setting.granularity is Granularity.FULL,
         "fsdp_activation_checkpointing_offload": setting.offloads,

@@ -26,7 +26,7 @@ from advisor.frameworks.megatron.revisions import MegatronPart, Revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, as_megatron
 from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import SHARDED_GRADIENTS, DataParallelSharding, ParallelLayout
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.memory.muon_shares import fullest_share, muon_shares
@@ -42,6 +42,7 @@ from advisor.memory.static import (
     static_memory,
 )
 from advisor.plan.recompute_plan import RecomputePlan, Setting
+from advisor.time.step_tail import Turns
 
 STATIC_LABELS: Final = StaticLabels(
     weights=("16-bit weights", "2 bytes per parameter"),
@@ -121,6 +122,10 @@ class MegatronMemory(MegatronPart, MemoryModel):
         buffers = stage_buffers(shape, chunks, job.gpu)
         if job.config.optimizer.is_muon:
             return muon_memory(job, self.revision(job.config), shape, chunks, buffers)
+        if job.layout.data_parallel_sharding is not None:
+            from advisor.frameworks.megatron.fsdp import fsdp_memory
+
+            return fsdp_memory(job, shape, chunks, buffers)
         config, shards = job.config, list[int]()
         static = StaticMemory(weights=0, gradients=0, optimizer=0)
         for elements, ranks in _gradient_buffers(shape, chunks, job.layout):
@@ -154,9 +159,15 @@ class MegatronMemory(MegatronPart, MemoryModel):
             in_buffers=job.layout.use_distributed_optimizer,
         )
 
-    def reductions(self, job: Job) -> int:
-        """The last one."""
-        return 1
+    def turns(self, job: Job) -> Turns:
+        """Whole parameters are gathered in the first microbatch, whole gradients reduced in the
+        last, and replicas' shards then (megatron_fsdp.py)."""
+        sharding, all_of_them = job.layout.data_parallel_sharding, job.num_microbatches
+        return Turns(
+            all_of_them if sharding is DataParallelSharding.FULL else 1,
+            all_of_them if sharding in SHARDED_GRADIENTS else 1,
+            1,
+        )
 
     def graphed_modules(self, job: Job) -> frozenset[Module]:
         """Those that the job's graphs capture."""

@@ -8,6 +8,7 @@ training/mixed_precision.py, training/comm_overlap.py.
 """
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -16,13 +17,14 @@ from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.base.rule import Match, Rule, refuse
+from advisor.base.units import nearest_divisors
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision, resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Degrees, JobChange, LayerSplits
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import (
     AttentionBackend,
@@ -48,6 +50,12 @@ _OWN: Final = (
 """Options of a job that all three have."""
 _GATHERED: Final = (Precision.FP8_DELAYED, Precision.FP8_CURRENT, Precision.MXFP8)
 """Recipes whose mixed precision keeps the linear layers' weights in 8 bits (fp8_param_gather)."""
+_OUTER: Final = "outer_dp_sharding_strategy"
+_WHOLE: Final = DataParallelSharding.NONE
+_FULLY_SHARDED: Final = (DataParallelSharding.OPTIMIZER, DataParallelSharding.FULL)
+_SHAPING: Final = tuple(
+    f"{kind}_parallel_size" for kind in ("tensor_model", "context", "pipeline_model")
+)
 _YAML_ALONE: Final = "1"
 """NeMo 1, whose jobs are YAML files with each option written out."""
 
@@ -134,8 +142,7 @@ _OPTION_RULES: Final = (
 
 
 class MegatronJobs(JobSupport):
-    """Of one of the three. All degrees of a layout; the distributed optimizer is no sharding of the
-    other frameworks' kind. NeMo has no Muon."""
+    """Of one of the three. All degrees of a layout, sharded as is given. NeMo has no Muon."""
 
     degrees = Degrees(tensor=True, pipeline=True, experts=True, context=tuple(CpCommType))
 
@@ -230,11 +237,23 @@ class MegatronJobs(JobSupport):
         return self._is_lm and config.mean_packed_length is None
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
-        """Degrees decide; a sharding of other frameworks is refused."""
-        for name in ("data_parallel_sharding", "data_parallel_replicate_size"):
-            if given.get(name) not in (None, 1):
-                reason = f"{self.framework} shards with use_distributed_optimizer"
-                raise UserError(f"layout.{name}", given[name], reason, "leave it out")
+        """Degrees decide. Of NeMo Megatron-FSDP is not modelled."""
+        sharding, outer = given.get("data_parallel_sharding"), given.get(_OUTER, _WHOLE)
+        if sharding is not None and self.framework == Framework.NEMO:
+            reason = "Megatron-FSDP is not modelled for nemo"
+            raise UserError("layout.data_parallel_sharding", sharding, reason, "leave it out")
+        if outer is not _WHOLE and (outer, sharding) != _FULLY_SHARDED:
+            nearest = f"layout.{_OUTER}=optimizer with layout.data_parallel_sharding=full"
+            raise UserError(f"layout.{_OUTER}", outer, "is not modelled", nearest)
+        replicas = given.get("data_parallel_replicate_size", 1)
+        ranks = num_gpus // max(1, prod(given.get(name, 1) for name in _SHAPING))
+        if replicas < 1 or ranks % replicas:
+            nearest = f"nearest: {nearest_divisors(ranks, replicas)}"
+            reason = f"must divide the data-parallel ranks = {ranks}"
+            raise UserError("layout.data_parallel_replicate_size", replicas, reason, nearest)
+        if replicas > 1 and given.get("expert_model_parallel_size", 1) > 1:
+            reason = "replicas of shards are not modelled with EP"
+            raise UserError("layout.data_parallel_replicate_size", replicas, reason, "use 1")
         return None
 
     def splits(self, config: JobConfig) -> LayerSplits:
@@ -273,8 +292,11 @@ def harness_config(config: JobConfig) -> JobConfig:
 
 
 def harness_job(job: Job) -> Job:
-    """UserError where its context parallelism is of a kind that the backend lacks."""
+    """UserError where its context parallelism or sharding is of a kind that the backend lacks."""
     layout = job.layout
+    if layout.data_parallel_sharding is not None:
+        reason = "is not run by the megatron_core backend"
+        raise UserError("layout.data_parallel_sharding", layout.data_parallel_sharding, reason)
     if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
         reason = "must be p2p on the megatron_core backend"
         raise UserError("layout.cp_comm_type", str(layout.cp_comm_type), reason)

@@ -30,6 +30,7 @@ _FACTS: Final = supported_jobs.StackFacts(
     policies=(OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL),
     options=(Modifier.OFFLOAD,),
     precisions=(Precision.BF16, Precision.FP8_CURRENT),
+    replicates=True,
 )
 
 

@@ -35,7 +35,7 @@ _ATTENTION: Final = tuple(
 def snippet(setting: TorchSetting, job: Job) -> str:
     """Statements joined by semicolons: those that the setting and the job need."""
     parts = (
-        _context_parallelism(job),
+        _ranks(job),
         _weights(job),
         _attention(job),
         _checkpoints(setting),
@@ -80,9 +80,13 @@ def _optimizer(job: Job) -> str:
     return f"optimizer = torch.optim.AdamW(model.parameters(), lr=lr, {name}={value})"
 
 
-def _context_parallelism(job: Job) -> str:
-    """The ranks; and what each step is to run within, with the tensors that it cuts."""
-    layout = job.layout
+def _ranks(job: Job) -> str:
+    """Ranks in two dimensions: replicas and their shards; or data and context parallelism, with
+    what each step is to run within, and the tensors that it cuts."""
+    layout, replicas = job.layout, job.layout.data_parallel_replicate_size
+    if replicas > 1:
+        sizes, names = f"({replicas}, {layout.sharding_ranks})", '("replicas", "shards")'
+        return f'both = init_device_mesh("cuda", {sizes}, mesh_dim_names={names})'
     if layout.context_parallel_size == 1:
         return ""
     (method,) = (name for name, kind in _ROTATES.items() if kind is layout.cp_comm_type)
@@ -157,7 +161,9 @@ def _sharding(job: Job) -> str:
     reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
     if job.config.flat_parameters:
         return _flat_sharding(job, reshards)
-    mesh = ", mesh=both" if job.layout.context_parallel_size > 1 else ""
+    layout = job.layout
+    several = max(layout.context_parallel_size, layout.data_parallel_replicate_size) > 1
+    mesh = ", mesh=both" if several else ""
     policy = f"MixedPrecisionPolicy(torch.bfloat16, torch.{job.config.main_grads_dtype})"
     return (
         f"[fully_shard(module{mesh}, mp_policy={policy}, reshard_after_forward={reshards}) "
@@ -167,11 +173,14 @@ def _sharding(job: Job) -> str:
 
 def _flat_sharding(job: Job, reshards: bool) -> str:
     """FSDP1: flat parameters of each block and of the rest."""
-    strategy = "FULL_SHARD" if reshards else "SHARD_GRAD_OP"
+    strategy, mesh = "FULL_SHARD" if reshards else "SHARD_GRAD_OP", ""
+    if job.layout.data_parallel_replicate_size > 1:
+        strategy = "HYBRID_SHARD" if reshards else "_HYBRID_SHARD_ZERO2"
+        mesh = ", device_mesh=both"
     types = f"param_dtype=torch.bfloat16, reduce_dtype=torch.{job.config.main_grads_dtype}"
     return (
         "model = FullyShardedDataParallel(model, "
         "auto_wrap_policy=CustomPolicy(lambda module: module in [*model.layers]), "
         f"mixed_precision=MixedPrecision({types}), "
-        f"sharding_strategy=ShardingStrategy.{strategy}, use_orig_params=True)"
+        f"sharding_strategy=ShardingStrategy.{strategy}, use_orig_params=True{mesh})"
     )

@@ -43,6 +43,7 @@ _CP_KIND: Final = "cp_comm_type"
 _OWN: Final = (_CP, _CP_KIND, "data_parallel_size", "data_parallel_sharding", "sequence_parallel")
 
 
+REPLICAS: Final = "data_parallel_replicate_size"
 _FSDPS: Final = (DataParallelSharding.FULL, DataParallelSharding.GRADIENTS)
 KERNEL_OPTIONS: Final = ("torch_compile", "attn_implementation", "use_liger_kernel", "tiled_mlp")
 """Options of a job by which transformers' layers run on other kernels."""
@@ -55,7 +56,7 @@ EAGER_OPTIONS: Final = (
 
 class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
-    is its default.
+    is its default. replicates: whether it has replicas of shards (HSDP).
     key_options: keys of its configuration. own_options: see own_options.refuse_options."""
 
     framework: str
@@ -70,6 +71,7 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     shardings: tuple[DataParallelSharding, ...] = _FSDPS
     context_kinds: tuple[CpCommType, ...] = (CpCommType.ALL_GATHER, CpCommType.P2P)
     precisions: tuple[Precision, ...] = (Precision.BF16,)
+    replicates: bool = False
     key_options: Collection[Option] = ()
     own_options: tuple[str, ...] = ()
 
@@ -340,11 +342,16 @@ def data_parallel_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int
         relation = f"needs tensor parallelism, which is not modelled for {facts.framework}"
         raise UserError("layout.sequence_parallel", True, relation, "leave it out")
     ranks, kind = context_ranks(facts, given, num_gpus)
+    size, replicas = given.get("data_parallel_size", num_gpus // ranks), given.get(REPLICAS, 1)
+    if replicas != 1 and (replicas < 1 or ranks > 1 or size % replicas or size == replicas):
+        relation = f"must leave at least two shards of DP {size}, and none is modelled with CP"
+        raise UserError(f"layout.{REPLICAS}", replicas, relation, "use 1")
     return ParallelLayout(
         context_parallel_size=ranks,
         cp_comm_type=kind,
-        data_parallel_size=given.get("data_parallel_size", num_gpus // ranks),
+        data_parallel_size=size,
         data_parallel_sharding=sharding,
+        data_parallel_replicate_size=replicas,
     )
 
 
@@ -381,10 +388,10 @@ def given_sharding(
             nearest = "leave it out, or --framework megatron_lm"
             raise UserError(f"layout.{name}", given[name], relation, nearest)
     for name, value in given.items():
-        if name == "data_parallel_replicate_size" and value != 1:
+        if name == REPLICAS and value != 1 and not facts.replicates:
             relation = f"HSDP is not modelled for {framework}"
-            raise UserError(f"layout.{name}", value, relation, "--framework torchtitan, or 1")
-        if name not in (*DATA_PARALLEL_ONLY, *_OWN, "data_parallel_replicate_size"):
+            raise UserError(f"layout.{name}", value, relation, "--framework fsdp2, or 1")
+        if name not in (*DATA_PARALLEL_ONLY, *_OWN, REPLICAS):
             relation = f"is an option of Megatron, not of {framework}"
             raise UserError(f"layout.{name}", value, relation, "leave it out")
     name = "data_parallel_sharding"

@@ -58,6 +58,7 @@ _FACTS: Final = supported_jobs.StackFacts(
         Granularity.BLOCKS,
     ),
     policies=(OpPolicy.TORCHTITAN,),
+    replicates=True,
     precisions=(Precision.BF16, Precision.FP8_CURRENT),
     source="torchtitan distributed/activation_checkpoint.py",
 )

@@ -11,13 +11,17 @@ from advisor.base.rule import Match
 from advisor.base.units import divisors, either
 from advisor.frameworks.torch.rules import CONTEXT_RULES, Rules, TorchRule
 from advisor.frameworks.torch.setting import TorchSetting
-from advisor.frameworks.torch.supported_jobs import StackFacts, context_ranks, given_sharding
+from advisor.frameworks.torch.supported_jobs import (
+    REPLICAS,
+    StackFacts,
+    context_ranks,
+    given_sharding,
+)
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 
 _TP: Final = "tensor_model_parallel_size"
 _OVERLAP: Final = "tp_comm_overlap"
-_REPLICAS: Final = "data_parallel_replicate_size"
 _EP: Final = "expert_model_parallel_size"
 _ETP: Final = "expert_tensor_parallel_size"
 _ONE: Final = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
@@ -26,7 +30,7 @@ _ONE: Final = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_
 def titan_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int) -> ParallelLayout:
     """FSDP over what TP and CP leave of the GPUs; experts over EP of them, cut by TP as well where
     EP is 1 (torchtitan then knows no other way) or where ETP says so."""
-    sharded = {name: value for name, value in given.items() if name not in (_OVERLAP, _REPLICAS)}
+    sharded = {name: value for name, value in given.items() if name != _OVERLAP}
     sharding = given_sharding(facts, sharded, _ONE, "only FSDP, TP, CP and EP are modelled")
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)
     if min(tp, ep) < 1:
@@ -50,7 +54,7 @@ def titan_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int) -> Par
         expert_tensor_parallel_size=given.get(_ETP) or (1 if ep > 1 else None),
         data_parallel_size=given.get("data_parallel_size", num_gpus // (tp * cp)),
         data_parallel_sharding=sharding,
-        data_parallel_replicate_size=given.get(_REPLICAS, 1),
+        data_parallel_replicate_size=given.get(REPLICAS, 1),
         tp_comm_overlap=given.get(_OVERLAP, False),
     )
 
@@ -78,13 +82,6 @@ def _no_shards(_: TorchSetting, job: Job, __: StackFacts) -> Match | None:
 
 
 LAYOUT_RULES: Final[Rules] = {
-    "layout.not_modelled": TorchRule(
-        when=lambda _, job, __: any(getattr(job.layout, name) != 1 for name in _ONE),
-        reason="pipelines of torchtitan are not modelled",
-        fix="PP 1",
-        source="advisor",
-        example="layout.pipeline_model_parallel_size=2",
-    ),
     **CONTEXT_RULES,
     "parallelism.data_parallel_replicate_degree": TorchRule(
         summary="replicas of shards (HSDP) divide the data-parallel ranks, with EP 1",

@@ -457,6 +457,13 @@ def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: P
     fsdp = found("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}")
     assert fsdp.config.flat_parameters
     assert fsdp.layout.data_parallel_sharding == "gradients"
+    hybrid = "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\n"
+    hybrid = found(hybrid + "fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD_ZERO2}")
+    assert hybrid.layout.data_parallel_sharding == "gradients"
+    assert hybrid.layout.data_parallel_replicate_size == 2
+    replicas = "{parallelism_config_dp_replicate_size: 4, parallelism_config_dp_shard_size: 2}"
+    text = f"distributed_type: FSDP\nnum_processes: 8\nparallelism_config: {replicas}"
+    assert found(text).layout.data_parallel_replicate_size == 4
     stages = "{zero_stage: 2, offload_optimizer_device: cpu}"
     zero = found(f"distributed_type: DEEPSPEED\ndeepspeed_config: {stages}")
     assert (zero.config.framework, zero.config.optimizer_cpu_offload) == ("deepspeed", True)

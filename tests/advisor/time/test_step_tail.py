@@ -36,8 +36,11 @@ def group(elements: int, ranks: int = 8) -> step_tail.ParameterGroup:
     return step_tail.ParameterGroup(elements=elements, shards=ranks, ranks=ranks, joined=LINK)
 
 
-def work_of(own: Job, *groups: step_tail.ParameterGroup, reductions: int = 4) -> Any:
-    return step_tail.data_parallel_work(own, (), groups, HOSTED, CALIBRATION, reductions)
+EVERY = step_tail.Turns(4, 4, 4)
+
+
+def work_of(own: Job, *groups: step_tail.ParameterGroup, turns: step_tail.Turns = EVERY) -> Any:
+    return step_tail.data_parallel_work(own, (), groups, HOSTED, CALIBRATION, turns)
 
 
 def test_passes_that_wait_hide_as_much_more() -> None:
@@ -86,7 +89,7 @@ def test_what_is_sharded_and_when_it_is_gathered() -> None:
 def test_fsdp_adds_gradients_where_it_does_not_reduce_them() -> None:
     """800 and 80 elements of two groups: 1760 bytes, three times at 6 bytes a second."""
     full = job(data_parallel_sharding=DataParallelSharding.FULL)
-    found = work_of(full, group(800), group(80, 2), reductions=1)
+    found = work_of(full, group(800), group(80, 2), turns=step_tail.Turns(4, 1, 1))
     assert isinstance(found, step_tail.ShardedWork)
     assert found.groups == ((800, 8, LINK), (80, 2, LINK))
     assert found.added == 3 * 1760 / 6.0
@@ -94,6 +97,17 @@ def test_fsdp_adds_gradients_where_it_does_not_reduce_them() -> None:
     assert found.from_host == 0.0
     kept = job(data_parallel_sharding=DataParallelSharding.GRADIENTS)
     assert not work_of(kept, group(800)).gathers_again
+
+
+def test_replicas_add_up_their_shards() -> None:
+    """An all-reduce of 100 elements over two, 2 x 1/2 x 400 bytes at 100 a second: with every
+    reduction of FSDP, or in the last microbatch; parameters that are whole are gathered once."""
+    part = replace(group(800), replicas=2, across=LINK)
+    own = job(data_parallel_sharding=DataParallelSharding.GRADIENTS)
+    found = work_of(own, part, turns=step_tail.Turns(1, 4, 1))
+    assert (found.gathered, found.across) == (3, (4.0, 1))
+    (cut,) = work_of(job(), part)
+    assert (cut.across, work_of(own, group(800)).across) == (4.0, (0.0, 4))
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,8 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     assert slow.exposed_seconds(9.0, 9.0) == pytest.approx(3 * (1 + 1 + 2) * (0.1 + 0.9 * 0.1))
     once = replace(work, gathers_again=False)
     assert once.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 2))
+    first = replace(work, gathered=2, gathers_again=False, across=(0.5, 1))
+    assert first.exposed_seconds(0.0, 0.0) == pytest.approx(1 + 3 * 2 + 0.5)
     last = replace(work, reductions=1, added=0.25)  # under no_sync, the others add whole gradients
     assert last.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1) + 2 + 2 * 0.25)
 

@@ -31,7 +31,7 @@ def activation_peak(case: MegatronCase, pp_rank: int = 0) -> int:
             for parameter in chunk.parameters():
                 meter.exclude(_allocate_gradients(parameter, case.gradient_accumulation_fusion))
         with meter.measuring():
-            _run_schedule(case, chunks, batch)
+            run_schedule(case, chunks, batch)
         return meter.peak_bytes
 
 
@@ -69,7 +69,9 @@ def _allocate_gradients(parameter: torch.nn.Parameter, fused: bool) -> list[torc
     return [main_grad]
 
 
-def _run_schedule(case: MegatronCase, chunks: list[Any], batch: Batch) -> None:
+def run_schedule(case: MegatronCase, chunks: list[Any], batch: Batch) -> None:
+    """All microbatches of a step, each `batch`."""
+
     def forward_step(_: Any, model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         return batch.forward(model), batch.loss
 

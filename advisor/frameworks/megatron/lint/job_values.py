@@ -11,6 +11,7 @@ from advisor.frameworks.megatron.lint.option_values import field_values, is_take
 from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
 from advisor.frameworks.megatron.options import table
+from advisor.frameworks.megatron.options.values import FSDP_STRATEGIES
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
@@ -40,6 +41,7 @@ BATCH: Final = {
     "micro_batch_size": "micro_batch_size",
     "global_batch_size": "global_batch_size",
 }
+_STRATEGY: Final = "data_parallel_sharding_strategy"
 CHUNKS: Final = "layout.virtual_pipeline_model_parallel_size"
 _LEFT_OUT: Final[dict[str, Any]] = {
     "use_distributed_optimizer": False,
@@ -114,6 +116,12 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Fields:
         made = len(chunk_texts(str(text.value))) // settings.pipeline_model_parallel_size
         if made:
             yield CHUNKS, text.meaning(made)
+    fsdp, strategy = read.loose.get("use_megatron_fsdp"), read.loose.get(_STRATEGY)
+    if fsdp is not None and truth(fsdp.value):
+        row, launched = table.SETTINGS[_STRATEGY], read.given.framework == Framework.MEGATRON_LM
+        name = strategy.value if strategy else row.omitted if launched else row.default
+        if name in FSDP_STRATEGIES:
+            yield "layout.data_parallel_sharding", fsdp.meaning(FSDP_STRATEGIES[name])
     if read.given.framework == Framework.MEGATRON_LM:
         yield from _left_out(read)
 
@@ -145,12 +153,24 @@ def _implementation(read: ReadSettings, said: Said) -> Fields:
     recipe = said.get("fp8_recipe")
     if recipe is not None and not read.given.values.get("fp8"):
         yield "job.fp8_recipe", recipe
-    reduced = _gradients(said)
+    reduced = _fsdp_gradients(read, said) or _gradients(said)
     if reduced is not None:
         yield "job.main_grads_dtype", reduced
     segments = expandable_segments(read.environment)
     if segments is not None:
         yield EXPANDABLE_SEGMENTS, segments
+
+
+def _fsdp_gradients(read: ReadSettings, said: Said) -> ReadValue | None:
+    """The type of Megatron-FSDP's main gradients, which has an option of its own, and no other from
+    0.19 on: without it the weights' type."""
+    fsdp, own = said.get("use_megatron_fsdp"), said.get("megatron_fsdp_main_grads_dtype")
+    if fsdp is None or not fsdp.value:
+        return None
+    if own is not None and own.value == "fp32":
+        return own.meaning("fp32")
+    only = resolve_revision(read.given.framework, read.given.version).at_least(0, 19)
+    return (own or fsdp).meaning("bf16") if only else None
 
 
 def _gradients(said: Said) -> ReadValue | None:

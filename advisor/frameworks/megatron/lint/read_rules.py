@@ -83,8 +83,14 @@ def _several_connections(read: ReadSettings, settings: RawSettings, _: Revision)
     """TP and CP want one connection before Blackwell, so that kernels start in their order."""
     text, place = read.environment.get(_CONNECTIONS, ("1", read.place))
     parallel = settings.tensor_model_parallel_size > 1 or settings.context_parallel_size > 1
-    applies = parallel and not settings.overlap_moe_expert_parallel_comm
+    others = settings.overlap_moe_expert_parallel_comm or settings.use_megatron_fsdp
+    applies = parallel and not others
     return Match(found=text, place=place) if applies and text.isdigit() and text != "1" else None
+
+
+def _one_connection(read: ReadSettings, settings: RawSettings, _: Revision) -> Match | None:
+    text, place = read.environment.get(_CONNECTIONS, ("", read.place))
+    return Match(place=place) if settings.use_megatron_fsdp and text == "1" else None
 
 
 _SP: Final = "sequence_parallel"
@@ -123,6 +129,12 @@ READ_RULES: Final = {
         "expects {value}",
         fix="unset {name}, and choose with --attention-backend",
         source="megatron-core 0.16.1 core/models/common/language_module/language_module.py:98-126",
+    ),
+    "fsdp_connections": _ReadRule(
+        when=_one_connection,
+        reason=f"Megatron-FSDP refuses {_CONNECTIONS}=1",
+        fix=f"unset {_CONNECTIONS}",
+        source="megatron-core 0.19.2 training/arguments.py:1143",
     ),
     "device_max_connections": _ReadRule(
         when=_several_connections,

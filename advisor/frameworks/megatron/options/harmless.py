@@ -38,8 +38,8 @@ ASIDE: Final = {
     "checkpoints": """
         async_ckpt_cpu_priority async_ckpt_io_priority async_ckpt_use_cpu_shm async_save
         async_strategy auto_detect_ckpt_format ckpt_assume_constant_structure ckpt_convert_format
-        ckpt_convert_save ckpt_convert_update_legacy_dist_opt_format ckpt_format
-        ckpt_fully_parallel_load ckpt_fully_parallel_load_exchange_algo
+        ckpt_convert_save ckpt_convert_update_legacy_dist_opt_format ckpt_fully_parallel_load
+        ckpt_fully_parallel_load_exchange_algo
         ckpt_fully_parallel_load_process_group ckpt_fully_parallel_save
         ckpt_fully_parallel_save_process_group ckpt_step disable_msc dist_ckpt_format
         dist_ckpt_optim_fully_reshardable dist_ckpt_save_pre_mcore_014 dist_ckpt_strictness

@@ -2,13 +2,23 @@
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from advisor.frameworks.megatron.options.values import (
+    FSDP_STRATEGIES,
     deals_whole_tensors,
+    emitted_where,
+    fsdp_gradients,
+    fsdp_strategy,
     gathers_meanwhile,
     is_not_muon,
+    runs_fsdp,
+    torch_type,
+    with_fsdp,
 )
 from advisor.frameworks.option import (
     DIFFERENT,
+    EMITTED,
     ON_LINE,
     Emitted,
     Options,
@@ -24,8 +34,9 @@ _SCALE: Final = "a parameter of the loss scale"
 _MUON: Final = "a coefficient of Muon's update"
 _OTHER: Final = "belongs to an optimizer that is not modelled"
 _HOST: Final = "host memory only"
-_FSDP: Final = "Megatron's own FSDP is not modelled"
+_FSDP: Final = emitted_where(runs_fsdp)
 _WITH_FSDP: Final = "used only with use_megatron_fsdp"
+_FSDP_TYPE: Final = "main parameters of Megatron-FSDP are modelled in fp32"
 _BUCKETS: Final = "gradients are modelled in buckets of Megatron's default size"
 _RUN: Final = Emitted(line=DIFFERENT, recipe=When(always=True, only_if=is_not_muon))
 
@@ -115,8 +126,8 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
         False, "layout", _RUN, value=gathers_meanwhile, means=bool, recipe=When(only_if=is_not_muon)
     )
     align_param_gather: bool = harmless(False, "", flag="", off="--no-align-param-gather")
-    num_distributed_optimizer_instances: int = unpriced(
-        1, "optimizer states are modelled as sharded over all data-parallel ranks"
+    num_distributed_optimizer_instances: int = option(
+        1, "layout.data_parallel_replicate_size", EMITTED
     )
     check_for_nan_in_grad: bool = harmless(False, "adds a check per gradient bucket", flag="")
     check_for_large_grads: bool = harmless(False, "adds a check per gradient bucket", since="0.12")
@@ -143,27 +154,60 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
         False, "buffers registered with NCCL are not modelled", flag="--use-nccl-ub", since="0.13"
     )
     disable_symmetric_registration: bool = harmless(False, "used only with nccl_ub", since="0.14")
-    use_megatron_fsdp: bool = refused(False, _FSDP, since="0.14")
-    use_custom_fsdp: bool = refused(False, _FSDP, since="0.12")
+    use_megatron_fsdp: bool = option(
+        False,
+        "layout.data_parallel_sharding",
+        _FSDP,
+        value=with_fsdp(runs_fsdp),
+        strict=True,
+        since="0.14",
+    )
+    use_custom_fsdp: bool = refused(False, "an old name of use_megatron_fsdp", since="0.12")
     use_torch_fsdp2: bool = refused(
         False, "torch's FSDP2 under Megatron is not modelled", bridge="dist"
     )
-    data_parallel_sharding_strategy: str = harmless(
-        "no_shard", _WITH_FSDP, launcher="optim_grads_params", since="0.12"
+    data_parallel_sharding_strategy: str = option(
+        "no_shard",
+        "layout.data_parallel_sharding",
+        _FSDP,
+        launcher="optim_grads_params",
+        value=fsdp_strategy("data_parallel_sharding"),
+        since="0.12",
     )
-    outer_dp_sharding_strategy: str = harmless("no_shard", _WITH_FSDP, since="0.14")
-    suggested_communication_unit_size: int | None = harmless(None, _WITH_FSDP, since="0.12")
+    outer_dp_sharding_strategy: str = option(
+        "no_shard",
+        "layout",
+        _FSDP,
+        value=fsdp_strategy("outer_dp_sharding_strategy"),
+        means=FSDP_STRATEGIES,
+        since="0.14",
+    )
+    ckpt_format: str = option(
+        "torch_dist",
+        "layout.data_parallel_sharding",
+        _FSDP,
+        value=with_fsdp(lambda _: "fsdp_dtensor"),  # the one format that it takes
+        bridge="checkpoint",
+    )
+    suggested_communication_unit_size: int | None = unpriced(
+        None, "what Megatron-FSDP gathers ahead is modelled by its default", since="0.12"
+    )
     preserve_fp32_weights: bool = harmless(True, _WITH_FSDP, since="0.12", until="0.16")
-    fsdp_double_buffer: bool = harmless(False, _WITH_FSDP, since="0.13")
+    fsdp_double_buffer: bool = option(False, "layout.double_buffers", _FSDP, since="0.13")
     fsdp_manual_registration: bool = harmless(False, _WITH_FSDP, since="0.16")
     fsdp_db_use_persist_buf_on_alloc_fail: bool = harmless(False, _WITH_FSDP, since="0.17")
     fsdp_all_gather_in_start_param_sync: bool = harmless(True, _WITH_FSDP, since="0.17")
-    megatron_fsdp_main_params_dtype: str = harmless("fp32", _WITH_FSDP, since="0.17")
-    megatron_fsdp_main_grads_dtype: str | None = harmless(
-        None, _WITH_FSDP, launcher="auto", since="0.17"
+    megatron_fsdp_main_params_dtype: str = unpriced("fp32", _FSDP_TYPE, since="0.17")
+    megatron_fsdp_main_grads_dtype: str | None = option(
+        None,
+        "job.main_grads_dtype",
+        replace(_FSDP, recipe_value=torch_type("main_grads_dtype")),
+        launcher="auto",
+        value=fsdp_gradients,
+        since="0.17",
     )
-    megatron_fsdp_grad_comm_dtype: str | None = harmless(
-        None, _WITH_FSDP, launcher="auto", since="0.17"
+    megatron_fsdp_grad_comm_dtype: str | None = unpriced(
+        None, "gradients are modelled as reduced in their own type", launcher="auto", since="0.17"
     )
     megatron_fsdp_use_decoupled_grad: bool = harmless(False, _WITH_FSDP, since="0.18")
     megatron_fsdp_cuda_graph_mode: bool = harmless(False, _WITH_FSDP, since="0.18")

@@ -9,6 +9,7 @@ from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.option import Described, Emitted, ValueOf, When
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Optimizer
+from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models import options
 
@@ -78,6 +79,38 @@ def has_graphs(job: Described) -> bool:
 def is_not_muon(job: Described) -> bool:
     """Whether the optimizer may shard tensors; Muon's needs are emitted apart (muon_overrides)."""
     return not job.config.optimizer.is_muon
+
+
+FSDP_STRATEGIES: Final = {
+    "no_shard": DataParallelSharding.NONE,
+    "optim": DataParallelSharding.OPTIMIZER,
+    "optim_grads": DataParallelSharding.GRADIENTS,
+    "optim_grads_params": DataParallelSharding.FULL,
+}
+"""Sharding by Megatron-FSDP's names."""
+_NAMES_OF_STRATEGIES: Final = {sharding: name for name, sharding in FSDP_STRATEGIES.items()}
+
+
+def runs_fsdp(job: Described) -> bool:
+    """Whether Megatron-FSDP takes the place of Megatron's DDP."""
+    return job.layout.data_parallel_sharding is not None
+
+
+def with_fsdp(value: Callable[[Described], object]) -> ValueOf:
+    """A value that is of Megatron-FSDP's alone."""
+    return lambda job, _: value(job) if runs_fsdp(job) else UNSET
+
+
+def fsdp_strategy(field: str) -> ValueOf:
+    """What a field of the layout shards."""
+    return with_fsdp(lambda job: _NAMES_OF_STRATEGIES.get(getattr(job.layout, field)))
+
+
+def fsdp_gradients(job: Described, revision: Revision) -> object:
+    """Megatron-FSDP's own type of main gradients, from 0.17 on."""
+    if not (runs_fsdp(job) and revision.at_least(0, 17)):
+        return UNSET
+    return "fp32" if job.config.main_grads_dtype is DType.FP32 else "auto"
 
 
 def has_chunks_by_number(job: Described) -> bool:

@@ -96,7 +96,6 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
         ("fsdp2", "layout.use_distributed_optimizer=false", "option of Megatron"),
         ("fsdp2", "layout.data_parallel_sharding=optimizer", "has no such sharding"),
         ("fsdp2", "model.transformer_impl=local", "is Megatron's"),
-        ("megatron_lm", "layout.data_parallel_sharding=full", "with use_distributed_optimizer"),
         ("megatron_lm", "model.transformer_impl=torch", "is not available in megatron_lm"),
         ("torchtitan", {"framework_version": "0.0"}, "is not a known version of torchtitan"),
         ("fsdp2", "job.optimizer_cpu_offload=true", "is not modelled for fsdp2"),

@@ -195,8 +195,8 @@ def test_replicas_of_shards_are_read_and_cut_over_fewer_ranks(tmp_path: Path) ->
         ("torchtitan", 3, "3 replicas must divide DP 8"),
         ("torchtitan", 8, "DDP, which is not modelled"),
         ("torchtitan", 0, "must be at least 1"),
-        ("fsdp2", 2, "HSDP is not modelled for fsdp2"),
-        ("megatron_lm", 2, "shards with use_distributed_optimizer"),
+        ("fsdp2", 8, "must leave at least two shards of DP 8"),
+        ("deepspeed", 2, "HSDP is not modelled for deepspeed"),
     ],
 )
 def test_other_replicas_are_refused(framework, replicas, reason, capsys) -> None:
