@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -127,6 +127,10 @@ class LayerReplay(Struct, frozen=True):
     runs: tuple[ReplayRun, ...]
 
 
+EVERYTHING: Final = frozenset(Module)
+"""Of a layer that is replayed, or waits on the host, as a whole."""
+
+
 class Segment(Struct, frozen=True, cache_hash=True):
     """Consecutive layers under one regime.
 
@@ -195,6 +199,14 @@ class RecomputePlan(Struct, frozen=True, cache_hash=True):
     def num_layers(self) -> int:
         """Layers of the chunk."""
         return sum(segment.total_layers for segment in self.segments)
+
+    @property
+    def layers_to_a_copy(self) -> float:
+        """Layers next to which one is copied to the host. Where whole layers are, Transformer
+        Engine gives each its share of all (cpu_offload_v1.py layer_window_map, as much in 2.20.2
+        cpu_offload.py DefaultOffloadSynchronizer)."""
+        whole = (one.total_layers for one in self.segments if one.offloaded == EVERYTHING)
+        return self.num_layers / (sum(whole) or self.num_layers or 1)
 
     @property
     def kept_bytes_sigma(self) -> int:

@@ -33,7 +33,7 @@ def chunk_forward(
 ) -> PassTimes:
     """Of passes.chunk_times, what the forward takes: its kernels, the communication and the copies
     to the host that they do not hide, and the waiting for the processor."""
-    total = PassTimes()
+    total, beside = PassTimes(), plan.layers_to_a_copy
     for segment in tallied(plan):
         inside = PassTimes()
         for kind, count in segment.kinds():
@@ -41,7 +41,7 @@ def chunk_forward(
             there = _layer_forward(shape, machine, network, kind, layer)
             away = moved_bytes(shape, kind, segment) / machine.host_bytes_per_second
             waits = _waiting(shape, machine, network, kind, segment.replay)
-            late = max(0.0, away - layer.forward)
+            late = max(0.0, away - beside * layer.forward)
             inside += replace(there, offload=late, host=waits).times(count)
         hidden = inside.forward / segment.copies if segment.input.overlapped else 0.0
         copy = input_bytes(shape, segment) / machine.host_bytes_per_second

@@ -312,13 +312,13 @@ def chunk_times(
     replays, all-gathers of inputs that TP ranks hold in parts, and copies to the host that no
     kernel hides. Source: megatron-core 0.16.1 transformer_block.py, fine_grained_activation_offload
     and TE pytorch/cpu_offload.py for the order of copies. Host link contention is left out."""
-    total = PassTimes()
-    replay = 0.0
+    total, replay, beside = PassTimes(), 0.0, plan.layers_to_a_copy
     for segment in tallied(plan):
         passes = PassTimes()
         for kind, count in segment.kinds():
             layer = layer_times(shape, machine, network, kind)
-            away = copy_seconds(moved_bytes(shape, kind, segment), machine, layer)
+            next_to = layer if beside == 1 else layer.times(beside)
+            away = copy_seconds(moved_bytes(shape, kind, segment), machine, next_to)
             waits = waiting_seconds(shape, machine, network, kind, segment.replay)
             passes += (layer + PassTimes(offload=away, host=waits)).times(count)
             replay += count * replay_seconds(shape, machine, network, kind, segment.replay)

@@ -17,6 +17,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
 from advisor.job.job import CudaGraphImpl
+from advisor.job.layout import DataParallelSharding
 from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.request.recipes import Experiment, Recipe, load_recipes, preset_of
@@ -28,6 +29,8 @@ _PRETRAINED: Final = "pretrain"
 _DEEPSEEK_CHUNKS: Final = "Et*4|(t*4|)*14tmL"
 """Sixteen chunks, as Bridge's set_deepseek_v3_pipeline_model_parallel_layout cuts DeepSeek-V3 for
 PP 16, PP 8 with VPP 2, and PP 4 with VPP 4 (models/deepseek, v0.2 to v0.6)."""
+_SHARDED: Final = {"True": {"data_parallel_sharding": DataParallelSharding.FULL}}
+"""Under Megatron-FSDP: optim_grads_params in all recipes."""
 _SPLITS: Final = {"deepseek_v3": _DEEPSEEK_CHUNKS}
 
 
@@ -119,7 +122,7 @@ def _of_extras(extras: Values) -> dict[str, Any]:
         "moe_flex_dispatcher_backend": FlexBackend(backend or FlexBackend.DEEPEP),
         "overlap_moe_expert_parallel_comm": overlap,
         "delay_wgrad_compute": extras.get("delay_wgrad_compute", str(overlap)) == "True",
-        "use_megatron_fsdp": extras.get("use_megatron_fsdp") == "True",
+        **_SHARDED.get(extras.get("use_megatron_fsdp", ""), {}),
     }
 
 

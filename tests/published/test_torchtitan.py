@@ -3,8 +3,8 @@
 Memory: the runs of Llama 3.1 8B with 8K tokens, and in float8 with 32K tokens of each rank, maximum
 of reserved memory (context and communicators are outside it), with expandable segments as
 run_train.sh has them. Their H100 has 96 GB, of which torch sees 94.5 GiB (the H100 of GH200,
-configs/hardware). Their torchtitan is of December 2024, whose loss was not compiled: with a compiled one the
-runs would lie 20 GiB lower.
+configs/hardware). Their torchtitan is of December 2024, whose loss was not compiled: with a
+compiled one the runs would lie 20 GiB lower.
 Throughput: the two runs on A100, of which the document does not say whether they were compiled.
 The H100 rows are no test of times: a part with HBM2e and 500 W, for which there is no datasheet.
 """
@@ -22,8 +22,8 @@ from tests.published.rows import PublishedRow, torchtitan
 GIB = 2**30
 OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
 MEMORY_TOLERANCE = 0.035
-"""3.2 and 1.9 % are missing, compiled 1.6 and 0.5 %, in float8 1.3 and 0.1 %, with 32K tokens -0.1 to
-+0.7 %: the communication streams' caches are an estimate. Allocated peaks are held to 0.5 % in
+"""3.2 and 1.9 % are missing, compiled 1.6 and 0.5 %, in float8 1.3 and 0.1 %, with 32K tokens -0.1
+to +0.7 %: the communication streams' caches are an estimate. Allocated peaks are held to 0.5 % in
 tests/oracles/test_fsdp2.py."""
 THROUGHPUT_TOLERANCE = 0.05
 """Published throughput repeats to about 5 % (results/published/README.md)."""

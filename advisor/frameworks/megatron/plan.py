@@ -24,13 +24,10 @@ from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, SOFTMAX_MIXERS, FeedForward, LayerKind, Role
 from advisor.models.options import FlexBackend, TransformerImpl
 from advisor.models.spec import ModelSpec
-from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, merged
+from advisor.plan.recompute_plan import EVERYTHING, RecomputePlan, ReplayRun, Segment, merged
 
 Layers = tuple[LayerKind, ...]
 """Those of a model chunk, or of all chunks of a stage, in their order."""
-
-EVERYTHING = frozenset(Module)
-"""What cpu_offloading takes of a layer."""
 
 REGIONS = {
     "attn_norm": Module.INPUT_LAYERNORM,
