@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.plan import chunk_plan
-from advisor.frameworks.megatron.setting import Method, full, selective
+from advisor.frameworks.megatron.setting import Method, full
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk, most_layers_of_chunk, pipeline_stages
 from advisor.layers.operators import Module
@@ -51,14 +51,6 @@ def test_a_depth_keeps_what_its_layer_keeps_and_its_projection() -> None:
     }
 
 
-def test_without_tensor_parallelism_the_token_ids_are_kept() -> None:
-    alone = toy_shape(MODEL, tensor_model_parallel_size=1, sequence_parallel=False)
-    tensors = kept_tensors(transformer_layer(alone, MTP), ())
-    assert tensors["mtp_input_ids"].num_bytes == TOKENS * 8
-    assert tensors["layer_input"].num_bytes == HIDDEN
-    assert "eh_proj_out" not in tensors
-
-
 def test_full_recompute_replays_all_but_the_lookup() -> None:
     plan = chunk_plan(full(Method.UNIFORM, 1), MODEL, (DENSE, NORM, MTP), True)
     layer, norm, mtp = plan.segments
@@ -69,11 +61,6 @@ def test_full_recompute_replays_all_but_the_lookup() -> None:
     block = chunk_plan(full(Method.BLOCK, 1), MODEL, (DENSE, DENSE, NORM, MTP), True)
     assert [segment.whole for segment in block.segments] == [True, False, False, False]
     assert not block.segments[-1].runs
-
-
-def test_selective_recompute_acts_inside_a_depth_and_not_on_the_final_norm() -> None:
-    plan = chunk_plan(selective("mlp"), MODEL, (DENSE, NORM, MTP), True)
-    assert [bool(segment.runs) for segment in plan.segments] == [True, False, True]
 
 
 def test_weights_of_a_depth() -> None:
