@@ -11,15 +11,11 @@ from tests.advisor.toys import (
     GPT,
     KEY,
     LSE,
-    MIXED,
     QUERY,
-    ROPE_TABLE,
     SHARD,
     saved_bytes,
     toy_shape,
 )
-
-TABLES = {f"rope_{name}": ROPE_TABLE for name in ("cos_q", "sin_q", "cos_k", "sin_k")}
 
 
 def attention(shape: RankShape) -> tuple[Operator, ...]:
@@ -28,27 +24,6 @@ def attention(shape: RankShape) -> tuple[Operator, ...]:
 
 def names(operators: tuple[Operator, ...]) -> list[str]:
     return [operator.name for operator in operators]
-
-
-def test_grouped_attention_of_the_local_spec() -> None:
-    """V is a view of mixed_qkv and keeps it; RoPE writes new q and k and keeps its tables."""
-    operators = attention(toy_shape())
-    assert names(operators) == [
-        "linear_qkv",
-        "split_qkv",
-        "rotary_pos_emb",
-        "core_attention",
-        "linear_proj",
-    ]
-    assert saved_bytes(operators) == {
-        "normed": SHARD,
-        **TABLES,
-        "query_rope": QUERY,
-        "key_rope": KEY,
-        "mixed_qkv": MIXED,
-        "core_attn_out": QUERY,
-        "softmax_lse": LSE,
-    }
 
 
 def test_transformer_engine_makes_v_contiguous_and_lets_mixed_qkv_go() -> None:

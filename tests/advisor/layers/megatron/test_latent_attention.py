@@ -44,22 +44,6 @@ def test_the_kernels_backward_sums_up_the_querys_gradient_in_fp32() -> None:
     assert kernel.backward_workspace == 2 * QUERY + LSE
 
 
-def test_the_local_spec_gathers_ranks_and_cuts_the_sequence() -> None:
-    """The query's norm reads a view of the whole sequence, the keys' a copy of the rank's part."""
-    assert saved_bytes(operators(latent())) == {
-        "normed": SHARD,
-        "linear_q_down_proj_out": Q_RANK,
-        "kv_compressed": KV_RANK // 2,
-        "query_compressed_normed.rstd": STATISTICS,
-        "kv_compressed_normed.rstd": STATISTICS,
-        "query_compressed_normed": Q_RANK // 2,
-        "kv_compressed_normed": KV_RANK // 2,
-        **TABLES,
-        "query": QUERY,
-        **CORE,
-    }
-
-
 def test_transformer_engine_keeps_each_rank_its_own_tokens() -> None:
     """Fused yarn rotates the query in place; the keys' compressed part is copied for its norm."""
     engine = {"transformer_impl": "transformer_engine", "attention_backend": "fused"}
