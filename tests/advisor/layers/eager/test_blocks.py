@@ -1,4 +1,4 @@
-"""What eager blocks keep: exact bytes of a toy, tensor by tensor."""
+"""Eager blocks on a toy; what whole ones keep is compared with torch in tests/oracles."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,5 @@
-"""Operators of multi-latent attention on a toy, tensor by tensor."""
+"""Operators of multi-latent attention on a toy; what Megatron's own layers keep stands in
+tests/oracles."""
 
 from typing import Any
 

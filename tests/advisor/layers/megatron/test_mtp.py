@@ -1,4 +1,5 @@
-"""Multi-token prediction on a toy: operators, weights, losses, FLOPs, place in the pipeline."""
+"""Multi-token prediction on a toy: replays, weights, FLOPs, place in the pipeline; what it keeps
+stands in tests/oracles."""
 
 import pytest
 from msgspec.structs import replace
