@@ -19,16 +19,15 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy  # noqa: E4
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from advisor.base.dtypes import DType  # noqa: E402
-from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set  # noqa: E402
+from advisor.frameworks.torch.parameter_groups import Sharding  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 
 from .recorded import measured  # noqa: E402
-from .stacks.fsdp import RANKS, backward, llama, loss_inside  # noqa: E402
+from .stacks.fsdp import RANKS, Step, assert_near, backward, llama, loss_inside, predicted_step  # noqa: E402
 from .stacks.kernels import GpuKernels, NoProducts  # noqa: E402
 from .stacks.meter import LiveBytes  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
@@ -96,15 +95,12 @@ def test_peak_of_a_step(vocabulary: int, checkpointed: bool, reduce_dtype: DType
     plan = chunk_plan(
         FULL if checkpointed else NONE, shape, (DENSE,) * LAYERS, Semantics(starts_with_first=True)
     )
-    working_set = fsdp_working_set(shape, sharding)
-    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
     dtype = torch.bfloat16 if reduce_dtype is DType.BF16 else torch.float32
-    forward, after = measured(
+    step = measured(
         "fsdp1_step",
         shape,
         reduce_dtype,
         checkpointed,
         by=lambda: _live(shape, dtype, checkpointed),
     )
-    assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(after, rel=TOLERANCE)
+    assert_near(predicted_step(shape, plan, sharding), Step(*step), TOLERANCE)

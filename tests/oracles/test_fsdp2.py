@@ -16,13 +16,13 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint_sequential  # noqa: E402
 
-from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set  # noqa: E402
+from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import sequential  # noqa: E402
 from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.caching_allocator import Block  # noqa: E402
-from advisor.memory.chunk import chunk_footprint, chunk_trace  # noqa: E402
+from advisor.memory.chunk import chunk_trace  # noqa: E402
 from advisor.memory.simulation import Held, Rank, simulate  # noqa: E402
 from advisor.memory.static import StaticMemory, stage_elements  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
@@ -30,7 +30,15 @@ from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .recorded import measured  # noqa: E402
-from .stacks.fsdp import RANKS, Step, requests_of_two_steps, titan_step, tracked_peak  # noqa: E402
+from .stacks.fsdp import (  # noqa: E402
+    RANKS,
+    Step,
+    assert_near,
+    predicted_step,
+    requests_of_two_steps,
+    titan_step,
+    tracked_peak,
+)
 from .stacks.parallel import expert_parallel_step  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
 from .stacks.titan import import_titan  # noqa: E402
@@ -79,15 +87,8 @@ def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None
     shape = shape_of(model, TransformerImpl.TORCH, seq=2048)
     step = step_of(shape, mode, options)
     sharding = Sharding(ranks=RANKS, **options)
-    working_set = fsdp_working_set(shape, sharding)
-    plan = RecomputePlan((PLANS[mode],))
-    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
-    chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
-    stays = fsdp_static(stage_elements(shape, (chunk,)), sharding)
-    gathered = stays.weights - sharding.shard(stage_elements(shape, (chunk,)))
-    forward, backward = predicted.forward.num_bytes, predicted.backward.num_bytes
-    assert forward + gathered == pytest.approx(step.forward, rel=TOLERANCE)
-    assert backward + gathered == pytest.approx(step.backward, rel=TOLERANCE)
+    predicted = predicted_step(shape, RecomputePlan((PLANS[mode],)), sharding)
+    assert_near(predicted, step, TOLERANCE)
 
 
 @pytest.mark.parametrize("root_holds_ends", [False, True], ids=["titan", "root"])
@@ -156,16 +157,16 @@ def test_checkpoint_sequential_over_groups(layers, segments, seq, reshards) -> N
             by=lambda: astuple(titan_step(shape, _in_segments(segments), **options)),
         )
     )
-    sharding = Sharding(ranks=RANKS, **options)
     plan = chunk_plan(sequential(segments), shape, (DENSE,) * layers, Semantics())
-    working_set = fsdp_working_set(shape, sharding)
-    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
-    chunk = ModelChunk((DENSE,) * layers, embedding=True, head=True)
-    elements = stage_elements(shape, (chunk,))
-    gathered = fsdp_static(elements, sharding).weights - sharding.shard(elements)
-    forward, backward = predicted.forward.num_bytes, predicted.backward.num_bytes
-    assert forward + gathered == pytest.approx(step.forward, rel=TOLERANCE)
-    assert backward + gathered == pytest.approx(step.backward, rel=TOLERANCE)
+    assert_near(predicted_step(shape, plan, Sharding(ranks=RANKS, **options)), step, TOLERANCE)
+
+
+def _tracked(shape: RankShape, plan: RecomputePlan, sharding: Sharding) -> int:
+    """As MemTracker counts: the sharded parameters and the model's buffer as well."""
+    chunk = ModelChunk((DENSE,) * shape.model.num_layers, embedding=True, head=True)
+    frequencies = shape.seq_length * shape.model.kv_channels // 2 * 8
+    parameters = sharding.shard(stage_elements(shape, (chunk,)))
+    return predicted_step(shape, plan, sharding).backward + parameters + frequencies
 
 
 def test_torchs_own_tracker_sees_the_peak_of_segments() -> None:
@@ -176,15 +177,9 @@ def test_torchs_own_tracker_sees_the_peak_of_segments() -> None:
         shape,
         by=lambda: (titan_step(shape, _in_segments(2), **options),),
     )
-    sharding = Sharding(ranks=RANKS, root_holds_ends=True)
     plan = chunk_plan(sequential(2), shape, (DENSE,) * 6, Semantics())
-    chunk = ModelChunk((DENSE,) * 6, embedding=True, head=True)
-    static = fsdp_static(stage_elements(shape, (chunk,)), sharding)
-    frequencies = shape.seq_length * shape.model.kv_channels // 2 * 8
-    predicted = chunk_footprint(
-        shape, plan, True, True, working_set=fsdp_working_set(shape, sharding)
-    ).backward.num_bytes
-    assert predicted + static.weights + frequencies == pytest.approx(tracked, rel=TOLERANCE)
+    predicted = _tracked(shape, plan, Sharding(ranks=RANKS, root_holds_ends=True))
+    assert predicted == pytest.approx(tracked, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("mode", PLANS)
@@ -194,10 +189,7 @@ def test_peak_of_a_step_with_experts(mode: str) -> None:
     shape = shape_of(model, TransformerImpl.TORCH, seq=2048)
     step = step_of(shape, mode, {})
     plan = RecomputePlan((replace(PLANS[mode], layers=shape.model.layer_kinds[:1]),))
-    working_set = fsdp_working_set(shape, Sharding(ranks=RANKS))
-    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
-    assert predicted.forward.num_bytes == pytest.approx(step.forward, rel=TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(step.backward, rel=TOLERANCE)
+    assert_near(predicted_step(shape, plan, Sharding(ranks=RANKS)), step, TOLERANCE)
 
 
 @pytest.mark.parametrize("mode", PLANS)
@@ -227,16 +219,13 @@ def test_peak_of_a_step_under_expert_parallelism(mode: str) -> None:
         )
     )
     plan = RecomputePlan((replace(PLANS[mode], layers=shape.model.layer_kinds[:1]),))
-    sharding = Sharding(ranks=RANKS, expert_ranks=RANKS // 4)
-    working_set = fsdp_working_set(shape, sharding)
-    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
-    assert predicted.forward.num_bytes == pytest.approx(step.forward, rel=0.055)
-    assert predicted.backward.num_bytes == pytest.approx(step.backward, rel=0.035)
+    predicted = predicted_step(shape, plan, Sharding(ranks=RANKS, expert_ranks=RANKS // 4))
+    assert predicted.forward == pytest.approx(step.forward, rel=0.055)
+    assert predicted.backward == pytest.approx(step.backward, rel=0.035)
 
 
 @pytest.mark.parametrize("mode", PLANS)
 def test_torchs_own_tracker_sees_the_same_peak(mode: str) -> None:
-    """MemTracker counts the sharded parameters and the model's buffer as well."""
     shape = shape_of(SMALL_HEAD, TransformerImpl.TORCH, seq=2048)
     (tracked,) = measured(
         "titan_tracked_peak",
@@ -244,12 +233,5 @@ def test_torchs_own_tracker_sees_the_same_peak(mode: str) -> None:
         mode,
         by=lambda: (titan_step(shape, _apply(mode), measure=tracked_peak),),
     )
-    chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
-    sharding = Sharding(ranks=RANKS)
-    static = fsdp_static(stage_elements(shape, (chunk,)), sharding)
-    frequencies = shape.seq_length * shape.model.kv_channels // 2 * 8
-    working_set = fsdp_working_set(shape, sharding)
-    predicted = chunk_footprint(
-        shape, RecomputePlan((PLANS[mode],)), True, True, working_set=working_set
-    ).backward.num_bytes
-    assert predicted + static.weights + frequencies == pytest.approx(tracked, rel=TOLERANCE)
+    predicted = _tracked(shape, RecomputePlan((PLANS[mode],)), Sharding(ranks=RANKS))
+    assert predicted == pytest.approx(tracked, rel=TOLERANCE)

@@ -20,12 +20,13 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (  # noq
 from torch.utils.checkpoint import checkpoint as torch_checkpoint  # noqa: E402
 
 from advisor.base.dtypes import DType  # noqa: E402
+from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import ON_HOST, Checkpoint, RecomputePlan, Segment  # noqa: E402
 
-from .stacks.measure import measure  # noqa: E402
+from .stacks.measure import Measured, measure  # noqa: E402
 from .stacks.shapes import MODELS, VARIANTS, shape_of  # noqa: E402
 
 CHECKPOINTS = {
@@ -37,26 +38,26 @@ PEAK_TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %. What is kept is equal to the byte."""
 
 
+def assert_same(shape: RankShape, plan: RecomputePlan, measured: Measured) -> None:
+    """Of a part of a model without its ends."""
+    predicted = chunk_footprint(shape, plan, False, False)
+    assert predicted.kept == measured.kept
+    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+
+
 @pytest.mark.parametrize("impl", [TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS])
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_recomputed(name: str, impl: TransformerImpl) -> None:
     shape = shape_of(MODELS[name], impl)
-    measured = measure(shape)
-    predicted = chunk_footprint(shape, RecomputePlan((Segment((DENSE,)),)), False, False)
-    assert predicted.kept == measured.kept
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+    assert_same(shape, RecomputePlan((Segment((DENSE,)),)), measure(shape))
 
 
 def test_eager_attention() -> None:
     """transformers' scores in Python, with a mask of all pairs next to every layer."""
     shape = shape_of(MODELS["llama3_8b"], TransformerImpl.TRANSFORMERS)
     shape = replace(shape, eager_attention=True)
-    measured = measure(shape)
-    predicted = chunk_footprint(shape, RecomputePlan((Segment((DENSE,)),)), False, False)
-    assert predicted.kept == measured.kept
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+    assert_same(shape, RecomputePlan((Segment((DENSE,)),)), measure(shape))
 
 
 @pytest.mark.parametrize("name", ["llama3_8b", "llama2_7b"])
@@ -64,11 +65,7 @@ def test_autocast(name: str) -> None:
     """fp32 weights and hidden states; 16-bit copies for linear layers and attention."""
     shape = shape_of(MODELS[name], TransformerImpl.TRANSFORMERS)
     shape = replace(shape, autocast=True, weight_grads_dtype=DType.FP32)
-    measured = measure(shape)
-    predicted = chunk_footprint(shape, RecomputePlan((Segment((DENSE,)),)), False, False)
-    assert predicted.kept == measured.kept
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+    assert_same(shape, RecomputePlan((Segment((DENSE,)),)), measure(shape))
 
 
 def wrapped(made: nn.Module, checkpoint: Checkpoint) -> nn.Module:
@@ -82,10 +79,7 @@ def test_whole_block_recomputed(name: str, impl: TransformerImpl, checkpoint: Ch
     shape = shape_of(MODELS[name], impl)
     measured = measure(shape, partial(wrapped, checkpoint=checkpoint))
     plan = RecomputePlan((Segment((DENSE,), whole=True, checkpoint=checkpoint),))
-    predicted = chunk_footprint(shape, plan, False, False)
-    assert predicted.kept == measured.kept
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+    assert_same(shape, plan, measured)
 
 
 class _Away(nn.Module):
@@ -126,11 +120,9 @@ def test_inputs_of_checkpoints_on_the_host(checkpoint: Checkpoint) -> None:
 
     measured = measure(shape, wrap)
     segment = Segment((DENSE,), whole=True, checkpoint=checkpoint, input=ON_HOST)
-    predicted = chunk_footprint(shape, RecomputePlan((segment,)), False, False)
     assert wrapped[0].dropped == 1
-    assert predicted.kept == measured.kept == 0
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+    assert measured.kept == 0
+    assert_same(shape, RecomputePlan((segment,)), measured)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -138,7 +130,4 @@ def test_what_transformers_alone_has(name: str) -> None:
     shape = shape_of(VARIANTS[name], TransformerImpl.TRANSFORMERS)
     measured = measure(shape)
     plan = RecomputePlan((Segment(shape.model.layer_kinds[:1]),))
-    predicted = chunk_footprint(shape, plan, False, False)
-    assert predicted.kept == measured.kept
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+    assert_same(shape, plan, measured)

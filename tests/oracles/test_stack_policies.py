@@ -25,9 +25,8 @@ from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
 from .stacks.measure import measure  # noqa: E402
 from .stacks.shapes import MODELS, shape_of  # noqa: E402
 from .stacks.titan import import_titan  # noqa: E402
+from .test_stack_layers import PEAK_TOLERANCE, assert_same  # noqa: E402
 
-TOLERANCE = 0.005
-"""Bar of the project for memory: 0.5 %. What is kept is equal to the byte."""
 ATEN = torch.ops.aten
 ATTENTION = ATEN._scaled_dot_product_flash_attention_for_cpu.default
 LISTS = {
@@ -63,10 +62,7 @@ def test_policies(name: str, impl: TransformerImpl, policy: OpPolicy) -> None:
     if titan:
         how = Semantics(hooked=Checkpoint.NON_REENTRANT, counts_addmm=False)
     plan = chunk_plan(op(policy), shape, (DENSE,), how)
-    predicted = chunk_footprint(shape, plan, False, False)
-    assert predicted.kept == measured.kept
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=TOLERANCE)
+    assert_same(shape, plan, measured)
 
 
 class _Row(nn.Module):
@@ -92,7 +88,7 @@ def test_checkpoint_sequential(layers: int, segments: int) -> None:
     predicted = chunk_footprint(shape, plan, False, False)
     assert predicted.kept == measured.kept
     # backward: all blocks' weight gradients would be counted here, and not there
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=TOLERANCE)
+    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
 
 
 def test_layer_frequency_of_torchtitan() -> None:

@@ -16,18 +16,24 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 import torch  # noqa: E402
 
 from advisor.base.dtypes import DType  # noqa: E402
-from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set  # noqa: E402
+from advisor.frameworks.torch.parameter_groups import Sharding  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
 from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.memory.static import stage_elements  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 
 from .recorded import measured  # noqa: E402
-from .stacks.fsdp import RANKS, Step, tracked_peak, transformers_step  # noqa: E402
+from .stacks.fsdp import (  # noqa: E402
+    RANKS,
+    Step,
+    assert_near,
+    predicted_step,
+    tracked_peak,
+    transformers_step,
+)
 from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
 
 TOLERANCE = 0.002
@@ -48,14 +54,9 @@ def _shape(vocabulary: int, *, tied: bool = False, seq: int = 512) -> RankShape:
 
 
 def _predicted(shape: RankShape, sharding: Sharding, *, checkpointed: bool) -> Step:
-    chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
-    elements = stage_elements(shape, (chunk,))
-    stays = fsdp_static(elements, sharding).weights - sharding.shard(elements)
     setting = FULL if checkpointed else NONE
-    plan = chunk_plan(setting, shape, chunk.layers, Semantics(starts_with_first=True))
-    working_set = fsdp_working_set(shape, sharding)
-    found = chunk_footprint(shape, plan, True, True, working_set=working_set)
-    return Step(found.forward.num_bytes + stays, found.backward.num_bytes + stays)
+    plan = chunk_plan(setting, shape, (DENSE,) * LAYERS, Semantics(starts_with_first=True))
+    return predicted_step(shape, plan, sharding)
 
 
 def _compare(
@@ -76,8 +77,7 @@ def _compare(
             by=lambda: astuple(transformers_step(shape, reduce_dtype=dtype, **options)),
         )
     )
-    assert predicted.forward == pytest.approx(step.forward, rel=TOLERANCE)
-    assert predicted.backward == pytest.approx(step.backward, rel=TOLERANCE)
+    assert_near(predicted, step, TOLERANCE)
 
 
 @pytest.mark.parametrize("reshards", [True, False], ids=["reshards", "stays"])

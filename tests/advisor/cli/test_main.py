@@ -527,19 +527,3 @@ PAGES = "advisor.report.advice_page, advisor.report.explain_page"
 @pytest.mark.parametrize("modules", ["advisor.cli.main", f"advisor.cli.commands, {MACHINE}", PAGES])
 def test_a_fresh_import_loads_nothing_heavy(modules: str) -> None:
     assert not top_level(f"import sys, {modules}") & {*HEAVY, "rich"}
-
-
-@pytest.mark.parametrize(
-    ("flags", "code"),
-    [
-        ("--recompute-granularity selective --recompute-modules mlp", 0),
-        ("--recompute-granularity selective --recompute-modules core_attn", 1),  # buys nothing
-        ("--recompute-granularity selective --recompute-modules layernorm", 1),  # does nothing
-        ("--recompute-granularity full --recompute-method uniform", 1),  # is refused
-    ],
-)
-def test_lint_fails_on_errors_and_warnings(capsys, flags: str, code: int) -> None:
-    assert cli.main(["lint", *flags.split(), "--disable-bias-linear"]) == code
-    capsys.readouterr()
-    assert cli.main(["lint", "--help"]) == 0
-    assert "Exit codes: 0 clean, or only notes; 1 an error" in capsys.readouterr().out

@@ -4,16 +4,14 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import selective
-from advisor.layers.family import family_of
 from advisor.layers.operators import Module, Operator
 from advisor.layers.transformer import embedding_operators, head_operators, transformer_layer
-from advisor.layers.transformers.core_attention import mask_bytes
 from advisor.models.layer_kind import DENSE, LayerKind, Mixer
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.options import AttentionBackend, NormPlacement, TransformerImpl
+from advisor.models.options import AttentionBackend, NormPlacement
 from advisor.models.variants import of_providers
 from advisor.plan.flops import replayed_flops
-from tests.advisor.toys import KEY, LLAMA, LSE, QUERY, RSTD, SHARD, saved_bytes, toy_shape
+from tests.advisor.toys import KEY, LLAMA, QUERY, SHARD, saved_bytes, toy_shape
 
 POST = replace(LLAMA, norm_placement=NormPlacement.PRE_AND_POST)
 CAPPED = replace(
@@ -33,18 +31,6 @@ def added(changed: tuple[Operator, ...], plain: tuple[Operator, ...]) -> dict[st
     """Storages that are kept next to, or instead of, those of `plain`."""
     before = saved_bytes(plain)
     return {name: size for name, size in saved_bytes(changed).items() if name not in before}
-
-
-def test_norms_after_keep_what_they_read() -> None:
-    layers = [transformer_layer(toy_shape(model)) for model in (POST, LLAMA)]
-    assert added(*layers) == {
-        "attention_out": SHARD,
-        "attention_out_normed.rstd": RSTD,
-        "mlp_out": SHARD,
-        "mlp_out_normed.rstd": RSTD,
-    }
-    weights = [sum(w.num_elements for o in layer for w in o.weights) for layer in layers]
-    assert weights[0] - weights[1] == 2 * 64
 
 
 def test_mlp_replays_the_norm_after_it() -> None:
@@ -96,29 +82,6 @@ def test_chunks_attend_within_themselves() -> None:
 def test_the_l2_norm_has_no_weight() -> None:
     norms = [o for o in transformer_layer(toy_shape(LLAMA4)) if o.module is Module.QK_LAYERNORM]
     assert [norm.weights for norm in norms] == [(), ()]
-
-
-def test_eager_scores_and_masked_attention_of_transformers() -> None:
-    windows = {"window_size": 8, "transformer_impl": TransformerImpl.TRANSFORMERS}
-    shape = toy_shape(LLAMA, **windows, tensor_model_parallel_size=1, sequence_parallel=False)
-    masked, flash = (transformer_layer(shape, kind) for kind in (WINDOW, DENSE))
-    bias = 2 * 32 * 32 * 2
-    whole = {"key_all": 2 * QUERY, "value_all": 2 * QUERY, "attention_bias": bias}
-    assert added(masked, flash) == whole
-    assert mask_bytes(shape) == 32 * 32
-    eager = replace(shape, model=replace(CAPPED, **windows))
-    kept = {
-        "attention_scores_tanh": 2 * SCORES,
-        "attention_softmax": 4 * SCORES,
-        "attention_probs": 2 * SCORES,
-    }
-    found = added(transformer_layer(eager, WINDOW), flash)
-    assert found == kept | {"key_all": 2 * QUERY, "value_all": 2 * QUERY}
-    assert mask_bytes(eager) == 2 * bias
-    assert "softmax_lse" not in saved_bytes(transformer_layer(eager, WINDOW))
-    plain = toy_shape(LLAMA, window_size=8)
-    assert family_of(plain.model).mask_bytes(plain) == 0
-    assert saved_bytes(flash)["softmax_lse"] == 2 * LSE
 
 
 def test_what_no_option_of_megatron_lm_makes() -> None:

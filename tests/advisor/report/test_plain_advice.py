@@ -1,4 +1,4 @@
-"""`--format json` against the contract's keys, and that it is strict JSON."""
+"""`--format json`: figures and parts, and that it is strict JSON; its keys are the schema's."""
 
 import json
 import sys
@@ -10,42 +10,8 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.units import GIB
-from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer
-from advisor.models.spec import ModelSpec
 from advisor.report.plain_advice import plain_advice
-
-KEYS = {
-    "report": "schema_version job evaluated calibration candidates rejected remedies",
-    "job": (
-        "model layout gpus precision framework framework_version seq_length micro_batch_size"
-        " global_batch_size model_flops_per_step"
-    ),
-    "recompute": (
-        "spec granularity modules method num_layers distribute_saved_activations offload_modules"
-    ),
-    "candidate": (
-        "rank recompute layout fits pareto dominated_by same_as folded changes fit_probability"
-        " peak_allocated_bytes peak_reserved_bytes peak_stage stages saved_bytes_per_layer"
-        " step_time_seconds step_time_low_seconds step_time_high_seconds time_seconds"
-        " tokens_per_second tokens_per_second_per_gpu gpu_hours_per_trillion_tokens"
-        " price_per_trillion_tokens tflops_per_gpu mfu hfu recompute_overhead flags"
-    ),
-    "stage": (
-        "stage peak_allocated_bytes peak_reserved_bytes memory_bytes in_flight_microbatches"
-        " peak_phase"
-    ),
-    "memory": "weights gradients optimizer activations transient overhead",
-    "time": (
-        "forward backward recompute exposed_communication pipeline_bubble optimizer offload host"
-    ),
-    "rejection": "recompute rule reason fix source",
-    "remedy": "change effect_bytes effect_seconds why fit_probability",
-}
-
-
-def keys(of: str) -> set[str]:
-    return set(KEYS[of].split())
 
 
 def loaded(advice: Answer, **options: Any) -> dict[str, Any]:
@@ -60,10 +26,6 @@ def loaded(advice: Answer, **options: Any) -> dict[str, Any]:
     return report
 
 
-def names(cls: Any) -> set[str]:
-    return set(cls.__struct_fields__)
-
-
 @pytest.fixture(params=["tight", "roomy", "hopeless", "layouts"])
 def report(request: pytest.FixtureRequest) -> dict[str, Any]:
     return loaded(request.getfixturevalue(request.param))
@@ -72,32 +34,6 @@ def report(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_the_jobs_own_flags_are_of_the_best(report: dict[str, Any]) -> None:
     assert report["job_flags"].keys() == report["candidates"][0]["flags"].keys()
     assert "--tensor-model-parallel-size 4 " in report["job_flags"]["megatron_lm"]
-
-
-def test_every_key_of_the_contract_is_there(report: dict[str, Any]) -> None:
-    assert report["schema_version"] == 1
-    assert report.keys() >= keys("report")
-    job = report["job"]
-    assert job.keys() >= keys("job")
-    assert job["model"].keys() >= names(ModelSpec) | {"num_parameters", "num_active_parameters"}
-    assert job["layout"].keys() >= names(ParallelLayout)
-    assert job["gpus"].keys() >= {"count", "type", "memory_bytes"}
-    assert report["calibration"].keys() >= {"name", "provenance"}
-    for candidate in report["candidates"]:
-        assert candidate.keys() >= keys("candidate")
-        assert candidate["recompute"].keys() >= keys("recompute")
-        assert candidate["layout"].keys() >= names(ParallelLayout)
-        assert candidate["time_seconds"].keys() == keys("time")
-        assert candidate["saved_bytes_per_layer"].keys() == {"dense", "moe", "full_attention+mlp"}
-        assert candidate["flags"].keys() >= {"megatron_lm", "megatron_bridge"}
-        assert candidate["simulated"] is candidate["replayed"] is True
-        for stage in candidate["stages"]:
-            assert stage.keys() >= keys("stage")
-            assert stage["memory_bytes"].keys() == keys("memory")
-    for rejection in report["rejected"]:
-        assert rejection.keys() == keys("rejection")
-        assert rejection["recompute"].keys() >= keys("recompute")
-    assert all(remedy.keys() == keys("remedy") for remedy in report["remedies"])
 
 
 def test_totals_equal_their_parts(report: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
@@ -18,7 +19,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set
+from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
+from advisor.memory.chunk import chunk_footprint
+from advisor.memory.static import stage_elements
+from advisor.models.layer_kind import DENSE
+from advisor.plan.recompute_plan import RecomputePlan
 
 from .expert_blocks import titan_arguments
 from .kernels import GpuKernels
@@ -34,6 +41,21 @@ class Step(Struct, frozen=True, dict=True):
 
     forward: int
     backward: int
+
+
+def predicted_step(shape: RankShape, plan: RecomputePlan, sharding: Sharding) -> Step:
+    """Of the whole model, parameters that stay gathered included."""
+    chunk = ModelChunk((DENSE,) * shape.model.num_layers, embedding=True, head=True)
+    elements = stage_elements(shape, (chunk,))
+    gathered = fsdp_static(elements, sharding).weights - sharding.shard(elements)
+    working_set = fsdp_working_set(shape, sharding)
+    found = chunk_footprint(shape, plan, True, True, working_set=working_set)
+    return Step(found.forward.num_bytes + gathered, found.backward.num_bytes + gathered)
+
+
+def assert_near(predicted: Step, step: Step, tolerance: float) -> None:
+    assert predicted.forward == pytest.approx(step.forward, rel=tolerance)
+    assert predicted.backward == pytest.approx(step.backward, rel=tolerance)
 
 
 @contextmanager

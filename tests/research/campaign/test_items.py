@@ -16,16 +16,6 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_shipped_campaigns_name_commands_of_the_harness() -> None:
-    from harness.cli.main import MODULES
-
-    for name in ("cpu", "h100", "h200"):
-        items = load_campaign(name).items
-        assert items
-        assert {item.arguments[0] for item in items} <= set(MODULES)
-        assert all(item.why for item in items)
-
-
 def test_the_folder_is_put_into_the_arguments() -> None:
     assert ITEM.command(Path("/x")) == ("run", "runs=/x/runs")
 

@@ -10,18 +10,9 @@ import argparse
 GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
 
 
-class RefusedError(Exception):
-    """argparse would print its usage and exit."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):
-        raise RefusedError(message)
-
-
 def parser(core: str = "0.19") -> argparse.ArgumentParser:
     """Megatron-LM's parser of release `core`, cut down to the options of this project."""
-    new = _Parser(allow_abbrev=False)
+    new = argparse.ArgumentParser(allow_abbrev=False)
     for name in (
         "tensor-model-parallel-size",
         "pipeline-model-parallel-size",

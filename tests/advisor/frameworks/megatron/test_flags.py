@@ -1,8 +1,4 @@
-import importlib.util
 import shlex
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +14,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Optimizer
 from advisor.lint.target import lint_target
 from advisor.models.options import TokenDispatcher
+from tests.advisor.frameworks.megatron.megatron_arguments import parser
 from tests.advisor.jobs import parallel
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
@@ -25,17 +22,8 @@ BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
 NEMO_2 = resolve_revision(Framework.NEMO, "2")
 
 
-@cache
-def _arguments() -> ModuleType:
-    path = Path(__file__).parent / "megatron_arguments.py"
-    spec = importlib.util.spec_from_file_location("megatron_arguments_under_test", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def parsed(flags: str, core: str = "0.19"):
-    return _arguments().parser(core).parse_args(shlex.split(flags))
+    return parser(core).parse_args(shlex.split(flags))
 
 
 @pytest.mark.parametrize(
@@ -67,34 +55,6 @@ def parsed(flags: str, core: str = "0.19"):
 def test_recompute_flags_verbatim(spec, flags, make_job) -> None:
     assert megatron_lm_flags(parse_setting(spec), make_job(), V19) == flags
     parsed(flags)
-
-
-def test_every_candidate_comes_back_from_megatrons_parser(make_job) -> None:
-    job = make_job(tensor_model_parallel_size=2, transformer_impl="local")
-    for setting in enumerate_settings(job, V19):
-        args = parsed(megatron_lm_flags(setting, job, V19))
-        expected = None if setting == NONE else str(setting.granularity)
-        assert args.recompute_granularity == expected
-        assert tuple(args.recompute_modules or ()) == (setting.modules or ())
-        assert args.recompute_method == (setting.method and str(setting.method))
-        assert args.recompute_num_layers == setting.num_layers
-        assert args.distribute_saved_activations == setting.distribute_saved_activations
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        "--recompute-granularity none",
-        "--recompute-modules",
-        "--recompute-method selective",
-        "--recompute-num-layers",
-        "--recompute-num-layers one",
-        "--cuda-graph-scope attn",
-    ],
-)
-def test_the_parser_refuses_what_megatron_refuses(flags: str) -> None:
-    with pytest.raises(_arguments().RefusedError):
-        parsed(flags)
 
 
 def test_layout_flags_of_the_70b_job(make_job) -> None:
@@ -141,8 +101,8 @@ UNCHECKED = "--no-check-for-nan-in-loss-and-grad"
         ("0.14", "local", (), "--enable-cuda-graph"),
         ("0.14", ENGINE, ("attn",), "--external-cuda-graph --cuda-graph-scope attn"),
         ("0.15", ENGINE, ("attn",), f"--cuda-graph-impl {ENGINE} --cuda-graph-scope attn"),
-        ("0.16", WHOLE, (), f"--cuda-graph-impl local --cuda-graph-scope {WHOLE} {UNCHECKED}"),
-        ("0.19", WHOLE, (), f"--cuda-graph-impl {WHOLE} {UNCHECKED}"),
+        ("0.17", WHOLE, (), f"--cuda-graph-impl local --cuda-graph-scope {WHOLE} {UNCHECKED}"),
+        ("0.18", WHOLE, (), f"--cuda-graph-impl {WHOLE} {UNCHECKED}"),
         ("0.19", "local", ("attn", "mlp"), "--cuda-graph-impl local --cuda-graph-modules attn mlp"),
         ("0.19", "none", ("attn",), ""),
     ],
@@ -220,32 +180,6 @@ def test_bridge_overrides_verbatim(spec, overrides, make_job) -> None:
     assert bridge_overrides(parse_setting(spec), make_job(), BRIDGE) == overrides
 
 
-CLEARED = dict.fromkeys(f"recompute_{name}" for name in ("granularity", "method", "num_layers"))
-CLEARED |= {"recompute_modules": None, "distribute_saved_activations": False}
-RECIPES = (
-    {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3},
-    {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
-    {},
-)
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=str)
-def test_omegaconf_reads_the_setting_whatever_the_recipe_had(recipe, make_job) -> None:
-    omegaconf = pytest.importorskip("omegaconf")
-    job = make_job(tensor_model_parallel_size=2)
-    base = CLEARED | recipe
-    for setting in enumerate_settings(job, BRIDGE):
-        words = shlex.split(bridge_overrides(setting, job, BRIDGE))
-        merged = omegaconf.OmegaConf.merge({"model": base}, omegaconf.OmegaConf.from_dotlist(words))
-        model = omegaconf.OmegaConf.to_container(merged)["model"]
-        full = setting.granularity is Granularity.FULL
-        expected = None if setting == NONE else str(setting.granularity)
-        assert model["recompute_granularity"] == expected
-        assert model["recompute_num_layers"] == setting.num_layers
-        assert full or model["recompute_modules"] == list(setting.effective_modules)
-        assert model["distribute_saved_activations"] == setting.distribute_saved_activations
-
-
 @pytest.mark.parametrize(
     ("spell", "version", "section"),
     [
@@ -264,8 +198,8 @@ def test_omegaconf_reads_the_setting_whatever_the_recipe_had(recipe, make_job) -
 def test_hydra_reads_an_uneven_split(spell, version, section, pp, field, value, make_job) -> None:
     """Parentheses and stars are its own grammar: the text stands in quotes."""
     job = make_job(pipeline_model_parallel_size=pp, **{field: value})
-    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
-    read = parser.OverridesParser.create().parse_overrides(shlex.split(spell(job, version)))
+    hydra = pytest.importorskip("hydra.core.override_parser.overrides_parser")
+    read = hydra.OverridesParser.create().parse_overrides(shlex.split(spell(job, version)))
     assert {one.key_or_group: one.value() for one in read}[f"{section}.{field}"] == value
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_overrides
+from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import check
@@ -62,13 +63,15 @@ RECIPE = {
 }
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_omegaconf_reads_bridge_and_nemo_2_back(spec: str, make_job) -> None:
-    setting, job = parse_setting(spec), make_job(tensor_model_parallel_size=2)
-    bridge = merged(bridge_overrides(setting, job, BRIDGE), {"model": dict(RECIPE)})
-    assert as_setting(_effective(bridge["model"])) == setting
-    nemo = merged(nemo_overrides(setting, job, SECOND), {"model": {"config": dict(RECIPE)}})
-    assert as_setting(_effective(nemo["model"]["config"])) == setting
+@pytest.mark.parametrize("recipe", [RECIPE, {}], ids=["full", "none"])
+def test_omegaconf_reads_bridge_and_nemo_2_back(recipe: dict[str, Any], make_job) -> None:
+    job = make_job(tensor_model_parallel_size=2)
+    settings = (*map(parse_setting, SPECS), *enumerate_settings(job, BRIDGE))
+    for setting in settings:
+        bridge = merged(bridge_overrides(setting, job, BRIDGE), {"model": dict(recipe)})
+        assert as_setting(_effective(bridge["model"])) == setting
+        nemo = merged(nemo_overrides(setting, job, SECOND), {"model": {"config": dict(recipe)}})
+        assert as_setting(_effective(nemo["model"]["config"])) == setting
 
 
 def _effective(fields: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from advisor.base.rule import Verdict
 from advisor.frameworks.megatron import rules
-from advisor.frameworks.megatron.raw import JobFacts, RawSettings, lower
+from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
 from advisor.frameworks.megatron.rules.engine import (
     RULES,
@@ -187,15 +187,6 @@ def test_an_unknown_bias_or_a_mixture_of_experts_says_nothing() -> None:
     assert rules_of(lm(), **biased) == {"mlp_recompute_with_bias": Verdict.HANGS}
 
 
-@pytest.mark.parametrize("number", [0, -1])
-def test_uniform_without_layers_hangs_and_block_without_layers_does_nothing(number: int) -> None:
-    common = {"recompute_granularity": "full", "recompute_num_layers": number}
-    uniform = rules_of(lm(), recompute_method="uniform", **common)
-    assert uniform == {"uniform_without_layers": Verdict.HANGS}
-    block = rules_of(lm(), recompute_method="block", **common)
-    assert block == {"block_without_layers": Verdict.NO_EFFECT}
-
-
 @pytest.mark.parametrize(
     ("spec", "plain", "changes", "words"),
     [
@@ -240,13 +231,6 @@ def test_core_attn_buys_nothing_where_no_scores_are_kept(backend, says, make_job
     found = notes(parse_setting("selective:core_attn"), job, lm())
     assert len(found) == says
     assert all("softmax statistics" in note for note in found)
-
-
-@pytest.mark.parametrize("spec", ["selective:moe", "selective:mlp,shared_experts"])
-def test_moe_labels_do_nothing_on_a_dense_model(spec, make_job) -> None:
-    setting, job = parse_setting(spec), make_job()
-    assert check(setting, job, lm()) == ()
-    assert [r.rule for r in without_effect(setting, job, lm())] == ["moe_labels_on_dense"]
 
 
 @pytest.mark.parametrize(
@@ -331,40 +315,6 @@ def test_graphs_with_expandable_segments(version: str, make_job) -> None:
     assert refused == ([] if version == "0.16" else ["graphs_with_expandable_segments"])
     environment = any("NCCL_GRAPH_REGISTER=0" in note for note in notes(NONE, job, lm(version)))
     assert environment == (version == "0.16")
-
-
-# A job's CUDA graphs and precision, in every release's own spelling
-
-
-def test_old_releases_get_the_old_graph_fields(make_job) -> None:
-    facts = JobFacts(make_job(cuda_graph_impl="transformer_engine"))
-    old, new = lower(NONE, facts, lm("0.14")), lower(NONE, facts, lm("0.15"))
-    assert (old.external_cuda_graph, old.cuda_graph_impl) == (True, "none")
-    assert (new.external_cuda_graph, new.cuda_graph_impl) == (False, "transformer_engine")
-
-
-@pytest.mark.parametrize(
-    ("version", "impl", "modules"),
-    [("0.17", "local", ("full_iteration",)), ("0.18", "full_iteration", ())],
-)
-def test_the_graph_of_a_whole_iteration(version, impl, modules, make_job) -> None:
-    raw = lower(NONE, JobFacts(make_job(cuda_graph_impl="full_iteration")), lm(version))
-    assert (raw.cuda_graph_impl, raw.cuda_graph_modules) == (impl, modules)
-
-
-@pytest.mark.parametrize(
-    ("precision", "fp8", "recipe"),
-    [
-        ("bf16", None, None),
-        ("fp8_delayed", "hybrid", "delayed"),
-        ("fp8_current", "hybrid", "tensorwise"),
-        ("fp8_blockwise", "hybrid", "blockwise"),
-        ("mxfp8", "hybrid", "mxfp8"),
-    ],
-)
-def test_the_precision_of_a_job(precision, fp8, recipe, make_job) -> None:
-    raw = lower(NONE, JobFacts(make_job(precision=precision)), lm())
-    assert (raw.fp8, raw.fp8_recipe) == (fp8, recipe)
 
 
 GRAPHS = {"cuda_graph_impl": "transformer_engine", "num_moe_experts": 8}

@@ -1,4 +1,4 @@
-"""What eager blocks keep: exact bytes of a toy, tensor by tensor."""
+"""Eager blocks on a toy; what whole ones keep is compared with torch in tests/oracles."""
 
 import pytest
 from msgspec.structs import replace
@@ -27,38 +27,6 @@ def shape(model: ModelSpec, impl: TransformerImpl) -> RankShape:
 def kept(model: ModelSpec, impl: TransformerImpl) -> dict[str, int]:
     found = kept_tensors(transformer.transformer_layer(shape(model, impl)), ())
     return {name: tensor.num_bytes for name, tensor in found.items()}
-
-
-def test_a_llama_block_of_torch_modules() -> None:
-    """Bytes a token: input, norm outputs, q, attention and residual 64 wide in 16 bit; k and v 32;
-    two rstd and four heads' log-sum-exp in fp32; w1, silu, w3 and their product 96."""
-    assert sum(kept(LLAMA, TORCH).values()) == TOKENS * (
-        2 * (6 * 64 + 2 * 32 + 4 * 96) + 4 * (2 + 4)
-    )
-
-
-def test_a_llama_layer_of_transformers_keeps_fp32_copies_instead_of_inputs() -> None:
-    found = kept(LLAMA, TRANSFORMERS)
-    assert "layer_input" not in found
-    assert "after_attention" not in found
-    assert found["input_layernorm.fp32"] == TOKENS * 64 * 4
-    assert sum(found.values()) == TOKENS * (
-        4 * 2 * 64 + 2 * (6 * 64 + 2 * 32 + 4 * 96) + 4 * (2 + 4)
-    )
-
-
-def test_gelu_new_keeps_four_tensors() -> None:
-    plain, written_out = kept(GPT, TORCH), kept(GPT, TRANSFORMERS)
-    assert {"gelu.tanh", "gelu.half", "gelu.one_plus_tanh"} <= written_out.keys()
-    assert written_out["c_attn_out"] == plain["wq_out"] + plain["wk_out"] + plain["wv_out"]
-    assert sum(written_out.values()) - sum(plain.values()) == TOKENS * 2 * 3 * 96
-
-
-def test_dropout_keeps_masks_of_one_byte() -> None:
-    without = replace(GPT, hidden_dropout=0.0)
-    for impl in (TORCH, TRANSFORMERS):
-        masks = sum(kept(GPT, impl).values()) - sum(kept(without, impl).values())
-        assert masks == 2 * TOKENS * 64
 
 
 def test_squared_relu_keeps_the_relu() -> None:

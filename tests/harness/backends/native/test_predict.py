@@ -1,4 +1,5 @@
-"""Settings, limits and predictions: all without torch."""
+"""Settings, limits and predictions, without torch; bytes and FLOPs of settings are compared with
+torch's in test_recompute.py, test_experts.py and test_latent_attention.py."""
 
 import subprocess
 import sys
@@ -24,118 +25,11 @@ from harness.backends.native.setting import OpPolicy, parse_native_setting
 from harness.trial.trial import Device
 from tests.advisor.toys import latent
 
-# The toy by hand: b = 2, s = 32, h = 64, 4 heads of 16 and 2 groups, ffn 96; 16-bit elements.
 TOKENS = 2 * 32
 HIDDEN = TOKENS * 64 * 2
-QKV = TOKENS * (64 + 2 * 32) * 2
-KEYS = TOKENS * 32 * 2
-STATISTICS = TOKENS * 4
-TABLES = 4 * 32 * 16 * 2
-LOG_SUM_EXP = 2 * 4 * 32 * 4
-GATED, ACTIVATED = TOKENS * 192 * 2, TOKENS * 96 * 2
-ATTENTION = 2 * 2 * 2 * 4 * 32 * 16 * 16  # two matmuls over half of 32 x 32
-NORM = 2 * HIDDEN + STATISTICS  # its input and output
-CORE = QKV + HIDDEN + KEYS + TABLES + HIDDEN + LOG_SUM_EXP
-LINEAR = {
-    "qkv": 2 * TOKENS * 64 * 128,
-    "proj": 2 * TOKENS * 64 * 64,
-    "fc1": 2 * TOKENS * 64 * 192,
-    "fc2": 2 * TOKENS * 96 * 64,
-}
-
-
-@pytest.mark.parametrize(
-    ("setting", "saved"),
-    [
-        ("none", 2 * NORM + CORE + GATED + ACTIVATED),
-        ("selective:mlp", 2 * NORM + CORE),
-        ("full:uniform:1", HIDDEN),
-        ("full:uniform:2", HIDDEN // 2),
-        ("op:save_attention", HIDDEN + HIDDEN + LOG_SUM_EXP),
-        ("op:save_matmul", HIDDEN + QKV + HIDDEN + GATED + HIDDEN),
-        ("op:torchtitan", HIDDEN + HIDDEN + LOG_SUM_EXP + QKV + GATED),
-    ],
-)
-def test_saved_bytes_by_hand(setting: str, saved: int) -> None:
-    assert predict_layer(workload(LLAMA, setting))[0] == saved
-
-
-# Four experts of width 48, two of which each token goes to.
-ATTENTION_PART = NORM + CORE
-ROWS = 2 * TOKENS
-ROUTING = TOKENS * 2 * (8 + 4)  # chosen experts in int64, their softmax in fp32
-BALANCE = TOKENS * 4 * 4 + 4 * 8 + 4  # scores of all in fp32, tokens of each expert, the loss
-DISPATCH = TOKENS * 4 * (2 + 1) + ROWS * (8 + 2)  # probabilities and map by expert; rows
-TOKENS_OF_EXPERTS, WIDENED, WEIGHTED = ROWS * 64 * 2, ROWS * 96 * 2, ROWS * 48 * 2
-
-
-ROUTER = NORM + ROUTING + BALANCE
-
-
-@pytest.mark.parametrize(
-    ("setting", "saved", "flops"),
-    [
-        ("none", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
-        ("selective:moe_act", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED, 0),
-        ("selective:moe", NORM, 2 * TOKENS * 64 * 4 + 2 * ROWS * 64 * 96 + 2 * ROWS * 48 * 64),
-        ("selective:mlp", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
-    ],
-)
-def test_experts_by_hand(setting: str, saved: int, flops: int) -> None:
-    one = workload(EXPERTS, setting)
-    assert predict_layer(one)[0] == ATTENTION_PART + saved
-    assert predict_layer(one)[1] == flops
-
-
+WEIGHTED = 2 * TOKENS * 48 * 2
+"""What experts of width 48 keep of the two rows of each token."""
 LATENT = latent(LLAMA, 24, 16, 8, 12)
-COMBINED = TOKENS * (24 + 8) * 2  # of which the norm keeps a view
-NORMED = TOKENS * 24 * 2
-HEADS = TOKENS * 4 * (24 + 24 + 12) * 2
-CONTEXT = TOKENS * 4 * 12 * 2
-LATENT_CORE = HEADS + 4 * 32 * 8 * 2 + CONTEXT  # with the shared tables
-
-
-@pytest.mark.parametrize(
-    ("setting", "kept", "flops"),
-    [
-        ("none", LATENT_CORE, 0),
-        ("selective:mla_up_proj", CONTEXT, 2 * TOKENS * 4 * (64 * 24 + 24 * 28)),
-        ("selective:core_attn", LATENT_CORE - LOG_SUM_EXP, 2 * 4 * 32 * 32 * (24 + 12)),
-    ],
-)
-def test_latent_attention_by_hand(setting: str, kept: int, flops: int) -> None:
-    one = workload(LATENT, setting)
-    rest = 2 * NORM + GATED + ACTIVATED + LOG_SUM_EXP
-    assert predict_layer(one)[0] == rest + COMBINED + STATISTICS + NORMED + kept
-    assert predict_layer(one)[1] == flops
-
-
-@pytest.mark.parametrize(
-    ("setting", "flops"),
-    [
-        ("none", 0),
-        ("selective:layernorm", 0),
-        ("selective:core_attn", ATTENTION),
-        ("selective:mlp", LINEAR["fc1"] + LINEAR["fc2"]),
-        ("full:uniform:1", ATTENTION + sum(LINEAR.values())),
-        ("full:block:1", (ATTENTION + sum(LINEAR.values())) // 2),
-        ("op:save_attention", sum(LINEAR.values())),
-        ("op:save_matmul", ATTENTION),
-        ("op:torchtitan", LINEAR["proj"] + LINEAR["fc2"]),
-    ],
-)
-def test_replayed_flops_by_hand(setting: str, flops: int) -> None:
-    assert predict_layer(workload(LLAMA, setting))[1] == flops
-
-
-def test_offload_takes_away_what_the_modules_save() -> None:
-    none = predict_layer(workload(LLAMA))[0]
-    both = workload(LLAMA, "none+offload=core_attn,attn_proj")
-    attention = QKV + HIDDEN + KEYS + HIDDEN + LOG_SUM_EXP
-    assert predict_layer(both)[0] == none - attention
-    # alone, core attention's output stays for linear_proj
-    alone = workload(LLAMA, "none+offload=core_attn")
-    assert predict_layer(alone)[0] == none - attention + HIDDEN
 
 
 def test_prediction_is_of_one_rank() -> None:
