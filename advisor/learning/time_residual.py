@@ -53,10 +53,10 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 WIDTHS: Final = Widths(
     recompute=0.23,
-    communication=0.15,
-    host=0.27,
-    offload=0.15,  # as of communication, a judgement: no published pair differs in it
-    job=0.027,
+    communication=0.17,
+    host=0.29,
+    offload=0.17,  # as of communication, a judgement: no published pair differs in it
+    job=0.021,
     setting=0.011,
 )
 

@@ -16,6 +16,19 @@ from research.steps.published import shape
 PRIORS = {name: prior_calibration(name) for name in GENERATIONS}
 
 
+@pytest.fixture(autouse=True)
+def _steps_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was measured apart, except where a test is about that."""
+    if "measured_apart" not in request.node.name:
+        monkeypatch.setattr("research.steps.fit.ISOLATED", ())
+
+
+def test_what_was_measured_apart_counts_as_a_row() -> None:
+    done = fit(pretend(simumax_targets(), PRIORS))
+    assert done.shift("grace_slowdown") < 0.0
+    assert done.widths["grace_slowdown"] < 1.0
+
+
 def moved(digits: int | None = None, **shifts: float) -> dict[str, Calibration]:
     widths = tuple(shifts.get(one.name, 0.0) for one in CONSTANTS)
     return Fit(constants=CONSTANTS, shifts=widths, base=PRIORS, digits=digits).calibrations
