@@ -252,8 +252,8 @@ def _known(scored: Sequence[Scored]) -> str:
   than FlashAttention-2. Rows in which attention takes more than a tenth of the step are judged, not
   fitted on.
 - **B300 and GB300** use B200's constants, though attention there is up to 20 % faster.
-- **Without effect on a predicted time**: Megatron-FSDP's own overlap, `delay_wgrad_compute` and the
-  number of SMs of HybridEP.
+- **Without effect on a predicted time**: `delay_wgrad_compute`, the number of SMs of HybridEP and
+  `use_transformer_engine_op_fuser`.
 - **Asynchronous TP of torchtitan** is predicted to shorten a step by {predicted:.0%}; one pair of
   runs shows {measured:.0%}.
 - **Left out**: data loading, logging, checkpoints and evaluation.
