@@ -11,8 +11,13 @@ from msgspec.structs import replace
 
 from advisor.base.key_value import split_key_values
 from harness.backends.command_flags import OTHER
-from harness.execution.launchers.local import Exit, Launcher, LocalLauncher, Running
-from harness.execution.launchers.torchrun import TorchrunLauncher
+from harness.execution.launchers.local import (
+    Exit,
+    Launcher,
+    LocalLauncher,
+    Running,
+    TorchrunLauncher,
+)
 from harness.execution.signals import StopSignals
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework

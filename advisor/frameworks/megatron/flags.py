@@ -13,13 +13,17 @@ from typing import Any, Final
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.options.attention import Attention, Hybrid
 from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import (
+    Batch,
+    Dropout,
+    Implementation,
+    Loop,
+    Loss,
+)
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
 from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
-from advisor.frameworks.megatron.options.recompute import Recompute
-from advisor.frameworks.megatron.options.training import Batch, Loop
+from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import RecomputeSetting

@@ -12,11 +12,9 @@ from typing import Final
 from advisor.base.dtypes import DType
 from advisor.frameworks.megatron import flags, raw, revisions
 from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import Batch, Implementation, Loss
 from advisor.frameworks.megatron.options.parallelism import STRATEGY, Communication, Parallelism
-from advisor.frameworks.megatron.options.recompute import Recompute
-from advisor.frameworks.megatron.options.training import Batch
+from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.frameworks.option import Option
 from advisor.job.job import Job

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
+from harness.execution.launchers.local import per_node
 from harness.execution.launchers.slurm.queue import Queue
 from harness.execution.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
-from harness.execution.launchers.torchrun import per_node
 from harness.planner.launcher_options import LauncherOptions, minutes
 from harness.trial import codec, files, store
 from harness.trial.trial import Device, Trial
