@@ -80,11 +80,7 @@ def rank(options: RankingOptions) -> Outcome:
 
 def _watched() -> "AbstractContextManager[Watch | None]":
     """Who watches a search: nobody, where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from advisor.cli.search_bar import watched
-
-    return watched(sys.stderr)
+    return watched(sys.stderr) if sys.stderr.isatty() else nullcontext()
 
 
 def _check(options: RankingOptions) -> None:

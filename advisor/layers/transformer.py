@@ -43,8 +43,6 @@ def _sided(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator,
     """What `shape.side` allocates of them."""
     if shape.side is None:
         return operators
-    from advisor.layers.captured import one_side
-
     return one_side(operators, shape.side)
 
 

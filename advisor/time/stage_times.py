@@ -118,8 +118,6 @@ class StageTimes:
         return self._pipeline.of_each_stage(of_stage)
 
     def _directions(self, chunk: ModelChunk, plan: RecomputePlan, shown: float) -> Directions:
-        from advisor.time.directions import chunk_forward, ends_forward
-
         ends = chunk.embedding, chunk.head
         there = chunk_forward(self._shape, *self._rates, plan)
         there += ends_forward(self._shape, *self._rates, *ends) + self._sent

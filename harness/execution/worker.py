@@ -225,8 +225,6 @@ def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
         print(f"worker: {folder.path} holds no trial.json that can be read", file=sys.stderr)
         return 2
     if trial.command is not None:
-        from harness.execution.command_supervisor import supervise
-
         return supervise(trial.command, trial.measurement, folder)
     rank, world_size = (int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1)))
     return 0 if Worker(folder, trial, rank, world_size).run(make_tools).status in DONE else 1

@@ -15,7 +15,7 @@ from advisor.report.setting_flags import (
 from advisor.report.text import plain_lines
 from advisor.report.wording import found_notes, leading, row_of, verdict
 from advisor.request.origin import changes
-from advisor.search.advise import WORTH_A_CHANGE
+from advisor.search.fastest_found import WORTH_A_CHANGE
 from tests.advisor.conftest import JOB
 
 WIDE = replace(
