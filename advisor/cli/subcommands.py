@@ -51,7 +51,7 @@ def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]
 
 
 def _diagnose(arguments: Sequence[str]) -> Outcome:
-    from advisor.diagnose import scan
+    from advisor.diagnose.scan import scan
     from advisor.report.diagnosis_page import diagnosis_page
 
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):

@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from advisor.diagnose import Severity, diagnose
+from advisor.diagnose.catalog import Severity
+from advisor.diagnose.scan import diagnose
 from harness.trial.failures import Failure, of_log, one_line
 from harness.trial.result import TrialStatus
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.rule import Level
-from advisor.diagnose import diagnose
+from advisor.diagnose.scan import diagnose
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import find

@@ -10,19 +10,9 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.base.units import GIB, MIB
-from advisor.diagnose import (
-    Case,
-    Evidence,
-    Failure,
-    Finding,
-    Severity,
-    diagnose,
-    load_catalog,
-    meaning_of,
-    scan,
-    symptoms,
-)
-from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES
+from advisor.diagnose.catalog import Case, Evidence, Failure, Severity, load_catalog, symptoms
+from advisor.diagnose.meaning import meaning_of
+from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES, Finding, diagnose, scan
 from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines
 
@@ -278,7 +268,7 @@ def test_a_big_log_streams(tmp_path: Path) -> None:
             file.write(CLEAN)
         file.write(OTHER + "\n")
     code = (
-        "import resource, sys; from pathlib import Path; from advisor.diagnose import scan\n"
+        "import resource, sys; from pathlib import Path; from advisor.diagnose.scan import scan\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "found = scan(Path(sys.argv[1]))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, found.num_lines,"
