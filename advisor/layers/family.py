@@ -17,7 +17,6 @@ from advisor.models import layer_kind, model_fields, options
 
 
 def _no_mask(shape: RankShape) -> int:
-    """Attention needs none."""
     return 0
 
 

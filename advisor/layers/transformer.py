@@ -35,7 +35,6 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
 
 
 def _whole(shape: RankShape) -> RankShape:
-    """`shape` with both pools."""
     return shape if shape.side is None else replace(shape, side=None)
 
 

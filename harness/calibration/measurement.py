@@ -209,7 +209,6 @@ class _Timing(Struct, frozen=True, kw_only=True):
         return [case for case in cases if case.key not in known and self.bench.runs(case)]
 
     def measure(self, case: Case) -> None:
-        """Time a case and write it down."""
         family = case.key.rpartition(":")[0]  # without its sizes
         with self.signals.held():
             sample = self.bench.measure(case)

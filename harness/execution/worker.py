@@ -96,7 +96,6 @@ class _Both:
         self._watch, self._recorder = watch, recorder
 
     def phase(self, phase: Phase) -> None:
-        """`phase` begins now."""
         self._watch.phase(phase)
         self._recorder.phase(phase)
 

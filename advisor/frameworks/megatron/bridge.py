@@ -14,9 +14,9 @@ from advisor.frameworks.megatron.flags import Sections, Values, override, recipe
 from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.implementation import Batch, Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import Precision as NumberTypes
 from advisor.frameworks.megatron.options.optimizer import DataParallel
 from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
-from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
 from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION
 from advisor.frameworks.megatron.raw import job_values, setting_values

@@ -23,9 +23,9 @@ from advisor.frameworks.megatron.options.implementation import (
     Loop,
     Loss,
 )
+from advisor.frameworks.megatron.options.implementation import Precision as NumberTypes
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.parallelism import STRATEGY, Communication, Parallelism
-from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
 from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision

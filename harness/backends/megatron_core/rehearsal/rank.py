@@ -217,7 +217,6 @@ def _phases(training: MegatronTraining, batches: NextBatch) -> tuple[PhaseTime, 
 
 
 def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> PhasePeaks:
-    """Peaks of one more step."""
     if device is Device.CUDA:
         return _peaks(training, batches, CUDA_GAUGE)
     gc.collect()
