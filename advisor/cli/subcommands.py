@@ -147,7 +147,7 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import known_framework, parts_of
-    from advisor.report.rules_page import rules_page
+    from advisor.report.lint_page import rules_page
 
     wanted = parse_rules(arguments)
     name = known_framework(wanted.framework, "--framework") if wanted.framework else ""
@@ -158,7 +158,7 @@ def _rules(arguments: Sequence[str]) -> Outcome:
 def _keys(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import parts_of
-    from advisor.report.rules_page import keys_page
+    from advisor.report.lint_page import keys_page
 
     wanted = parse_rules(arguments, "keys")
     return _shown(keys_page(parts_of(wanted.framework or "").spelling.option_names(), wanted.word))

@@ -24,10 +24,9 @@ from harness.logs.records import LogFramework
 from harness.logs.trial_result import LoggedRun, failed, not_a_number, result_of
 from harness.logs.trial_result import unmeasured as unmeasured_log
 from harness.trial import failures
-from harness.trial.codec import encode, plain
 from harness.trial.failures import Failure, is_disk_full
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus, failed_ranks, merge
-from harness.trial.store import TrialFolder, TrialState
+from harness.trial.store import TrialFolder, TrialState, encode, plain
 from harness.trial.trial import TrainingCommand, Trial
 
 

@@ -31,9 +31,8 @@ from harness.backends.building import factory
 from harness.execution.launchers.local import descendants, group_leaders, kill_groups
 from harness.execution.launchers.parent_death import die_with_parent
 from harness.measure.training_step import Measured, Recorder, StepFactory, TrainingStep
-from harness.trial import codec, failures, store
+from harness.trial import failures, store
 from harness.trial.result import DONE, Evidence, Phase, TrialResult, TrialStatus
-from harness.trial.store import TrialFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, TrainingCommand, Trial
 
 Answer = TypeVar("Answer")
@@ -158,7 +157,7 @@ class Worker:
         return TrialResult(
             name=self._trial.name,
             status=status,
-            trial=codec.plain(self._trial),
+            trial=store.plain(self._trial),
             environment=self._environment,
             started_at=self._started_at,
             wall_seconds=time.monotonic() - self._clock,
@@ -184,11 +183,11 @@ class Worker:
         """Into the reserved space; without its timeline where the rest of the disk is full."""
         with self._reservation as reservation:
             try:
-                reservation.commit(codec.encode(result))
+                reservation.commit(store.encode(result))
             except OSError as error:
                 if not failures.is_disk_full(error):
                     raise
-                reservation.commit(codec.encode(replace(result, timeline=())))
+                reservation.commit(store.encode(replace(result, timeline=())))
 
 
 def _status(measured: Measured) -> TrialStatus:
@@ -234,7 +233,7 @@ FOLDER: Final = "HARNESS_TRIAL_FOLDER"
 """Tells the command where its trial's files are: a place for its own output."""
 
 
-def supervise(command: TrainingCommand, plan: MeasurementPlan, folder: TrialFolder) -> int:
+def supervise(command: TrainingCommand, plan: MeasurementPlan, folder: store.TrialFolder) -> int:
     """Run the command to its end; its exit code, or our own end by the signal that ended it.
 
     SIGTERM reaches the command's processes from where it reaches us, and they may take their time:

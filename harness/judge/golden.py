@@ -37,8 +37,8 @@ from harness.base.collections import flatten
 from harness.judge.identity import MeasuredPlace, gpu_type, workload_key
 from harness.judge.metrics import STEP_TIME, Series, metric_names, samples
 from harness.judge.stats import Summary, summarise
-from harness.trial.codec import check_schema
 from harness.trial.result import TrialStatus
+from harness.trial.store import check_schema
 
 
 class Provenance(StrEnum):

@@ -132,15 +132,11 @@ def _quantized(weight: Weight, ranks: int, optimizer: Optimizer, dtype: DType) -
     elements, block = -(-weight.num_elements // weight.copies // ranks), _BLOCKS[optimizer]
     theirs = optimizer is Optimizer.BITSANDBYTES_8BIT
     if elements < _SMALLEST_QUANTIZED or (
-        elements % block if not theirs else _is_embedding(weight)
+        elements % block if not theirs else "embeddings" in weight.name
     ):
         return _MOMENTS * elements * (DType.FP32 if theirs else dtype).itemsize
     codes = -(-elements // 2) if optimizer is Optimizer.TORCHAO_4BIT else elements
     return _MOMENTS * (codes + -(-elements // block) * DType.FP32.itemsize)
-
-
-def _is_embedding(weight: Weight) -> bool:
-    return "embeddings" in weight.name
 
 
 def lone_memory(

@@ -332,7 +332,7 @@ MEGATRON: Final = LogReader(
         (_EXIT, lambda _: (Mark.END,)),
     ),
 )
-"""Lines of Megatron-LM, Megatron Bridge and Megatron-DeepSpeed: the iteration line of the last rank,
+"""Lines of Megatron-LM, Bridge and Megatron-DeepSpeed: the iteration line of the last rank,
 the memory lines of the ranks whose data-parallel rank is 0, the arguments of rank 0.
 
 Source: Megatron-LM core_r0.11 to main d98e8a64, megatron/training/training.py (training_log) and
