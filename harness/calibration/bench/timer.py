@@ -1,5 +1,5 @@
-"""Seconds of one call of a kernel: CUDA events or the host clock, many times; and of collectives over
-all ranks of a torchrun, where every rank runs the same cases in step."""
+"""Seconds of one call of a kernel: CUDA events or the host clock, many times; and of collectives
+over all ranks of a torchrun, where every rank runs the same cases in step."""
 
 import os
 import time
