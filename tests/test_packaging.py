@@ -106,7 +106,8 @@ def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
 
 def test_the_wheel_reads_its_own_configuration(installed: Path, tmp_path: Path) -> None:
     code = (
-        "import advisor.base.configuration as c; from advisor.diagnose import load_catalog\n"
+        "import advisor.base.configuration as c\n"
+        "from advisor.diagnose.catalog import load_catalog\n"
         "print(c.packaged_configs()); print(len(load_catalog().failures))"
     )
     done = run([installed / "python", "-c", code], tmp_path)

@@ -159,7 +159,6 @@ def _with_flags(prog: str, command: CommandHelp) -> argparse.ArgumentParser:
 
 
 def _reading(flag: Flag) -> dict[str, Any]:
-    """How argparse reads it."""
     if flag.kind is FlagKind.SWITCH:
         on = not flag.names[0].startswith("--no-")
         both = flag.name == "sequence_parallel"

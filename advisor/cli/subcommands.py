@@ -51,7 +51,7 @@ def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]
 
 
 def _diagnose(arguments: Sequence[str]) -> Outcome:
-    from advisor.diagnose import scan
+    from advisor.diagnose.scan import scan
     from advisor.report.diagnosis_page import diagnosis_page
 
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):
@@ -147,7 +147,7 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import known_framework, parts_of
-    from advisor.report.rules_page import rules_page
+    from advisor.report.lint_page import rules_page
 
     wanted = parse_rules(arguments)
     name = known_framework(wanted.framework, "--framework") if wanted.framework else ""
@@ -158,7 +158,7 @@ def _rules(arguments: Sequence[str]) -> Outcome:
 def _keys(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import parts_of
-    from advisor.report.rules_page import keys_page
+    from advisor.report.lint_page import keys_page
 
     wanted = parse_rules(arguments, "keys")
     return _shown(keys_page(parts_of(wanted.framework or "").spelling.option_names(), wanted.word))

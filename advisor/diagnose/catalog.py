@@ -70,7 +70,6 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _translate(text: str) -> str:
-    """Regular expression of a template's text."""
     parts, end = [], 0
     for match in _PLACEHOLDER.finditer(text):
         name, kind = match.groups()

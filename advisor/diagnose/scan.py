@@ -68,16 +68,11 @@ class _Tally(Struct):
         return replace(self.first, occurrences=self.ranks.total(), ranks=tuple(ranks))
 
 
-def diagnose(source: Path | str) -> tuple[Finding, ...]:
+def scan(source: Path | str) -> Diagnosis:
     """Known failures of a log: a Path is a file (``-`` is stdin), a str is the log's text.
 
     Raises UserError where the file cannot be read.
     """
-    return scan(source).findings
-
-
-def scan(source: Path | str) -> Diagnosis:
-    """Like `diagnose`, with the number of lines read."""
     scanner, damaged = _Scanner(anchors=_anchors()), False
     try:
         for block in _blocks(read_pieces(source, BLOCK_BYTES)):

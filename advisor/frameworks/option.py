@@ -176,13 +176,6 @@ class Option(Struct, frozen=True, kw_only=True):
         """Whether the release has it no more."""
         return self.until is not None and release.number > self.until
 
-    def default_in(self, release: Release) -> object:
-        """The configuration class's default in a release."""
-        for last, value in self.older.items():
-            if release.number <= number(last):
-                return value
-        return self.default if self.config is None else self.config
-
     def meaning(self, value: Any) -> Any:
         """The value of ours that its own means."""
         if isinstance(self.means, Mapping):

@@ -16,11 +16,6 @@ from advisor.layers.shape import RankShape
 from advisor.models import layer_kind, model_fields, options
 
 
-def _no_mask(shape: RankShape) -> int:
-    """Attention needs none."""
-    return 0
-
-
 class LayerFamily(Struct, frozen=True, kw_only=True):
     """How the modules of one package write the parts of a model.
 
@@ -35,7 +30,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     layer: Callable[[RankShape, layer_kind.LayerKind], tuple[Operator, ...]]
     embedding: Callable[[RankShape], tuple[Operator, ...]]
     head: Callable[[RankShape], tuple[tuple[str, tuple[Operator, ...]], ...]]
-    mask_bytes: Callable[[RankShape], int] = _no_mask
+    mask_bytes: Callable[[RankShape], int] = lambda _: 0
     holds_embedding: bool = False
     loss_inside: bool = False
     autocasts: bool = False

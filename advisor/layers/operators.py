@@ -336,7 +336,6 @@ class Operators(tuple[Operator, ...]):
     """Operators in order, a key of many caches: hashed once."""
 
     def __hash__(self) -> int:
-        """That of the tuple."""
         try:
             return self._hash
         except AttributeError:

@@ -1,9 +1,15 @@
-"""The operators of a model's parts, in execution order, as its family of layers writes them."""
+"""The operators of a model's parts, in execution order, as its family of layers writes them.
+
+CUDA graphs have a pool of their own, from which nothing else is served: what the operators that
+they hold and those next to them need at most adds up, though they need it at different times.
+"""
+
+from functools import lru_cache
 
 from msgspec.structs import replace
 
 from advisor.layers.family import family_of
-from advisor.layers.operators import LAYER_INPUT, Operator
+from advisor.layers.operators import LAYER_INPUT, Operator, Operators, PoolSide, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind
 
@@ -29,7 +35,6 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
 
 
 def _whole(shape: RankShape) -> RankShape:
-    """`shape` with both pools."""
     return shape if shape.side is None else replace(shape, side=None)
 
 
@@ -37,11 +42,71 @@ def _sided(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator,
     """What `shape.side` allocates of them."""
     if shape.side is None:
         return operators
-    from advisor.layers.captured import one_side
-
     return one_side(operators, shape.side)
 
 
 def head_operators(shape: RankShape) -> tuple[Operator, ...]:
     """The same, one after another."""
     return tuple(operator for _, operators in head_groups(shape) for operator in operators)
+
+
+@lru_cache(maxsize=4096)
+def one_side(operators: tuple[Operator, ...], side: PoolSide) -> Operators:
+    """`operators` with what the other side allocates made empty.
+
+    A tensor lies where it is written, the layer's input where its output does. What a graph hands
+    to others stays from forward to backward, whoever reads it; what it is handed is copied into an
+    input of the graph's own, and then nobody's. A gradient lies with its tensor: at the edge of a
+    graph that is the wrong side, by one tensor of the running layer.
+    """
+    held = [side.capture.holds(operator) for operator in operators]
+    if all(captured is side.inside for captured in held):
+        return operators if isinstance(operators, Operators) else Operators(operators)
+    inside = _written_inside(operators, held)
+    read = {
+        tensor.storage.name
+        for operator, captured in zip(operators, held, strict=True)
+        for tensor in (() if captured else operator.inputs)
+    }
+
+    def sided(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(
+            tensor if inside.get(tensor.storage.name, held[-1]) is side.inside else _empty(tensor)
+            for tensor in tensors
+        )
+
+    def on_side(operator: Operator, captured: bool) -> Operator:
+        saved = operator.saved if side.inside or not captured else ()
+        if side.inside and captured:
+            saved += tuple(tensor for tensor in operator.outputs if tensor.storage.name in read)
+        mine = captured is side.inside
+        return replace(
+            operator,
+            inputs=sided(operator.inputs),
+            outputs=sided(operator.outputs),
+            saved=sided(saved),
+            forward_holds=sided(operator.forward_holds),
+            forward_workspace=operator.forward_workspace if mine else 0,
+            backward_workspace=operator.backward_workspace if mine else 0,
+            weight_gradient_bytes=operator.weight_gradient_bytes if mine else 0,
+            narrow_weight_gradient_bytes=operator.narrow_weight_gradient_bytes if mine else 0,
+        )
+
+    return Operators(map(on_side, operators, held))
+
+
+def _written_inside(operators: tuple[Operator, ...], held: list[bool]) -> dict[str, bool]:
+    """By storage, whether a graph makes it: as the first operator that has it, except those that
+    only read it."""
+    found: dict[str, bool] = {}
+    for operator, captured in zip(operators, held, strict=True):
+        read = {tensor.storage.name for tensor in operator.inputs}
+        for tensor in (*operator.outputs, *operator.saved):
+            if tensor.storage.name not in read:
+                found.setdefault(tensor.storage.name, captured)
+    return found
+
+
+def _empty(tensor: Tensor) -> Tensor:
+    base = None if tensor.base is None else _empty(tensor.base)
+    return Tensor(tensor.name, (0,), tensor.dtype, base, tensor.copy_of)

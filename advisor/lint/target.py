@@ -194,7 +194,6 @@ def _file(path: Path) -> tuple[list[Document], Script]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Every text in a document."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):

@@ -61,7 +61,6 @@ class _Pool(Struct, eq=False):
     unmapped: list[Block] = field(default_factory=list)
 
     def add(self, block: Block) -> None:
-        """List a free block."""
         sizes, blocks, size = self.sizes, self.blocks, block.size
         index, count = bisect_left(sizes, size), len(sizes)
         while index < count and sizes[index] == size and blocks[index].address < block.address:
@@ -351,7 +350,6 @@ def _split(block: Block, size: int) -> Block:
 
 
 def _join(first: Block, second: Block) -> Block:
-    """Two neighbours as one block."""
     first.size += second.size
     first.next = second.next
     if second.next is not None:

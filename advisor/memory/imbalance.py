@@ -79,7 +79,6 @@ def routed_bytes(shape: RankShape, plan: RecomputePlan) -> RoutedBytes:
 
 @lru_cache(maxsize=8192)
 def _of_segment(shape: RankShape, segment: Segment) -> RoutedBytes:
-    """Those of one copy."""
     kept = running = layers = again = 0
     for kind in segment.layers:
         if kind.feed_forward is not FeedForward.MOE:

@@ -114,7 +114,11 @@ def _run_forward(
     """What each operator writes comes, and of what it saves that which `stays`; an operator's
     workspace is alive while it runs; other tensors go after the last operator that reads them.
     which: put before operators' names."""
-    last_reader = _last_readers(operators)
+    last_reader = {
+        tensor.storage.name: index
+        for index, operator in enumerate(operators)
+        for tensor in (*operator.inputs, *operator.forward_holds)
+    }
     for index, operator in enumerate(operators):
         for tensor in (*operator.outputs, *operator.saved):
             if tensor.storage.name in stays or tensor in operator.outputs:
@@ -124,15 +128,6 @@ def _run_forward(
             name = tensor.storage.name
             if last_reader[name] <= index and name not in stays:
                 arena.drop(name)
-
-
-def _last_readers(operators: Sequence[Operator]) -> dict[str, int]:
-    """Index of the last operator that reads or holds each storage in the forward."""
-    return {
-        tensor.storage.name: index
-        for index, operator in enumerate(operators)
-        for tensor in (*operator.inputs, *operator.forward_holds)
-    }
 
 
 def walk_backward(

@@ -240,7 +240,6 @@ class _InterleavedBuffers:
         self._sent: tuple[int, int] | None = None
 
     def walk(self) -> list[int]:
-        """Held tensors of every pass."""
         total = len(self._order)
         held = [self._forward(k, steady=False) for k in range(self._warmup)]
         for k in range(total - self._warmup):

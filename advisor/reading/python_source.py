@@ -173,7 +173,6 @@ class _Reader:
         return self._texts[node]
 
     def place(self, node: ast.AST) -> Place:
-        """Where a node begins."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         return self.content.place_at(self._lines[line - 1] + column)
 
@@ -260,7 +259,6 @@ class _Reader:
                 self._assign(one, other, way)
 
     def _visit(self, node: ast.AST, way: Way) -> None:
-        """Every call inside a statement."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Call):
                 way.calls.append(self._call(inner, way))

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from advisor.diagnose import Case, Finding, Severity, meaning_of
+from advisor.diagnose.catalog import Case, Severity
+from advisor.diagnose.meaning import meaning_of
+from advisor.diagnose.scan import Finding
 from advisor.report.blocks import Block, Indented, Text, group, labelled_rows
 
 _MARGIN: Final = 11

@@ -1,12 +1,17 @@
-"""The page of `advise lint`: what was understood, and every finding with its fix and source."""
+"""The pages of `advise lint` (what was understood, and every finding with its fix and source),
+`advise rules` (what a release accepts, replaces and refuses) and `advise keys` (every KEY of
+KEY=VALUE, and the options that mean the same)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
 from advisor.base.rule import Finding, Level
+from advisor.frameworks.part_types import RulesOverview
 from advisor.lint.target import LintReport
 from advisor.reading.read_configuration import Checked
-from advisor.report.blocks import Block, Span, Text, group, labelled_rows
+from advisor.report.blocks import Block, Indented, Span, Text, group, labelled_rows
+from advisor.request.given import known_keys
 
 _MARGIN = 7
 _NOT_READ = "NOT READ"
@@ -51,3 +56,44 @@ def _finding(finding: Finding) -> Block:
         ("  fix", Text(finding.fix, rest=(Span(source, "dim"),))),
     ]
     return labelled_rows(rows, margin=_MARGIN)
+
+
+_WIDE_MARGIN = 18
+
+
+def rules_page(overview: RulesOverview, word: str = "") -> Block:
+    """What a release takes, and its rules by heading.
+
+    word: only rules in whose name, text or heading it is; UserError where it is in none.
+    """
+    rules = [rule for rule in overview.rules if word.lower() in " ".join(rule).lower()]
+    if not rules:
+        raise UserError(
+            "rules", word, f"matches no rule of {overview.label}", "advise rules lists them all"
+        )
+    parts: list[Block] = [] if word else ["", labelled_rows(overview.facts, margin=_WIDE_MARGIN)]
+    for heading in dict.fromkeys(heading for heading, _, _ in rules):
+        of_kind = [(name, text) for one, name, text in rules if one == heading]
+        if heading:
+            parts += ["", f"{heading} ({len(of_kind)})", Indented(labelled_rows(of_kind), 2)]
+        else:
+            for name, text in of_kind:
+                parts += ["", name, Indented(text, 2)]
+    return group(f"{overview.label}: {len(rules)} rules", *parts)
+
+
+def keys_page(options: Mapping[str, Collection[str]], word: str = "") -> Block:
+    """Each KEY with its default, what it takes, and the framework's `options` that mean it.
+
+    word: only those in which it is; UserError where it is in none.
+    """
+    parts: list[Block] = []
+    for known in known_keys():
+        own = options.get(known.key, ())
+        head = f"{known.key}={known.default}" if known.default else known.key
+        text = f"{known.takes}: {', '.join(own)}" if own else known.takes
+        if word.lower() in f"{head} {text}".lower():
+            parts += [head, Indented(text, 2)]
+    if not parts:
+        raise UserError("keys", word, "matches no KEY", "advise keys lists them all")
+    return group(*parts)

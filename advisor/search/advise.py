@@ -68,10 +68,7 @@ def _asked(request: Request, resolution: Resolution) -> tuple[Setting, ...]:
 
 
 def _advise(
-    request: Request,
-    resolution: Resolution,
-    calibration: Calibration,
-    watch: "Watch | None" = None,
+    request: Request, resolution: Resolution, calibration: Calibration, watch: "Watch | None" = None
 ) -> Answer:
     if request.search is SearchScope.OPTIMUM:
         return _with_optimum(request, resolution, calibration)
@@ -128,9 +125,7 @@ def _with_optimum(request: Request, resolution: Resolution, calibration: Calibra
 
 
 def _rank_borrowed(
-    resolution: Resolution,
-    calibration: Calibration,
-    asked: tuple[Setting, ...],
+    resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
 ) -> Answer | None:
     """The layout of a recipe for another number of GPUs; None where it is illegal or too large."""
     if resolution.layout is None:

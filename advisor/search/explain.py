@@ -186,7 +186,6 @@ def _slowest_chunks(evaluator: Evaluator, evaluation: Evaluation) -> tuple[Model
 
 
 def _segments(evaluator: Evaluator, evaluation: Evaluation) -> Iterator[Segment]:
-    """Segments of the slowest stage."""
     for chunk in _slowest_chunks(evaluator, evaluation):
         yield from evaluator.plan(evaluation.setting, chunk.layers).segments
 

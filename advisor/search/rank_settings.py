@@ -29,9 +29,7 @@ _LEAST_BYTES = GIB // 20
 
 
 def find_remedies(
-    best: Evaluation,
-    calibration: Calibration,
-    asked: tuple[Setting, ...] = (),
+    best: Evaluation, calibration: Calibration, asked: tuple[Setting, ...] = ()
 ) -> tuple[Remedy, ...]:
     """Remedies against `best`, the first of the ranking, most useful first; none where it fits.
 

@@ -156,7 +156,6 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
 
 
 def _seconds(times: PassTimes, factors: TimeBreakdown) -> PassSeconds:
-    """Of one direction."""
     return PassSeconds(
         replay=_rounded(times.recompute * factors.recompute),
         compute=times.forward * factors.forward + times.backward * factors.backward,

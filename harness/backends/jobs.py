@@ -14,7 +14,7 @@ from advisor.job.job import Job, Optimizer
 from advisor.request.origin import changed_fields, stated_fields
 from harness.backends.megatron_core.translate import as_megatron_runs
 from harness.backends.native.predict import native_model
-from harness.trial.codec import plain
+from harness.trial.store import plain
 from harness.trial.trial import AsRun, Backend, Device, Workload
 
 BACKENDS_OWN: Final = ("op:", "budget:")

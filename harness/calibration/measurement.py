@@ -57,7 +57,7 @@ def calibrate(
     because of a signal.
     """
     ends = time.monotonic() + budget_seconds
-    from harness.calibration.bench.collective_runs import ranks
+    from harness.calibration.bench.timer import ranks
     from harness.measure.fingerprint import fingerprint
 
     facts = _facts(device)
@@ -137,7 +137,7 @@ def _collectives(
     journal, and would wait for calls that rank 0 leaves out."""
     if world_size == 1:
         return
-    from harness.calibration.bench.collective_runs import measure_collectives
+    from harness.calibration.bench.timer import measure_collectives
 
     cases = [case for case in shapes.preset_cases() if case.kind in COLLECTIVES]
     for sample in measure_collectives(cases, device, world_size, budget_seconds):
@@ -209,7 +209,6 @@ class _Timing(Struct, frozen=True, kw_only=True):
         return [case for case in cases if case.key not in known and self.bench.runs(case)]
 
     def measure(self, case: Case) -> None:
-        """Time a case and write it down."""
         family = case.key.rpartition(":")[0]  # without its sizes
         with self.signals.held():
             sample = self.bench.measure(case)

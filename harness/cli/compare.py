@@ -10,9 +10,8 @@ from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, expl
 from harness.api.comparing import compare
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
-from harness.judge.golden import Golden
+from harness.judge.golden import FOLDER, Golden, load_goldens
 from harness.judge.render import render
-from harness.judge.update import FOLDER, load_goldens
 
 LIMIT: Final = Flag(
     "--limit METRIC=LIMIT",

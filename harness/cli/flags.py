@@ -54,7 +54,6 @@ class Parser(ArgumentParser):
 
 
 def _reading(flag: Flag) -> dict[str, Any]:
-    """How argparse reads it."""
     if flag.kind is FlagKind.SWITCH:
         return {"action": "store_true"}
     if flag.kind is FlagKind.OPTIONAL:

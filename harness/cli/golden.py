@@ -10,8 +10,7 @@ from typing import Final
 from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
 from harness.cli.flags import Parser
 from harness.execution.progress import say
-from harness.judge import update
-from harness.judge.golden import read_golden
+from harness.judge import golden
 from harness.judge.golden_page import change_page, golden_page, list_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
@@ -35,7 +34,7 @@ _WRITING: Final = (
     Flag(
         "--reason WHY", "why the baseline changes; kept in the file", FlagKind.TEXT, required=True
     ),
-    Flag("--to FOLDER", f"where goldens are (default {update.FOLDER})", FlagKind.FOLDER),
+    Flag("--to FOLDER", f"where goldens are (default {golden.FOLDER})", FlagKind.FOLDER),
     Flag("--diff FILE", "write the old and new values to FILE, as JSON", FlagKind.FILE),
     Flag("--dry-run", "show what changes, write nothing"),
 )
@@ -64,23 +63,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _update(arguments: Namespace) -> None:
     results = load_results(arguments.results).results
-    changes = update.plan_update(results, arguments.reason, arguments.to or update.FOLDER)
+    changes = golden.plan_update(results, arguments.reason, arguments.to or golden.FOLDER)
     if any(change.new.identity.gpus == CPU for change in changes):
         _say("CPU times are not judged: memory and loss are the baseline")
     for change in changes:
         count = len(change.new.samples)
-        if 0 < count < update.ADVISED_REPEATS and change.new.identity.gpus != CPU:
-            better = f"measure.repeats={update.ADVISED_REPEATS} gives a better golden"
+        if 0 < count < golden.ADVISED_REPEATS and change.new.identity.gpus != CPU:
+            better = f"measure.repeats={golden.ADVISED_REPEATS} gives a better golden"
             _say(f"{change.new.identity.label}: few processes ({count}); {better}")
     if arguments.diff:
-        write_atomic(arguments.diff, update.diff_text(changes))
+        write_atomic(arguments.diff, golden.diff_text(changes))
     else:
         for change in sorted(changes, key=lambda one: str(one.path)):
             diff = change.diff() if change.old else None
             print(change_page(change.path, change.new, diff), end="", file=sys.stderr)
     if arguments.dry_run:
         return
-    update.write(changes)
+    golden.write(changes)
     for change in changes:
         print(change.path)
 
@@ -88,9 +87,12 @@ def _update(arguments: Namespace) -> None:
 _RUN: Final[dict[str, tuple[Callable[[Namespace], None], dict[str, str | None]]]] = {
     "update": (_update, {"results": "+"}),
     "list": (
-        lambda given: print(list_page(update.load_goldens(given.paths or [update.FOLDER])), end=""),
+        lambda given: print(list_page(golden.load_goldens(given.paths or [golden.FOLDER])), end=""),
         {"paths": "*"},
     ),
-    "show": (lambda given: print(golden_page(read_golden(given.file)), end=""), {"file": None}),
+    "show": (
+        lambda given: print(golden_page(golden.read_golden(given.file)), end=""),
+        {"file": None},
+    ),
 }
 """What runs each, and what stands between its flags."""

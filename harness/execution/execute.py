@@ -11,18 +11,22 @@ from msgspec.structs import replace
 
 from advisor.base.key_value import split_key_values
 from harness.backends.command_flags import OTHER
-from harness.execution.launchers.local import Exit, Launcher, LocalLauncher, Running
-from harness.execution.launchers.torchrun import TorchrunLauncher
+from harness.execution.launchers.local import (
+    Exit,
+    Launcher,
+    LocalLauncher,
+    Running,
+    TorchrunLauncher,
+)
 from harness.execution.signals import StopSignals
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework
 from harness.logs.trial_result import LoggedRun, failed, not_a_number, result_of
 from harness.logs.trial_result import unmeasured as unmeasured_log
 from harness.trial import failures
-from harness.trial.codec import encode, plain
 from harness.trial.failures import Failure, is_disk_full
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus, failed_ranks, merge
-from harness.trial.store import TrialFolder, TrialState
+from harness.trial.store import TrialFolder, TrialState, encode, plain
 from harness.trial.trial import TrainingCommand, Trial
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from advisor.base.errors import require
-from harness.execution.launchers.local import Launcher, Running
-from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
+from harness.execution.launchers.local import Launcher, Rendezvous, Running, TorchrunLauncher
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner, label_of
 from harness.execution.signals import StopSignals

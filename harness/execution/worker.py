@@ -12,24 +12,28 @@ import importlib
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.key_value import split_key_values
 from harness.backends.building import factory
+from harness.execution.launchers.local import descendants, group_leaders, kill_groups
 from harness.execution.launchers.parent_death import die_with_parent
 from harness.measure.training_step import Measured, Recorder, StepFactory, TrainingStep
-from harness.trial import codec, failures, store
+from harness.trial import failures, store
 from harness.trial.result import DONE, Evidence, Phase, TrialResult, TrialStatus
-from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
+from harness.trial.trial import Backend, Device, MeasurementPlan, TrainingCommand, Trial
 
 Answer = TypeVar("Answer")
 
@@ -91,7 +95,6 @@ class _Both:
         self._watch, self._recorder = watch, recorder
 
     def phase(self, phase: Phase) -> None:
-        """`phase` begins now."""
         self._watch.phase(phase)
         self._recorder.phase(phase)
 
@@ -154,7 +157,7 @@ class Worker:
         return TrialResult(
             name=self._trial.name,
             status=status,
-            trial=codec.plain(self._trial),
+            trial=store.plain(self._trial),
             environment=self._environment,
             started_at=self._started_at,
             wall_seconds=time.monotonic() - self._clock,
@@ -180,11 +183,11 @@ class Worker:
         """Into the reserved space; without its timeline where the rest of the disk is full."""
         with self._reservation as reservation:
             try:
-                reservation.commit(codec.encode(result))
+                reservation.commit(store.encode(result))
             except OSError as error:
                 if not failures.is_disk_full(error):
                     raise
-                reservation.commit(codec.encode(replace(result, timeline=())))
+                reservation.commit(store.encode(replace(result, timeline=())))
 
 
 def _status(measured: Measured) -> TrialStatus:
@@ -220,11 +223,49 @@ def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
         print(f"worker: {folder.path} holds no trial.json that can be read", file=sys.stderr)
         return 2
     if trial.command is not None:
-        from harness.execution.command_supervisor import supervise
-
         return supervise(trial.command, trial.measurement, folder)
     rank, world_size = (int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1)))
     return 0 if Worker(folder, trial, rank, world_size).run(make_tools).status in DONE else 1
+
+
+SHELL: Final = "/bin/sh"
+FOLDER: Final = "HARNESS_TRIAL_FOLDER"
+"""Tells the command where its trial's files are: a place for its own output."""
+
+
+def supervise(command: TrainingCommand, plan: MeasurementPlan, folder: store.TrialFolder) -> int:
+    """Run the command to its end; its exit code, or our own end by the signal that ended it.
+
+    SIGTERM reaches the command's processes from where it reaches us, and they may take their time:
+    we wait. When the harness itself dies, all of them are killed, ranks in sessions of their own
+    (torchrun's) included.
+    """
+    faulthandler.unregister(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGHUP, lambda *_: _end_all())
+    die_with_parent(signal.SIGHUP)
+    line = command.shell_line(plan)
+    print(f"+ {line}", flush=True)
+    # what the user has set stands
+    needed = split_key_values(command.variables)
+    environment = {**needed, **os.environ, FOLDER: str(folder.path.resolve())}
+    # close_fds=False: the lock of the trial stays held as long as one of its processes lives
+    child = subprocess.Popen([SHELL, "-c", line], env=environment, close_fds=False)
+    code = child.wait()
+    if code < 0:  # end by the same signal: whoever waits for us sees what became of the command
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _end_all() -> None:
+    members = descendants(os.getpid())
+    kill_groups(group_leaders(members), signal.SIGKILL)
+    for pid in members:  # those of our own group
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os._exit(128 + signal.SIGHUP)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from harness.base.collections import flatten
 from harness.judge import identity
-from harness.judge.golden import Golden, Provenance
+from harness.judge.golden import Golden, Provenance, by_workload
 from harness.judge.trial_rows import (
     CompareOptions,
     ComparisonRow,
@@ -19,7 +19,6 @@ from harness.judge.trial_rows import (
     describe,
     measured_rows,
 )
-from harness.judge.update import by_workload
 from harness.judge.verdict import Verdict
 from harness.trial.result import TrialResult, TrialStatus
 

@@ -12,8 +12,8 @@ from advisor.job.job import Job, JobConfig
 from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import as_run
 from harness.planner.forecast import predict
-from harness.trial.codec import plain
 from harness.trial.result import TrialResult
+from harness.trial.store import plain
 from harness.trial.trial import Backend, Device, Trial
 
 

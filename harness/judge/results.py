@@ -19,9 +19,8 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.request.recipes import Experiment, experiment_names, named_experiment
 from harness.judge.identity import workload_key
-from harness.trial.codec import decode_result
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
-from harness.trial.store import RunFolder, TrialFolder
+from harness.trial.store import RunFolder, TrialFolder, decode_result
 from harness.trial.trial import Backend, Trial
 
 _TRIAL: Final = "trial.json"

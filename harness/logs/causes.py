@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from advisor.diagnose import Severity, diagnose
+from advisor.diagnose.catalog import Severity
+from advisor.diagnose.scan import scan
 from harness.trial.failures import Failure, of_log, one_line
 from harness.trial.result import TrialStatus
 
@@ -55,7 +56,8 @@ class Causes(Struct):
         best = next((self.found[status] for status in ORDER if status in self.found), None)
         if not self.traceback or (best is not None and best.status is not TrialStatus.FAILED):
             return best
-        known = (f for f in diagnose("\n".join(self.lines)) if f.failure.severity is Severity.ERROR)
+        found = scan("\n".join(self.lines)).findings
+        known = (one for one in found if one.failure.severity is Severity.ERROR)
         first = next(known, None)
         return Failure(TrialStatus.FAILED, one_line(first.excerpt)) if first else best
 

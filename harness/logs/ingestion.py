@@ -23,7 +23,7 @@ from harness.logs.parse import ParsedLog, parse_logs
 from harness.planner.device import Machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import RecomputeChoice, RunConfig
-from harness.trial import codec, files, store
+from harness.trial import files, store
 from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
@@ -89,7 +89,7 @@ def ingest(
         latest = max(path.stat().st_mtime for path in source.paths)  # when it was written
         question = trial_result.LoggedRun(
             name=setting.trial.name if setting else source.name,
-            trial=codec.plain(setting.trial) if setting else _partial(source, log, identity),
+            trial=store.plain(setting.trial) if setting else _partial(source, log, identity),
             plan=identity.config.measure,
             started_at=datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds"),
             device=identity.device,
@@ -123,7 +123,7 @@ def write(found: Sequence[Ingested], run: store.RunFolder) -> None:
             trial.write_result(one.result)
         else:
             (folder / one.source.name).mkdir(parents=True, exist_ok=True)
-            files.write_atomic(folder / one.source.name / "result.json", codec.encode(one.result))
+            files.write_atomic(folder / one.source.name / "result.json", store.encode(one.result))
 
 
 def _claim(folder: Path, logs: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
 def _like(result: TrialResult) -> PlannedSetting | None:
     """The trial of a result, whoever ran it; None where its own workload is known in part only."""
     try:
-        trial = codec.decode(Trial, json.dumps(result.trial), result.name)
+        trial = store.decode(Trial, json.dumps(result.trial), result.name)
     except UserError:
         return None
     return PlannedSetting(trial=replace(trial, command=None))
@@ -205,4 +205,4 @@ def _partial(source: Source, log: ParsedLog, identity: LogIdentity) -> dict[str,
     else:
         device = {"device": identity.device.value}
         known = {"workload": workload.unknown_workload(log.arguments, source.name) | device}
-    return {**known, "measurement": codec.plain(identity.config.measure)}
+    return {**known, "measurement": store.plain(identity.config.measure)}

@@ -364,7 +364,6 @@ def _said(settings: object) -> dict[str, str]:
 
 
 def _ends(whole: dict[Any, Any]) -> dict[int, AtEnd]:
-    """By device."""
     blocks: dict[int, dict[int, int]] = {}
     reserved: dict[int, int] = {}
     for device, address, block in islice(_blocks(whole), MOST_BLOCKS):

@@ -192,7 +192,6 @@ def failed(bare: TrialResult, parsed: ParsedLog, failure: Failure) -> TrialResul
 
 
 def _last(parsed: ParsedLog) -> str:
-    """Where the log ends."""
     last = parsed.steps[-1] if parsed.steps else LoggedStep(number=0)
     return f"after step {last.number}" + ("" if last.total is None else f" of {last.total}")
 

@@ -273,7 +273,7 @@ def _ingest(folder: Path, words: Sequence[str]) -> int:
     from harness.cli.ingest import result_line
     from harness.logs.ingestion import LogIdentity, Source, ingest
     from harness.planner.run_request import RecomputeChoice, RunConfig
-    from harness.trial.codec import decode_result, encode
+    from harness.trial.store import decode_result, encode
     from harness.trial.trial import MeasurementPlan
 
     config = RunConfig(
@@ -358,13 +358,13 @@ def _spoken() -> tuple[Target, ...]:
 
 
 def _folders() -> tuple[Target, ...]:
-    from harness.trial.codec import encode
     from harness.trial.result import StepTimes, TrialResult, TrialStatus
+    from harness.trial.store import encode
     from harness.trial.trial import Trial
     from tests.harness.conftest import TRIAL
 
     def result(trial: Trial) -> bytes:
-        from harness.trial.codec import plain
+        from harness.trial.store import plain
 
         times = StepTimes(seconds=(0.1, 0.2), warmup_seconds=(1.0,), clock="host")
         made = TrialResult(

@@ -14,9 +14,8 @@ from advisor.answer.evaluation import Evaluation, StageMemory, TimeBreakdown
 from advisor.job.job import Job
 from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import differences_as_run
-from harness.trial.codec import plain
 from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
-from harness.trial.store import RunFolder
+from harness.trial.store import RunFolder, plain
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
 
 

@@ -16,8 +16,8 @@ from advisor.report.measuring import learned_words
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
-from harness.trial.codec import plain
 from harness.trial.result import TrialStatus
+from harness.trial.store import plain
 from tests.advisor.jobs import parallel
 from tests.harness.simulated import SimulatedDevice, fitting_rows, moving
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from harness.trial.codec import decode_result, encode
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.store import TrialFolder
+from harness.trial.store import TrialFolder, decode_result, encode
 from tests.harness.conftest import RAN
 
 ROOT = Path(__file__).parents[2]

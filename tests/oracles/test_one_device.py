@@ -10,8 +10,7 @@ import torch  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from advisor.base.dtypes import DType  # noqa: E402
-from advisor.frameworks.torch.adam import adam_memory  # noqa: E402
-from advisor.frameworks.torch.memory_model import lone_memory  # noqa: E402
+from advisor.frameworks.torch.memory_model import adam_memory, lone_memory  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
 from advisor.hardware.catalogue import load_gpu  # noqa: E402

@@ -10,6 +10,7 @@ import pytest
 from advisor.frameworks.megatron.options.table import SETTINGS, option_of_field
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option import Option, Release, number
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -38,6 +39,14 @@ def as_row_has_it(value: Any) -> Any:
     return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(name, value)
 
 
+def _default_in(row: Option, release: Release) -> object:
+    """The configuration class's default in a release."""
+    for last, value in row.older.items():
+        if release.number <= number(last):
+            return value
+    return row.default if row.config is None else row.config
+
+
 @pytest.mark.parametrize("cls", CLASSES)
 def test_every_field_of_the_installed_classes_has_a_row_with_its_default(cls: Any) -> None:
     for field in fields(cls):
@@ -48,7 +57,7 @@ def test_every_field_of_the_installed_classes_has_a_row_with_its_default(cls: An
         if field.default_factory is not MISSING:
             default = field.default_factory()
         default = as_row_has_it(default)
-        ours = OTHER_DEFAULTS.get(cls.__name__, {}).get(field.name, row.default_in(INSTALLED))
+        ours = OTHER_DEFAULTS.get(cls.__name__, {}).get(field.name, _default_in(row, INSTALLED))
         assert str(ours or None) == str(default or None), field.name
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.frameworks.megatron.nemo import nemo_overrides
+from advisor.frameworks.megatron.flags import nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework

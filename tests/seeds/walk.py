@@ -5,7 +5,7 @@ from functools import lru_cache
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.rule import Level
-from advisor.diagnose import diagnose
+from advisor.diagnose.scan import scan
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import find
@@ -44,7 +44,7 @@ def remarks_by_bridge(**fields: object) -> list[str]:
 
 def failures(text: str) -> list[str]:
     """Known failures in a log."""
-    return [finding.failure.id for finding in diagnose(text)]
+    return [finding.failure.id for finding in scan(text).findings]
 
 
 @lru_cache(maxsize=32)

@@ -133,7 +133,6 @@ class _Memory(memory_model.TorchMemory):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
-        """See memory.zero_memory."""
         return static.zero_memory(job, shape, chunks)
 
 
@@ -188,7 +187,6 @@ class _Spelling(stack.TorchSpelling):
         return shlex.join(kernel_arguments(job.config))
 
     def assumed_flags(self, job: Job) -> str:
-        """The same."""
         return self.layout_flags(job)
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:

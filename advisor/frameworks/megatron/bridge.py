@@ -13,13 +13,11 @@ from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.flags import Sections, Values, override, recipe_values
 from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import Batch, Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import Precision as NumberTypes
 from advisor.frameworks.megatron.options.optimizer import DataParallel
 from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
-from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
-from advisor.frameworks.megatron.options.recompute import Recompute
-from advisor.frameworks.megatron.options.training import Batch
+from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION
 from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision

@@ -3,7 +3,10 @@ are emitted, there and as overrides of a recipe.
 
 Option names and arities: megatron-core wheels 0.17.1, 0.18.2 and 0.19.2 training/arguments.py and
 argument_utils.py (options made from TransformerConfig's fields), which agree on all options here
-except those of CUDA graphs.
+except those of CUDA graphs. What to put after a NeMo command, overrides of its recipe (NeMo 2) or
+of its YAML (NeMo 1): NVIDIA/NeMo 8cfedd72 (2.5) nemo/collections/llm: recipe.model.config is a
+Megatron TransformerConfig, and nemo-run reads each value as a Python literal or null; NeMo 1
+nemo/collections/nlp/.../megatron_gpt_config.yaml (activations_checkpoint_*), read by Hydra.
 """
 
 import shlex
@@ -13,16 +16,20 @@ from typing import Any, Final
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.options.attention import Attention, Hybrid
 from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import (
+    Batch,
+    Dropout,
+    Implementation,
+    Loop,
+    Loss,
+)
+from advisor.frameworks.megatron.options.implementation import Precision as NumberTypes
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
-from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
-from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
-from advisor.frameworks.megatron.options.recompute import Recompute
-from advisor.frameworks.megatron.options.training import Batch, Loop
+from advisor.frameworks.megatron.options.parallelism import STRATEGY, Communication, Parallelism
+from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.frameworks.option import Described, Format, Option, Options
 from advisor.job.job import CudaGraphImpl, Job
 
@@ -176,3 +183,77 @@ def environment(setting: RecomputeSetting, job: Job, revision: Revision) -> tupl
     if setting.offload_modules:
         variables.append("NVTE_CPU_OFFLOAD_V1=1")
     return tuple(variables)
+
+
+NEMO_SECTIONS: Final = (
+    Parallelism,
+    Experts,
+    CudaGraphs,
+    Communication,
+    Batch,
+    Implementation,
+    Loss,
+)
+"""What a recipe is given of a job."""
+
+
+def nemo_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
+    """Overrides that give exactly `setting`, whatever the recipe or the YAML had set before.
+
+    Selective needs a method in NeMo 1's own transformer, which then forces all layers, and may have
+    no number of layers in Megatron Core's. Neither NeMo's core offloads single modules.
+
+    >>> nemo_overrides(full(Method.BLOCK, 2), job, resolve_revision(Framework.NEMO, "1"))
+    'model.activations_checkpoint_granularity=full ...'
+    """
+    values = setting_values(setting)
+    if is_first(revision) and values["recompute_granularity"] == Granularity.SELECTIVE:
+        values["recompute_method"] = str(Method.UNIFORM)
+    return shlex.join(text for _, text in _overrides((Recompute,), values, job, revision))
+
+
+def is_first(revision: Revision) -> bool:
+    """Whether this is NeMo 1, with its own YAML keys."""
+    return revision.version == "1"
+
+
+def _overrides(
+    sections: Sections, values: Values, job: Job, revision: Revision
+) -> Iterator[tuple[Option, str]]:
+    for row, value in recipe_values(sections, values, job, revision):
+        path = row.nemo_1 if is_first(revision) else row.nemo
+        if path and row.emitted.in_nemo and row.in_release(revision):
+            if row.name_in(revision) != row.name:
+                path = path.removesuffix(row.name) + row.was
+            yield row, override(path, row, value, quote='"')
+
+
+def nemo_layout_overrides(job: Job, revision: Revision) -> str:
+    """Degrees of parallelism, batch, dispatcher, CUDA graphs, overlap and loss; precision and
+    sequence length are left to the recipe.
+
+    The fields of an uneven split are those of MegatronStrategy (nemo_toolkit 2.5.3,
+    lightning/pytorch/strategies/megatron_strategy.py).
+    """
+    found = list(_overrides(NEMO_SECTIONS, job_values(job, revision), job, revision))
+    found.sort(key=lambda part: part[0].emitted.order)
+    # the strategy's fields first, the data's last
+    found.sort(key=lambda part: part[0].nemo.startswith("data") - part[0].nemo.startswith(STRATEGY))
+    return shlex.join(text for _, text in found)
+
+
+def left_to_nemo(job: Job) -> str:
+    """What of a job the overrides omit: data sets have the sequence length as well, and the
+    recipe's precision overwrites the types."""
+    config = job.config
+    said = {
+        f"precision {config.precision}": True,
+        f"sequence length {config.seq_length}": True,
+        f"gradients in {config.main_grads_dtype}": config.main_grads_dtype is not DType.FP32,
+        f"precision-aware optimizer with moments in {config.exp_avg_dtype}": (
+            config.use_precision_aware_optimizer
+        ),
+        "weights only in 8 bits (fp8_param_gather)": config.fp8_param_gather,
+        "optimizer on the host": config.optimizer_cpu_offload,
+    }
+    return f"set this in the recipe: {', '.join(words for words, is_so in said.items() if is_so)}"

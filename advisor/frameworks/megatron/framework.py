@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from advisor.base.record import defaults
 from advisor.frameworks.framework_parts import FrameworkParts, HarnessRuns, OptimumSpace, Spelling
-from advisor.frameworks.megatron import bridge, candidates, memory_model, nemo, supported_jobs
+from advisor.frameworks.megatron import bridge, candidates, flags, memory_model, supported_jobs
 from advisor.frameworks.megatron.flags import (
     assumed_flags,
     environment,
@@ -56,10 +56,10 @@ _WRITERS: Final = {
     Framework.NEMO: _Writers(
         "NeMo",
         lambda row: row.nemo,
-        nemo.nemo_overrides,
-        nemo.nemo_layout_overrides,
+        flags.nemo_overrides,
+        flags.nemo_layout_overrides,
         lambda job, revision: "",  # its recipes have their own
-        nemo.left_to_nemo,
+        flags.left_to_nemo,
     ),
 }
 

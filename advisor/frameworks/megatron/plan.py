@@ -180,7 +180,6 @@ def _layer_segments(
 def _full_segments(
     setting: RecomputeSetting, layers: Layers, shards_input: bool
 ) -> Iterator[Segment]:
-    """Segments one by one."""
     wanted = setting.num_layers or 1
     replayed, size = len(layers), wanted
     if setting.method is Method.BLOCK:

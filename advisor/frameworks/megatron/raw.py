@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 from msgspec import UNSET, Struct
 
+from advisor.frameworks.megatron.options.implementation import Batch
 from advisor.frameworks.megatron.options.table import SETTINGS, AllOptions
-from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.frameworks.option import Described

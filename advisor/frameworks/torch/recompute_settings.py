@@ -78,7 +78,6 @@ class TorchSettings(RecomputeSettings):
         return f"{example}: {rule.says.removesuffix('.')} ({rule.source or self.facts.source})"
 
     def _lacking(self, example: str) -> str:
-        """Settings of an example that the framework lacks."""
         return " ".join(one for one in example.split() if not self._takes(parse_setting(one)))
 
     def parse(self, text: str) -> Setting:

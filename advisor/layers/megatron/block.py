@@ -22,7 +22,7 @@ def megatron_layer(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
         shape = replace(shape, precision=Precision.BF16)
     if kind.role is Role.LAYER:
         return _decoder_layer(shape, kind, shape.hidden(LAYER_INPUT))
-    from advisor.layers.megatron.mtp import mtp_final_layernorm, mtp_projection
+    from advisor.layers.megatron.ends import mtp_final_layernorm, mtp_projection
 
     before, layer_input = mtp_projection(shape, LAYER_INPUT)
     layer = _decoder_layer(shape, kind, layer_input)

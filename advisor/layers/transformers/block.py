@@ -19,10 +19,9 @@ from advisor.layers.eager.parts import (
 from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.transformers.core_attention import core_attention
-from advisor.layers.transformers.liger import liger_rotary, liger_swiglu
+from advisor.layers.transformers.liger import liger_rotary, liger_swiglu, tiled_mlp
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
-from advisor.layers.transformers.tiled_mlp import tiled_mlp
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import Activation, PositionEmbedding
 

@@ -14,14 +14,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors, nearest_names
 from advisor.models.config_json.deepseek import DEEPSEEK_TYPES, read_deepseek
-from advisor.models.config_json.gemma import (
-    GEMMA2,
-    GEMMA3,
-    LLAMA4,
-    OLMO2,
-    SEED_OSS,
-    Variant,
-)
+from advisor.models.config_json.gemma import GEMMA2, GEMMA3, LLAMA4, OLMO2, SEED_OSS, Variant
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys, read_config
 from advisor.models.config_json.linear_attention import HYBRID_TYPES, read_hybrid
 from advisor.models.config_json.minimax import (
@@ -116,11 +109,7 @@ _DECODERS = {
     "seed_oss": _Decoder(num_key_value_heads=8, head_dim=128, variant=SEED_OSS),
     "ministral3": _Decoder(num_key_value_heads=8, head_dim=128, windows=Windows()),
     "minimax_m2": _Decoder(
-        num_key_value_heads=8,
-        head_dim=128,
-        qk_norm=True,
-        experts=MINIMAX_EXPERTS,
-        variant=MINIMAX,
+        num_key_value_heads=8, head_dim=128, qk_norm=True, experts=MINIMAX_EXPERTS, variant=MINIMAX
     ),
     "ernie4_5_moe": _Decoder(num_key_value_heads=4, tied=True, variant=ERNIE),
     "gpt_oss": _Decoder(

@@ -196,7 +196,6 @@ class PointSearch:
                 yield problem_of(node.table, choices).bound, alone
 
     def _choices(self, node: _Node, setting: Setting) -> tuple[tuple[Choice, ...], ...]:
-        """Of a setting of the node's group."""
         fastest = node.branch.fastest(node.group, self._below)
         most = node.table.own.time.most_microbatch_seconds(self._below)
         return node.table.choices_among(setting, fastest, most_seconds=most)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from harness.backends.megatron_core import cpu, local_layers, trainer, translate, world
+from harness.backends.megatron_core import cpu, trainer, translate, world
 from harness.backends.megatron_core.model import Microbatches, transformer_config
 from harness.backends.training_rank import check_processes, job_flops, torch_device
 from harness.measure.training_step import Recorder
@@ -25,9 +25,7 @@ def build_step(workload: Workload, seed: int) -> "MegatronStep":
         stack.enter_context(world.real_world(case, workload.device))
         check_processes(workload.layout, dist.get_world_size())
         _seed(seed)
-        training = trainer.MegatronTraining(
-            case, transformer_config(case), local_layers.SdpaAttention
-        )
+        training = trainer.MegatronTraining(case, transformer_config(case), cpu.SdpaAttention)
         batches = Microbatches(case, workload.model.vocab_size, seed, where)
         return MegatronStep(workload, training, batches, stack)
     except BaseException:
@@ -39,9 +37,9 @@ def device_patches(device: Device) -> ExitStack:
     """What Megatron needs patched on `device`, as a context."""
     stack = ExitStack()
     if device is Device.CUDA:
-        for patch in local_layers.local_patches():
+        for patch in cpu.local_patches():
             stack.enter_context(patch)
-        stack.enter_context(local_layers.without_apex())
+        stack.enter_context(cpu.without_apex())
     else:
         stack.enter_context(cpu.megatron_on_cpu())
     return stack

@@ -117,7 +117,6 @@ class _Run(Struct, frozen=True):
 
     @property
     def layout(self) -> ParallelLayout:
-        """Degrees of parallelism."""
         return self.workload.layout
 
     @property

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from harness.logs.readers.megatron import MEGATRON
-from harness.logs.readers.others import DEEPSPEED, HUGGINGFACE, NEMO, TORCHTITAN
+from harness.logs.readers.frameworks import DEEPSPEED, HUGGINGFACE, MEGATRON, NEMO, TORCHTITAN
 from harness.logs.records import LogFramework, LogReader
 
 READERS: Final[dict[LogFramework, LogReader]] = {

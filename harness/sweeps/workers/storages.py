@@ -228,7 +228,6 @@ def _journal_file(path: Path) -> "BaseJournalBackend":
             return True
 
         def release(self) -> None:
-            """The next may write."""
             self._held.close()
 
     return JournalFileBackend(str(path), lock_obj=WriteLock(str(path)))

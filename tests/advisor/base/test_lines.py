@@ -9,7 +9,7 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.base.lines import STDIN, DamagedError, clean_line, read_lines, read_pieces
-from advisor.diagnose import scan
+from advisor.diagnose.scan import scan
 from advisor.report.diagnosis_page import diagnosis_page
 
 TEXT = "step 1\nstep 2\nCUDA out of memory. Tried to allocate 1.96 GiB.\n"

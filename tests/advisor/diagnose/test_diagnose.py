@@ -10,19 +10,9 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.base.units import GIB, MIB
-from advisor.diagnose import (
-    Case,
-    Evidence,
-    Failure,
-    Finding,
-    Severity,
-    diagnose,
-    load_catalog,
-    meaning_of,
-    scan,
-    symptoms,
-)
-from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES
+from advisor.diagnose.catalog import Case, Evidence, Failure, Severity, load_catalog, symptoms
+from advisor.diagnose.meaning import meaning_of
+from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES, Finding, scan
 from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines
 
@@ -40,6 +30,10 @@ OOM = (
 )
 
 
+def findings(source: Path | str) -> tuple[Finding, ...]:
+    return scan(source).findings
+
+
 def render(findings: Sequence[Finding], num_lines: int | None = None) -> str:
     """The page as a file gets it."""
     return "\n".join(plain_lines(diagnosis_page(findings, num_lines)))
@@ -49,7 +43,7 @@ OTHER = "ValueError: CUDA graphs not supported with CPU offloading."
 
 
 def one(source: Path | str) -> Finding:
-    (finding,) = diagnose(source)
+    (finding,) = findings(source)
     return finding
 
 
@@ -83,7 +77,7 @@ def test_symptoms_say_what_is_seen_and_are_no_patterns() -> None:
     for symptom in symptoms():
         assert symptom.symptom
         assert isinstance(symptom.evidence, Evidence)
-        assert diagnose(symptom.symptom) == ()
+        assert findings(symptom.symptom) == ()
     assert [level.rank for level in Evidence] == list(range(len(Evidence)))
     assert len({level.meaning for level in Evidence}) == len(Evidence), "each has its words"
 
@@ -115,7 +109,7 @@ def test_a_case_is_found_deep_in_a_log_of_a_rank(failure: Failure, case: Case) -
 
 @pytest.mark.parametrize(("failure", "case"), CASES)
 def test_a_case_renders_its_cause_fix_and_evidence(failure: Failure, case: Case) -> None:
-    page = render(diagnose(case.message))
+    page = render(findings(case.message))
     assert failure.title in " ".join(page.split())
     if len(failure.cases) == 1:
         for text in (case.cause, case.fix, case.evidence.meaning, case.source):
@@ -146,7 +140,7 @@ def test_a_clean_log_has_no_known_failure(name: str) -> None:
     ],
 )
 def test_a_source_line_or_half_a_text_is_no_failure(line: str) -> None:
-    assert diagnose(line) == ()
+    assert findings(line) == ()
 
 
 def test_nothing_found_says_how_much_was_read() -> None:
@@ -185,7 +179,7 @@ def test_rank_prefixes(prefix: str, rank: int | None) -> None:
 def test_errors_come_before_warnings_and_then_in_order() -> None:
     warning = case_of("F019").message
     text = "\n".join([warning, "later", case_of("F161").message, OTHER])
-    found = diagnose(text)
+    found = findings(text)
     assert [item.line_number for item in found] == [3, 4, 1]
     assert [item.failure.severity for item in found][-1] is Severity.WARNING
     assert "warning: use_reentrant" in render(found)
@@ -227,8 +221,8 @@ def test_the_window_ends() -> None:
     tail = "Number of tensors saved during forward: 1\n"
     assert one(head + filler + tail).number("tried_bytes") == 2 * GIB
     echo = "assert self.offload_modules is not None and len(self.offload_modules) > 0\n"
-    assert diagnose(echo + filler + "AssertionError\n") == ()
-    assert len(diagnose(echo + "  ^^^^^^^\n" + "AssertionError\n")) == 1
+    assert findings(echo + filler + "AssertionError\n") == ()
+    assert len(findings(echo + "  ^^^^^^^\n" + "AssertionError\n")) == 1
 
 
 # --- big and broken logs -------------------------------------------------------------------------
@@ -258,9 +252,9 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
-        diagnose(tmp_path / "absent.log")
+        findings(tmp_path / "absent.log")
     with pytest.raises(UserError, match="cannot be read"):
-        diagnose(tmp_path)
+        findings(tmp_path)
 
 
 def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +272,7 @@ def test_a_big_log_streams(tmp_path: Path) -> None:
             file.write(CLEAN)
         file.write(OTHER + "\n")
     code = (
-        "import resource, sys; from pathlib import Path; from advisor.diagnose import scan\n"
+        "import resource, sys; from pathlib import Path; from advisor.diagnose.scan import scan\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "found = scan(Path(sys.argv[1]))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, found.num_lines,"
@@ -383,14 +377,14 @@ def test_metadata_verdicts(saved, again, when, word) -> None:
 
 
 def test_metadata_picks_the_case_that_the_shapes_name() -> None:
-    page = render(diagnose(METADATA.format("1024", "bfloat16", "0", "bfloat16")))
+    page = render(findings(METADATA.format("1024", "bfloat16", "0", "bfloat16")))
     assert "saves a gathered frozen parameter" in page
     assert "key/value cache" not in page
 
 
 def test_versions_and_module_names_are_read() -> None:
-    assert "Transformer Engine 2.4.0 is installed" in render(diagnose(case_of("F091").message))
-    assert "does not accept {'bogus'}." in render(diagnose(case_of("M003").message))
-    assert "from 1 to 8" in render(diagnose(case_of("F112").message))
+    assert "Transformer Engine 2.4.0 is installed" in render(findings(case_of("F091").message))
+    assert "does not accept {'bogus'}." in render(findings(case_of("M003").message))
+    assert "from 1 to 8" in render(findings(case_of("F112").message))
     text = "A different number of tensors was saved during the original forward and recomputation."
     assert meaning_of(one(text)).text == "", "without its numbers it is left out"

@@ -8,7 +8,7 @@ from advisor.cli import main as cli
 from advisor.frameworks.megatron.candidates import overview
 from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, Revision
 from advisor.frameworks.megatron.rules.engine import RULES
-from advisor.report.rules_page import rules_page
+from advisor.report.lint_page import rules_page
 from advisor.report.text import plain_lines
 
 CORE = {revision.core: revision for revision in MEGATRON_CORE}

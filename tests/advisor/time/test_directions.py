@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.models.layer_kind import DENSE
 from advisor.plan.recompute_plan import InputStorage, RecomputePlan, Segment
-from advisor.time.directions import chunk_forward, ends_forward
 from advisor.time.passes import chunk_times, end_times, layer_times
+from advisor.time.stage_times import chunk_forward, ends_forward
 from tests.advisor.time.test_step_time import MACHINE, NETWORK, SHAPE
 
 WHOLE = Segment((DENSE,), whole=True, copies=3)

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from harness.execution.execute import Attempt, conclude, conclude_log, merged
 from harness.execution.launchers.local import Exit
-from harness.trial.codec import encode
 from harness.trial.result import (
     Concern,
     Evidence,
@@ -22,7 +21,7 @@ from harness.trial.result import (
     TrialStatus,
     merge,
 )
-from harness.trial.store import StateWriter, TrialFolder
+from harness.trial.store import StateWriter, TrialFolder, encode
 from harness.trial.trial import Backend, MeasurementPlan, TrainingCommand, Trial
 from tests.harness.conftest import RAN, WORKLOAD
 from tests.harness.logs import lines

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from harness.execution.execute import begin, not_run
 from harness.execution.launch import Follower, make_runner
-from harness.execution.launchers.local import Exit
+from harness.execution.launchers.local import Exit, TorchrunLauncher, command
 from harness.execution.launchers.slurm.runner import SlurmRunner
-from harness.execution.launchers.torchrun import TorchrunLauncher, command
 from harness.execution.progress import Progress
 from harness.execution.runner import UNMEASURED, Runner
 from harness.planner.device import Machine

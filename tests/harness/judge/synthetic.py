@@ -4,7 +4,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from harness.trial.codec import plain
 from harness.trial.result import (
     Concern,
     Evidence,
@@ -14,6 +13,7 @@ from harness.trial.result import (
     TrialResult,
     TrialStatus,
 )
+from harness.trial.store import plain
 from harness.trial.trial import Device, MeasurementPlan, Prediction, Trial, Workload
 from tests.advisor.jobs import batches
 from tests.advisor.toys import LLAMA

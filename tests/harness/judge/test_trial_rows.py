@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from harness.judge.golden import Golden
+from harness.judge.golden import Golden, golden_of
 from harness.judge.metrics import (
     ACTIVE,
     ALLOCATED,
@@ -26,7 +26,6 @@ from harness.judge.trial_rows import (
     furthest,
     measured_rows,
 )
-from harness.judge.update import golden_of
 from harness.judge.verdict import Verdict
 from harness.trial.result import Concern, MemoryPeak, TrialStatus
 

@@ -8,9 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.judge.golden import Provenance, golden_text, read_golden
+from harness.judge.golden import (
+    Provenance,
+    diff_text,
+    golden_of,
+    golden_text,
+    load_goldens,
+    plan_update,
+    read_golden,
+    write,
+)
 from harness.judge.metrics import STEP_TIME, TFLOPS
-from harness.judge.update import diff_text, golden_of, load_goldens, plan_update, write
 from harness.trial.result import TrialStatus
 
 ROOT = Path(__file__).parents[3]

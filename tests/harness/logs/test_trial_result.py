@@ -7,8 +7,8 @@ from harness.judge.metrics import Series, series_of
 from harness.logs.parse import ParsedLog
 from harness.logs.records import LogFramework
 from harness.logs.trial_result import LoggedRun, Work, result_of, timed_steps, work_of
-from harness.trial.codec import decode_result, encode
 from harness.trial.result import Phase, TrialResult, TrialStatus
+from harness.trial.store import decode_result, encode
 from harness.trial.trial import Device, MeasurementPlan
 from tests.advisor.jobs import parallel
 from tests.harness.logs import lines

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from harness.measure.phases import PhasePeaks, PhaseTimes
+from harness.measure.session import PhasePeaks, PhaseTimes
 from harness.trial.result import Phase, PhaseTime
 
 

@@ -11,7 +11,6 @@ from harness.planner.device import Machine
 from harness.planner.planning import make_plan as plan_of
 from harness.planner.run_request import compose
 from harness.report.facts import Facts, load_facts
-from harness.trial.codec import plain
 from harness.trial.result import (
     Concern,
     Evidence,
@@ -25,7 +24,7 @@ from harness.trial.result import (
     TrialStatus,
 )
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.store import RunFolder
+from harness.trial.store import RunFolder, plain
 from harness.trial.trial import Device, Trial
 
 GIB = 2**30

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from harness.judge.comparison import Comparison, compare
+from harness.judge.golden import load_goldens
 from harness.judge.render import row_line
 from harness.judge.trial_rows import ComparisonRow
-from harness.judge.update import load_goldens
 from harness.judge.verdict import Verdict
 from harness.report.export import bmf, junit, trial_rows, write_tables
 from harness.report.facts import Facts, load_facts

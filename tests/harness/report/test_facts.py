@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.judge.update import load_goldens
+from harness.judge.golden import load_goldens
 from harness.report.facts import Facts, Numbers, load_facts, numbers_of, over_repeats, peaks
 from harness.trial.result import MemoryPeak, TrialStatus
 from harness.trial.run_plan import RunPlan

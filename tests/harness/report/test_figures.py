@@ -12,9 +12,8 @@ from advisor.base.units import unit_of
 from advisor.report.figures.kit import INK, NARROW, REPLAY, WIDE, embedded
 from harness.report.evidence import find_calibration
 from harness.report.facts import Facts
-from harness.report.figures import bars, step_timelines
+from harness.report.figures import PlottedSetting, bars, best_of, points, step_timelines
 from harness.report.predicted_figure import panels
-from harness.report.scatter import PlottedSetting, best_of, points
 from harness.trial.result import Phase
 
 pytest.importorskip("matplotlib")

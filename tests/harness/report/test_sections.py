@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from harness.cli.compare import render
+from harness.judge.golden import golden_of
 from harness.judge.render import row_line
-from harness.judge.update import golden_of
 from harness.report.document import Document, Section
 from harness.report.evidence import find_calibration
 from harness.report.export import bmf
 from harness.report.facts import Facts, load_facts
-from harness.report.scatter import points
+from harness.report.figures import points
 from harness.report.sections import make_document
 from harness.trial.result import TrialStatus
 

@@ -12,9 +12,8 @@ from msgspec import Struct
 from harness.planner.device import Machine
 from harness.planner.run_request import compose_sweep
 from harness.sweeps.history import Expected, History, Outcome, Task, expectations
-from harness.sweeps.leader import Standing
 from harness.sweeps.prior import kind_of
-from harness.sweeps.priority import MARGIN, End, Ending, Measure, PriorPolicy, Rules
+from harness.sweeps.priority import MARGIN, End, Ending, Measure, PriorPolicy, Rules, Standing
 from harness.sweeps.space import Point, make_space
 from harness.trial.result import TrialStatus
 from harness.trial.trial import Device

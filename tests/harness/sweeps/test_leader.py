@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("scipy")
 
 from harness.sweeps.history import History, Outcome
-from harness.sweeps.leader import Standing
+from harness.sweeps.priority import Standing
 from harness.sweeps.space import Point
 from harness.trial.result import TrialStatus
 from tests.harness.sweeps.conftest import measured

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.trial.codec import decode, decode_result, encode
 from harness.trial.result import (
     Concern,
     Evidence,
@@ -22,7 +21,15 @@ from harness.trial.result import (
     TrialStatus,
 )
 from harness.trial.run_plan import RunPlan
-from harness.trial.store import RunFolder, StateWriter, TrialFolder, TrialState
+from harness.trial.store import (
+    RunFolder,
+    StateWriter,
+    TrialFolder,
+    TrialState,
+    decode,
+    decode_result,
+    encode,
+)
 from harness.trial.trial import Trial
 
 RESULT = TrialResult(

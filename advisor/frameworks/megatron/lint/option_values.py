@@ -8,8 +8,12 @@ from advisor.base.fields import field_types, optional_type, parse
 from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, Said, convert
 from advisor.frameworks.megatron.options import table
 from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
-from advisor.frameworks.megatron.options.precision import Precision
+from advisor.frameworks.megatron.options.implementation import (
+    Dropout,
+    Implementation,
+    Loss,
+    Precision,
+)
 from advisor.frameworks.option import Option, Status, dashed
 from advisor.reading.document_keys import known
 from advisor.reading.read_configuration import ReadValue

@@ -6,17 +6,21 @@ from typing import Final
 
 from msgspec import Struct
 
-from advisor.frameworks.megatron.options.attention import Attention, Hybrid
+from advisor.frameworks.megatron.options.attention import Attention, Hybrid, Shape
 from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.harmless import ASIDE
-from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
-from advisor.frameworks.megatron.options.model_shape import Shape
+from advisor.frameworks.megatron.options.implementation import (
+    Batch,
+    Dropout,
+    Implementation,
+    Inference,
+    Loop,
+    Loss,
+    Precision,
+)
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
-from advisor.frameworks.megatron.options.precision import Precision
-from advisor.frameworks.megatron.options.recompute import Recompute
-from advisor.frameworks.megatron.options.training import Batch, Inference, Loop
+from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.option import Option, Options, Status, dashed, keys
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout

@@ -88,7 +88,6 @@ class _Results:
         self._pure: dict[Any, bool] = {}
 
     def result_of(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What `func` returns."""
         pure = self._pure.get(func)
         if pure is None:
             pure = self._pure[func] = _makes_one_tensor(func)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from advisor.plan.schedule import schedule_points
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.cpu import SdpaAttention
 from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention
 from harness.backends.megatron_core.fake.meter import LiveBytes
 from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu
-from harness.backends.megatron_core.local_layers import SdpaAttention
 from harness.backends.megatron_core.model import Microbatches, fake_batch, transformer_config
 from harness.backends.megatron_core.rehearsal.storage_differences import storage_differences
 from harness.backends.megatron_core.step import device_patches
@@ -27,7 +27,7 @@ from harness.backends.megatron_core.trainer import MegatronTraining, NextBatch, 
 from harness.backends.megatron_core.world import P2P, fake_world
 from harness.backends.training_rank import torch_device
 from harness.measure.memory import StorageMeter, storage_bytes
-from harness.measure.phases import CUDA_GAUGE, Gauge, PhasePeaks, PhaseTimes, meter_gauge
+from harness.measure.session import CUDA_GAUGE, Gauge, PhasePeaks, PhaseTimes, meter_gauge
 from harness.measure.timing import stopwatch
 from harness.measure.training_step import Recorder, Silent
 from harness.trial.result import Phase, PhaseTime, Rehearsed, StagePeaks
@@ -217,7 +217,6 @@ def _phases(training: MegatronTraining, batches: NextBatch) -> tuple[PhaseTime, 
 
 
 def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> PhasePeaks:
-    """Peaks of one more step."""
     if device is Device.CUDA:
         return _peaks(training, batches, CUDA_GAUGE)
     gc.collect()

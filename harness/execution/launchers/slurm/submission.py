@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
+from harness.execution.launchers.local import per_node
 from harness.execution.launchers.slurm.queue import Queue
 from harness.execution.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
-from harness.execution.launchers.torchrun import per_node
 from harness.planner.launcher_options import LauncherOptions, minutes
-from harness.trial import codec, files, store
+from harness.trial import files, store
 from harness.trial.trial import Device, Trial
 
 _SPARE_MINUTES: Final = 5  # for the start of python and torch on a busy file system
@@ -101,7 +101,7 @@ class Submitter(Struct, frozen=True, kw_only=True):
         file = self.path / _PENDING
         if not file.exists():
             return
-        pending = codec.decode(Pending, file)
+        pending = store.decode(Pending, file)
         jobs = self.queue.named(pending.name)
         if jobs is None:
             raise UserError(
@@ -125,7 +125,7 @@ class Submitter(Struct, frozen=True, kw_only=True):
         pending = Pending(name=name, trials=tuple(trial.name for trial in trials))
         for trial in trials:
             self.folder.trial(trial.name).create(trial)
-        files.write_atomic(self.path / _PENDING, codec.encode(pending))
+        files.write_atomic(self.path / _PENDING, store.encode(pending))
         tasks = [
             NodeTask(
                 folder=str(self.folder.trial(trial.name).path.resolve()),

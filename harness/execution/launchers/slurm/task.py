@@ -13,8 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from harness.execution.execute import Execution, begin, keep, launcher_of, not_run
-from harness.execution.launchers.local import Exit, Launcher, Running
-from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
+from harness.execution.launchers.local import Exit, Launcher, Rendezvous, Running, TorchrunLauncher
 from harness.execution.signals import Stop, StopSignals
 from harness.trial.failures import Failure
 from harness.trial.result import TrialStatus, failed_ranks

@@ -7,8 +7,7 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides
-from advisor.frameworks.megatron.flags import layout_flags
-from advisor.frameworks.megatron.nemo import nemo_layout_overrides
+from advisor.frameworks.megatron.flags import layout_flags, nemo_layout_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import NONE

@@ -5,8 +5,13 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.candidates import enumerate_settings
-from advisor.frameworks.megatron.flags import environment, layout_flags, megatron_lm_flags
-from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
+from advisor.frameworks.megatron.flags import (
+    environment,
+    layout_flags,
+    megatron_lm_flags,
+    nemo_layout_overrides,
+    nemo_overrides,
+)
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
 from advisor.frameworks.names import Framework

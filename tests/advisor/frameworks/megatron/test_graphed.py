@@ -11,9 +11,8 @@ from advisor.hardware.calibration import load_calibration
 from advisor.job.job import CudaGraphImpl, Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.captured import one_side
 from advisor.layers.operators import LAYER_INPUT, Module, PoolSide
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import one_side, transformer_layer
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import TokenDispatcher
 from advisor.models.presets import load_model

@@ -8,7 +8,7 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_overrides
 from advisor.frameworks.megatron.candidates import enumerate_settings
-from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
+from advisor.frameworks.megatron.flags import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import (

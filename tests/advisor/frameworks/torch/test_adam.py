@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.frameworks.torch.adam import adam_memory
+from advisor.frameworks.torch.memory_model import adam_memory
 from advisor.job.job import Job, JobConfig, Optimizer, OptimizerImplementation
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.memory.static import stage_elements

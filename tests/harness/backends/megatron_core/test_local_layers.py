@@ -7,7 +7,7 @@ pytest.importorskip("megatron.core")
 
 from megatron.core.tensor_parallel import layers  # noqa: E402
 
-from harness.backends.megatron_core.local_layers import accumulate, without_apex  # noqa: E402
+from harness.backends.megatron_core.cpu import accumulate, without_apex  # noqa: E402
 
 
 def test_a_gradient_is_added_in_place() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from harness.calibration.bench.collective_runs import ranks
+from harness.calibration.bench.timer import ranks
 from harness.trial.trial import Device
 
 Samples = list[dict[str, Any]]
 SCRIPT = """
 import json, os, sys
 from harness.calibration.bench.cases import Case, CaseKind, sample_values
-from harness.calibration.bench.collective_runs import measure_collectives, ranks
+from harness.calibration.bench.timer import measure_collectives, ranks
 from harness.trial.trial import Device
 
 kinds = (CaseKind.ALL_GATHER, CaseKind.ALL_REDUCE, CaseKind.REDUCE_SCATTER)

@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("hydra")
 
 from harness.judge.results import load_results
-from harness.trial.codec import decode_result
 from harness.trial.result import TrialResult
+from harness.trial.store import decode_result
 from tests.harness.drive import until
 
 ROOT = Path(__file__).parents[4]

@@ -16,12 +16,13 @@ from harness.execution.launchers.local import (
     Exit,
     LocalLauncher,
     ProcessGroup,
+    TorchrunLauncher,
+    command,
     descendants,
     end_left_over,
     group_leaders,
     oom_kills,
 )
-from harness.execution.launchers.torchrun import TorchrunLauncher, command
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Trial
 from tests.harness.drive import has_ended, until

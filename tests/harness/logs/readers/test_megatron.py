@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from harness.logs.readers.megatron import MEGATRON
+from harness.logs.readers.frameworks import MEGATRON
 from harness.logs.records import Argument, LoggedPeak, LoggedStep, Mark, Record, Throughput
 from tests.harness.logs import lines
 

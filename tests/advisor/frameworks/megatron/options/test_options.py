@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from advisor.frameworks.megatron import bridge, flags, nemo
+from advisor.frameworks.megatron import bridge, flags
 from advisor.frameworks.megatron.options import table
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.raw import RawSettings
@@ -85,7 +85,7 @@ def test_words_that_are_no_option() -> None:
         ((*flags.LAYOUT_SECTIONS, Recompute), lambda row: row.emitted.line),
         ((*bridge.EMITTED_SECTIONS, Recompute), lambda row: row.emitted.recipe and row.bridge),
         (
-            (*nemo.EMITTED_SECTIONS, Recompute),
+            (*flags.NEMO_SECTIONS, Recompute),
             lambda row: row.emitted.recipe and row.emitted.in_nemo and row.nemo,
         ),
     ],

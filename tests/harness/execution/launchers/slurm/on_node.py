@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from harness.execution.launchers.local import Launcher, LocalLauncher
-from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
+from harness.execution.launchers.local import Launcher, LocalLauncher, Rendezvous, TorchrunLauncher
 from harness.trial.trial import Trial
 
 STUB = Path(__file__).parents[3] / "stub_trial.py"
