@@ -162,12 +162,11 @@ class MegatronMemory(MegatronPart, MemoryModel):
     def turns(self, job: Job) -> Turns:
         """Whole parameters are gathered in the first microbatch, whole gradients reduced in the
         last, and replicas' shards then (megatron_fsdp.py)."""
-        sharding, all_of_them = job.layout.data_parallel_sharding, job.num_microbatches
-        return Turns(
-            all_of_them if sharding is DataParallelSharding.FULL else 1,
-            all_of_them if sharding in SHARDED_GRADIENTS else 1,
-            1,
-        )
+        sharding = job.layout.data_parallel_sharding
+        if sharding not in SHARDED_GRADIENTS:
+            return Turns(1, 1, 1)
+        every = job.num_microbatches
+        return Turns(every if sharding is DataParallelSharding.FULL else 1, every, 1)
 
     def graphed_modules(self, job: Job) -> frozenset[Module]:
         """Those that the job's graphs capture."""
