@@ -8,12 +8,14 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import parts_of
+from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.layers.megatron.latent_attention import latent_attention_operators
 from advisor.layers.operators import Operator
 from advisor.models.options import AttentionVariant, TransformerImpl
 from advisor.plan.flops import model_flops
-from tests.advisor.jobs import job_config
+from advisor.search.step_time_band import step_time_error
+from tests.advisor.jobs import job_config, job_of
 from tests.advisor.toys import LLAMA, latent, toy_shape
 
 INDEXER = {"dsa_indexer_n_heads": 2, "dsa_indexer_head_dim": 8, "dsa_indexer_topk": 4}
@@ -82,3 +84,9 @@ def test_context_parallelism_is_not_modelled() -> None:
 def test_what_it_needs(name: str) -> None:
     with pytest.raises(UserError, match="needs multi_latent_attention, dsa_indexer_n_heads, "):
         replace(DSA, **{name: None if name in INDEXER else False})
+
+
+def test_nobody_timed_it() -> None:
+    for model, band in ((LLAMA, 0.08), (DSA, 0.5)):
+        job = job_of(model, ParallelLayout(), job_config(32, 1, 8))
+        assert step_time_error(job, load_calibration(job.gpu)) == pytest.approx(band, abs=0.02)

@@ -26,7 +26,7 @@ SHARED = {"indexer_types": ["full", "shared"] * 39}
         (GLM5, {"index_topk_freq": 4}, "index_topk_freq = 4: must be 1: no other is modelled"),
         (GLM5, SHARED, "must be full in every layer: no other is modelled"),
         (GLM5, {"index_topk": None}, "index_topk = None: is missing"),
-        (GLM5, {"q_lora_rank": None}, "model.qk_layernorm = True: needs q_lora_rank"),
+        (GLM5, {"q_lora_rank": None}, "model.qk_layernorm = true: needs q_lora_rank"),
         (PHI4, {"rope_theta": float("inf"), "hidden_size": float("inf")}, "hidden_size = inf: "),
     ],
 )
