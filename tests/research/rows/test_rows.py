@@ -135,9 +135,10 @@ def test_shared_experts_run_with_a_plain_all_to_all_alone() -> None:
 
 
 def test_what_no_job_says_is_carried_along() -> None:
+    assert all(dict(one.options)["fsdp_version"] == "1" for one, _ in pairs("mpt"))
     by_name = {one.name: one for one, _ in pairs("summary")}
     target = by_name["LLAMA3_70B GB200 64 FP8 26.04"]
-    assert dict(target.options)["use_megatron_fsdp"] == "True"
+    assert target.job.layout.data_parallel_sharding == "full"
     assert "cpu_offloading" in target.setting.spec
 
 

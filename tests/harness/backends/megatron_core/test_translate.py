@@ -123,7 +123,8 @@ def test_no_field_of_a_layout_is_lost() -> None:
     """Every one has its place in a case, except those refused and those of other frameworks."""
     lost = set(ParallelLayout.__struct_fields__)
     lost -= MegatronCase.option_names
-    assert lost == {"data_parallel_sharding", "data_parallel_replicate_size"}
+    others = {"data_parallel_sharding", "data_parallel_replicate_size", "double_buffers"}
+    assert lost == others
     with pytest.raises(UserError, match="must be p2p"):
         megatron_case(
             workload(layout=ParallelLayout(context_parallel_size=2, cp_comm_type=CpCommType.A2A))
