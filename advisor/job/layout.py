@@ -334,6 +334,16 @@ def _illegal_tensor_degree(model: ModelSpec, layout: ParallelLayout) -> str:
     return "" if tp in legal else f"nearest: {' or '.join(map(str, near))}"
 
 
+def _unmodelled_replicas(model: ModelSpec, layout: ParallelLayout) -> str:
+    """What is wrong with Megatron's replicas of shards; torch's stacks say it themselves."""
+    replicas, ranks = layout.data_parallel_replicate_size, layout.data_parallel_size
+    if replicas == 1 or model.transformer_impl.is_eager:
+        return ""
+    if ranks % replicas:
+        return f"must divide data_parallel_size = {ranks}"
+    return "is not modelled with EP" if layout.expert_model_parallel_size > 1 else ""
+
+
 _HEADS: Final = (
     _on("layout.cp_comm_type", _exchanged_heads, ""),
     _on("layout TP x CP", _sharded_heads, ""),
@@ -345,6 +355,7 @@ _FITS: Final = (
         "is not modelled with sparse attention (DSA)",
         "use 1",
     ),
+    _on("layout.data_parallel_replicate_size", _unmodelled_replicas, "{found}", "use 1"),
     *map(_needs_experts, ("layout.expert_model_parallel_size", _ETP)),
     _divides("expert_model_parallel_size", "expert_model_parallel_size", "num_moe_experts"),
     _divides(

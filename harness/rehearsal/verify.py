@@ -18,6 +18,7 @@ from typing import Any
 
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
@@ -75,7 +76,9 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
     """One candidate's worst stage, predicted and rehearsed; or why it cannot be."""
     stage, spec = int(candidate["stage"]), str(candidate["recompute"])
     try:
-        job, under = as_installed(_job(candidate, config_dir))
+        asked = _job(candidate, config_dir)
+        parts_of(asked.config.framework).harness.job(asked)  # refuses what the backend lacks
+        job, under = as_installed(asked)
         check_legal(job, [spec])
         workload = workload_of(job, spec, Device.FAKE)
         check(workload)

@@ -82,10 +82,12 @@ def _flat_strategy(job: Job) -> str:
 
 def accelerate_file(setting: TorchSetting, job: Job) -> str:
     """YAML of Accelerate: the processes, bf16, FSDP2 and its checkpoints of wrapped layers."""
+    replicas = job.layout.data_parallel_replicate_size
     lines = [
         "compute_environment: LOCAL_MACHINE",
         "mixed_precision: bf16",
         f"num_processes: {job.num_gpus}",
+        *((f"num_machines: {replicas}",) if job.config.flat_parameters and replicas > 1 else ()),
         *(("dynamo_config:", "  dynamo_backend: INDUCTOR") if job.config.torch_compile else ()),
         "distributed_type: FSDP",
         "fsdp_config:",

@@ -138,7 +138,7 @@ class MegatronOnHarness(HarnessRuns):
         return "backend=megatron_core", "device=cuda"
 
     def job(self, job: Job) -> Job:
-        """See on_harness.harness_job."""
+        """See supported_jobs.harness_job."""
         from advisor.frameworks.megatron.supported_jobs import harness_job
 
         return harness_job(job)

@@ -245,7 +245,13 @@ class MegatronJobs(JobSupport):
         if outer is not _WHOLE and (outer, sharding) != _FULLY_SHARDED:
             nearest = f"layout.{_OUTER}=optimizer with layout.data_parallel_sharding=full"
             raise UserError(f"layout.{_OUTER}", outer, "is not modelled", nearest)
+        if given.get("double_buffers") and sharding is None:
+            reason = "needs layout.data_parallel_sharding"
+            raise UserError("layout.double_buffers", True, reason, "leave it out")
         replicas = given.get("data_parallel_replicate_size", 1)
+        if replicas > 1 and sharding is None and not given.get("use_distributed_optimizer", True):
+            reason = "needs layout.use_distributed_optimizer"
+            raise UserError("layout.data_parallel_replicate_size", replicas, reason, "use 1")
         ranks = num_gpus // max(1, prod(given.get(name, 1) for name in _SHAPING))
         if replicas < 1 or ranks % replicas:
             nearest = f"nearest: {nearest_divisors(ranks, replicas)}"
