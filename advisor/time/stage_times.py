@@ -1,7 +1,8 @@
 """Seconds of one microbatch through each pipeline stage, and what of the experts' exchange other
-microbatches leave to see; and what of a chunk's time its forward takes.
+microbatches leave to see.
 
-advisor.time.passes adds up both passes of a layer. A picture of a step needs them one by one.
+advisor.time.passes adds up both passes of a layer. A picture of a step needs them one by one: here
+is what of a chunk's time its forward takes.
 """
 
 from functools import lru_cache
