@@ -9,7 +9,7 @@ from advisor.base.units import human_count
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import AttnImplementation, CudaGraphImpl, Job, JobConfig, Optimizer
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import SHARDED_GRADIENTS, ParallelLayout
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
 from advisor.report.blocks import Block, Fitted, group, labelled_rows
 from advisor.report.breaking import dotted_lines
@@ -148,6 +148,7 @@ def run_words(job: Job) -> list[str]:
     backend = f" ({model.moe_flex_dispatcher_backend})" if flex else ""
     overlaps_experts = sends and layout.overlap_moe_expert_parallel_comm
     alone = layout.data_parallel_size * layout.context_parallel_size == 1
+    shards = layout.data_parallel_sharding in SHARDED_GRADIENTS  # FSDP overlaps whatever is asked
     said = {
         "torch.compile": config.compiles_loss,
         "torch.compile without the loss": config.torch_compile and not config.compiles_loss,
@@ -157,7 +158,7 @@ def run_words(job: Job) -> list[str]:
         "EP overlap with delayed weight gradients": overlaps_experts and layout.delay_wgrad_compute,
         "shared experts overlap the token exchange": sends and model.moe_shared_expert_overlap,
         "TP overlap": layout.sequence_parallel and layout.tp_comm_overlap,
-        "no DP overlap": not alone and not layout.overlap_grad_reduce,
+        "no DP overlap": not (alone or shards or layout.overlap_grad_reduce),
         _ATTENTION.get(model.attention_backend, ""): model.attention_backend in _ATTENTION,
         f"attn_implementation {config.attn_implementation}": config.attn_implementation
         is not AttnImplementation.SDPA,

@@ -228,7 +228,7 @@ def rank_best_layout(
             best = with_fewest_changes(with_options.best, resolution).job
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
     options = (f"{k} {spelled(v)}" for k, v in changed(resolution, best).items())
-    batch += tuple(f"{words} (nothing fits without it)" for words in options)
+    batch += tuple(f"{words} (as asked, nothing fits)" for words in options)
     found = replace(
         resolution,
         model=best.model,

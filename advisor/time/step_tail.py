@@ -35,6 +35,21 @@ class Turns(Struct, frozen=True):
     across: int
 
 
+class Exchange(Struct, frozen=True):
+    """Seconds of collectives, and of these what they keep multiprocessors and memory busy."""
+
+    seconds: float = 0.0
+    busy: float = 0.0
+
+    def __add__(self, other: "Exchange") -> "Exchange":
+        return Exchange(self.seconds + other.seconds, self.busy + other.busy)
+
+    @classmethod
+    def by(cls, joined: Link, seconds: float) -> "Exchange":
+        """`seconds` on a link."""
+        return cls(seconds, seconds * joined.busy)
+
+
 class ParameterGroup(Struct, frozen=True, kw_only=True):
     """Parameters of one rank in one gradient buffer: how many, over how many shards the optimizer
     cuts them, how many ranks reduce them, and what joins those; replicas of shards, and what joins
@@ -47,12 +62,13 @@ class ParameterGroup(Struct, frozen=True, kw_only=True):
     replicas: int = 1
     across: Link | None = None
 
-    def across_seconds(self, itemsize: int) -> float:
-        """Of the all-reduce of a shard's gradients over the replicas."""
+    def reduced_across(self, itemsize: int) -> Exchange:
+        """The all-reduce of a shard's gradients over the replicas."""
         if self.across is None:
-            return 0.0
+            return Exchange()
         shard = self.elements * itemsize / self.ranks
-        return collective_seconds(CollectiveKind.ALL_REDUCE, shard, self.replicas, self.across)
+        seconds = collective_seconds(CollectiveKind.ALL_REDUCE, shard, self.replicas, self.across)
+        return Exchange.by(self.across, seconds)
 
 
 def parameter_groups(
@@ -137,7 +153,7 @@ class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
         return self.buckets * collective_seconds(kind, each, self.ranks, self.joined)
 
 
-class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
+class ShardedWork(Struct, frozen=True, kw_only=True):
     """FSDP's communication of one rank in a step: microbatches gather the parameters (all but those
     that find them `gathered`), for their backward again where they were freed, and the last
     `reductions` of them reduce gradients; all during the kernels.
@@ -145,8 +161,8 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
     groups: elements, ranks and link of the parameters that the same ranks share. collectives: of a
     gathering or a reduction, one a block. from_host: seconds of a gathering's copies from the host,
     where the shards are there. added: seconds of adding one microbatch's whole gradients to those
-    before, where they are not reduced. across: seconds of reductions over replicas of shards, and
-    how many of the last microbatches do them."""
+    before, where they are not reduced. across: reductions over replicas of shards, and how many of
+    the last microbatches do them."""
 
     groups: tuple[tuple[int, int, Link], ...]
     gradient_itemsize: int
@@ -156,7 +172,7 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
     hidden_fraction: float
     collectives: int = 1
     gathered: int = 0
-    across: tuple[float, int] = (0.0, 0)
+    across: tuple[Exchange, int] = (Exchange(), 0)
     from_host: float = 0.0
     added: float = 0.0
 
@@ -164,8 +180,10 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
         """Seconds that `forward` and `backward` of one microbatch do not hide, of all microbatches:
         the first collective of either pass, and what takes longer than the kernels next to it.
         Source: torch 2.13 distributed/fsdp/_fully_shard."""
-        gather, reduce = self._gather_and_reduce
-        again = gather if self.gathers_again else 0.0
+        gather = self._made(CollectiveKind.ALL_GATHER, DType.BF16.itemsize)
+        gather += Exchange(self.from_host)
+        reduce = self._made(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
+        again = gather if self.gathers_again else Exchange()
         kept, (across, often) = self.microbatches - self.reductions, self.across
         return (
             (self.microbatches - self.gathered) * self._exposed(gather, forward)
@@ -174,29 +192,20 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
             + kept * (self._exposed(again, backward) + self.added)
         )
 
-    @cached_property
-    def _gather_and_reduce(self) -> tuple[float, float]:
-        """Seconds of one all-gather and of one reduction of everything."""
-        gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize) + self.from_host
-        return gather, self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
+    def _made(self, kind: CollectiveKind, itemsize: int) -> Exchange:
+        """Collectives of one kind of everything."""
+        total = Exchange()
+        for elements, ranks, joined in self.groups:
+            one = collective_seconds(kind, elements * itemsize / self.collectives, ranks, joined)
+            total += Exchange.by(joined, self.collectives * one)
+        return total
 
-    def _seconds(self, kind: CollectiveKind, itemsize: int) -> float:
-        return self.collectives * sum(
-            collective_seconds(kind, elements * itemsize / self.collectives, ranks, joined)
-            for elements, ranks, joined in self.groups
-        )
-
-    def _exposed(self, seconds: float, kernels: float) -> float:
-        next_to = min(seconds * (1 - 1 / self.collectives), kernels)
-        return seconds - next_to + (1 - self.hidden_fraction) * self._busy * next_to
-
-    @cached_property
-    def _busy(self) -> float:
-        """Of the time of collectives, what they keep multiprocessors and memory busy."""
-        kind = CollectiveKind.ALL_GATHER
-        seconds = [collective_seconds(kind, count, ranks, by) for count, ranks, by in self.groups]
-        busy = sum(each * by.busy for each, (_, _, by) in zip(seconds, self.groups, strict=True))
-        return busy / sum(seconds) if busy else 0.0
+    def _exposed(self, exchange: Exchange, kernels: float) -> float:
+        if not exchange.seconds:
+            return 0.0
+        next_to = min(exchange.seconds * (1 - 1 / self.collectives), kernels)
+        busy = exchange.busy / exchange.seconds
+        return exchange.seconds - next_to + (1 - self.hidden_fraction) * busy * next_to
 
 
 def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:
@@ -236,7 +245,10 @@ def data_parallel_work(
             microbatches=job.num_microbatches,
             reductions=turns.reductions,
             gathered=job.num_microbatches - turns.gatherings,
-            across=(sum(part.across_seconds(itemsize) for part in parameters), turns.across),
+            across=(
+                sum((part.reduced_across(itemsize) for part in parameters), Exchange()),
+                turns.across,
+            ),
             gathers_again=sharding is DataParallelSharding.FULL,
             hidden_fraction=calibration.hidden_fraction,
             collectives=sum(len(chunk.layers) for chunk in chunks),
@@ -257,7 +269,7 @@ def data_parallel_work(
             joined=part.joined,
             gathers_after=job.config.optimizer is Optimizer.DIST_MUON,
             buckets=_buckets(part) if layout.overlap_grad_reduce else 1,
-            across=part.across_seconds(itemsize),
+            across=part.reduced_across(itemsize).seconds,
         )
         for part in parameters
     )

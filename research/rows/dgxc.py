@@ -5,7 +5,8 @@ and parameter communication, user-buffer overlap where TP > 1, delayed scaling f
 kept in 8 bits (fp8_params); Grok-1 is taken to have the same. Its layers are what the READMEs'
 FLOPs ask for: 64 of 6144, eight experts of 32768 with a gate, two a token. Experts are cut by TP,
 Megatron's default, but where a row says ETP 1; tokens travel by all-to-all, permuted without a
-fused kernel, Megatron's default as well.
+fused kernel, Megatron's default as well. The tags do not name Megatron's release: that of the NeMo
+container of their months is assumed.
 """
 
 import re
@@ -36,6 +37,7 @@ _PRESETS: Final = {
     "Nemotron-4 15B": "nemotron4_15b",
     "Llama 3 8B SFT": "llama3_8b",
 }
+_RELEASES: Final = {"v25.03": "0.11", "v25.05.05": "0.12"}
 _GROK_LAYERS: Final = 64
 _CUT: Final = re.compile(r"Grok-1 (?:314B|cut to (?P<layers>\d+) layers)")
 
@@ -63,6 +65,7 @@ def _target(row: Row) -> Target:
     sequence = int(row["seq_len"])
     samples = sequence // PACKED_SEQUENCE if row["model"].endswith("SFT") else 1
     eight = row["precision"] == "FP8"
+    release = row["source_path_or_table"].split("@")[0]
     config = JobConfig(
         seq_length=sequence // samples,
         micro_batch_size=int(row["mbs"]) * samples,
@@ -70,10 +73,10 @@ def _target(row: Row) -> Target:
         precision=Precision.FP8_DELAYED if eight else Precision.BF16,
         main_grads_dtype=DType.BF16,
         fp8_param_gather=eight,
+        framework_version=_RELEASES[release],
     )
     gpus = int(row["num_gpus"])
     job = Job(model=model, layout=layout, config=config, gpu=load_gpu("H100"), num_gpus=gpus)
-    release = row["source_path_or_table"].split("@")[0]
     of_release = f" {release}" if model.num_moe_experts else ""
     return Target(
         name=f"{row['model']} {gpus}x {row['precision']} TP{tp}{of_release}",

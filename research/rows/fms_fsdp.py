@@ -1,7 +1,8 @@
 """IBM's fms-fsdp: Llama 2 7B to 70B on 128 A100 under FSDP, compiled.
 
 Which blocks are checkpointed is not printed; hardware over model FLOPs says how many: a third of
-what is over one, times three, of the forwards are run again. 34B is Code Llama's shape. An older
+what is over one, times three, of the forwards are run again. Gradients are reduced in 16 bits
+(bfSixteen of fms_fsdp/policies/mixed_precision.py). 34B is Code Llama's shape. An older
 text gives 7B without compilation, and no batch: the table's is assumed, and nothing is fitted on
 it. The text's 13B contradicts the table and is left out.
 """
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.base.dtypes import DType
 from advisor.frameworks.names import Framework
 from advisor.models.presets import ModelSource
 from research.rows.row import (
@@ -58,7 +60,8 @@ def _target(row: Row, judged_only: str = "") -> Target:
         "framework": Framework.FSDP2,
         "torch_compile": compiled,
         "fsdp_version": 1,
-        "hybrid_sharding": row["zero_or_fsdp"] == "HSDP",
+        "main_grads_dtype": DType.BF16,
+        "data_parallel_replicate_size": _replicas(row),
     }
     done = resolved(_MODELS[row["model"]], f"{row['num_gpus']}xA100", values)
     shared = _NODE_BYTES_PER_SECOND / _GPUS_OF_A_NODE
@@ -76,6 +79,11 @@ def _target(row: Row, judged_only: str = "") -> Target:
         options=done.options,
         judged_only=judged_only,
     )
+
+
+def _replicas(row: Row) -> int:
+    """Of shards that stay within a node, as FSDP1's HYBRID_SHARD does."""
+    return int(row["num_gpus"]) // _GPUS_OF_A_NODE if row["zero_or_fsdp"] == "HSDP" else 1
 
 
 def spec_of_flops(ratio: float) -> str:

@@ -344,7 +344,8 @@ def data_parallel_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int
     ranks, kind = context_ranks(facts, given, num_gpus)
     size, replicas = given.get("data_parallel_size", num_gpus // ranks), given.get(REPLICAS, 1)
     if replicas != 1 and (replicas < 1 or ranks > 1 or size % replicas or size == replicas):
-        relation = f"must leave at least two shards of DP {size}, and none is modelled with CP"
+        divide = f"must divide DP {size} into groups of two or more"
+        relation = "is not modelled with CP" if ranks > 1 else divide
         raise UserError(f"layout.{REPLICAS}", replicas, relation, "use 1")
     return ParallelLayout(
         context_parallel_size=ranks,

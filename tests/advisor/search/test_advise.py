@@ -227,7 +227,7 @@ def test_where_no_layout_fits_options_are_chosen_as_well_and_named() -> None:
     )
     assert advice.fits
     assert advice.job.layout.expert_model_parallel_size == 64
-    assert any(text.endswith("(nothing fits without it)") for text in advice.assumptions)
+    assert any(text.endswith("(as asked, nothing fits)") for text in advice.assumptions)
 
 
 def test_remedies_split_layers_that_their_stages_do_not_divide() -> None:

@@ -105,9 +105,9 @@ def test_replicas_add_up_their_shards() -> None:
     part = replace(group(800), replicas=2, across=LINK)
     own = job(data_parallel_sharding=DataParallelSharding.GRADIENTS)
     found = work_of(own, part, turns=step_tail.Turns(1, 4, 1))
-    assert (found.gathered, found.across) == (3, (4.0, 1))
+    assert (found.gathered, found.across) == (3, (step_tail.Exchange(4.0, 4.0), 1))
     (cut,) = work_of(job(), part)
-    assert (cut.across, work_of(own, group(800)).across) == (4.0, (0.0, 4))
+    assert (cut.across, work_of(own, group(800)).across) == (4.0, (step_tail.Exchange(), 4))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from advisor.time.machine import Machine
 from advisor.time.optimizer_time import host_optimizer_seconds, optimizer_seconds
 from advisor.time.rank_links import Network
 from advisor.time.roofline import backward_seconds, forward_seconds
-from advisor.time.step_tail import DataParallelWork, ShardedWork
+from advisor.time.step_tail import DataParallelWork, Exchange, ShardedWork
 from tests.advisor.jobs import experiment_job, job_of, parallel
 
 MACHINE = Machine(
@@ -271,8 +271,10 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     assert slow.exposed_seconds(9.0, 9.0) == pytest.approx(3 * (1 + 1 + 2) * (0.1 + 0.9 * 0.1))
     once = replace(work, gathers_again=False)
     assert once.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 2))
-    first = replace(work, gathered=2, gathers_again=False, across=(0.5, 1))
+    first = replace(work, gathered=2, gathers_again=False, across=(Exchange(0.5), 1))
     assert first.exposed_seconds(0.0, 0.0) == pytest.approx(1 + 3 * 2 + 0.5)
+    across = replace(blocks, across=(Exchange(3.0), 3))  # busy on no multiprocessor
+    assert across.exposed_seconds(9.0, 9.0) == pytest.approx(3 * (0.1 * 7 + 0.9 * 4 / 2))
     last = replace(work, reductions=1, added=0.25)  # under no_sync, the others add whole gradients
     assert last.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1) + 2 + 2 * 0.25)
 

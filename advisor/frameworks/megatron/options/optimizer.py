@@ -36,6 +36,7 @@ _OTHER: Final = "belongs to an optimizer that is not modelled"
 _HOST: Final = "host memory only"
 _FSDP: Final = emitted_where(runs_fsdp)
 _WITH_FSDP: Final = "used only with use_megatron_fsdp"
+_FSDP_POOL: Final = "double buffers of Megatron-FSDP are modelled as allocated by default"
 _FSDP_TYPE: Final = "main parameters of Megatron-FSDP are modelled in fp32"
 _BUCKETS: Final = "gradients are modelled in buckets of Megatron's default size"
 _RUN: Final = Emitted(line=DIFFERENT, recipe=When(always=True, only_if=is_not_muon))
@@ -195,7 +196,7 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
     preserve_fp32_weights: bool = harmless(True, _WITH_FSDP, since="0.12", until="0.16")
     fsdp_double_buffer: bool = option(False, "layout.double_buffers", _FSDP, since="0.13")
     fsdp_manual_registration: bool = harmless(False, _WITH_FSDP, since="0.16")
-    fsdp_db_use_persist_buf_on_alloc_fail: bool = harmless(False, _WITH_FSDP, since="0.17")
+    fsdp_db_use_persist_buf_on_alloc_fail: bool = unpriced(False, _FSDP_POOL, since="0.17")
     fsdp_all_gather_in_start_param_sync: bool = harmless(True, _WITH_FSDP, since="0.17")
     megatron_fsdp_main_params_dtype: str = unpriced("fp32", _FSDP_TYPE, since="0.17")
     megatron_fsdp_main_grads_dtype: str | None = option(
@@ -212,7 +213,7 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
     megatron_fsdp_use_decoupled_grad: bool = harmless(False, _WITH_FSDP, since="0.18")
     megatron_fsdp_cuda_graph_mode: bool = harmless(False, _WITH_FSDP, since="0.18")
     megatron_fsdp_enable_fine_grained_param_gather: bool = harmless(False, _WITH_FSDP, since="0.18")
-    megatron_fsdp_max_pool_double_buffer: bool = harmless(False, _WITH_FSDP, since="0.19")
+    megatron_fsdp_max_pool_double_buffer: bool = unpriced(False, _FSDP_POOL, since="0.19")
     enable_full_sharding_in_hsdp: bool = harmless(False, _WITH_FSDP)
     create_all_gather_group: bool = unpriced(
         False, "a separate process group for all-gathers is not modelled"

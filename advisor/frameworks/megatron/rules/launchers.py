@@ -257,6 +257,12 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.16.1 optimizer/optimizer_config.py:375",
         example="optimizer=muon use_precision_aware_optimizer=true",
     ),
+    "muon_replicas": _clash(
+        "optimizer=dist_muon",
+        "num_distributed_optimizer_instances>1",
+        "[num_distributed_optimizer_instances]",
+        source="megatron-core 0.19.2 optimizer/__init__.py:835",
+    ),
     "muon_fp16": _clash(
         "optimizer=muon|dist_muon",
         "fp16",

@@ -27,7 +27,7 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "fsdp_overlap_graphs": _overlapped(
         "cuda_graph_impl!=none|full_iteration",
-        "[cuda_graph_impl], or [overlap_moe_expert_parallel_comm], under Megatron-FSDP",
+        "[cuda_graph_impl], [overlap_moe_expert_parallel_comm] or [use_megatron_fsdp]",
         example=f"{_BOTH} cuda_graph_impl=local",
     ),
     "fsdp_overlap_double_buffer": _overlapped(
