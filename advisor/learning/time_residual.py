@@ -52,11 +52,11 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 WIDTHS: Final = Widths(
-    recompute=0.23,
+    recompute=0.22,
     communication=0.17,
     host=0.29,
     offload=0.17,  # as of communication, a judgement: no published pair differs in it
-    job=0.021,
+    job=0.022,
     setting=0.011,
 )
 

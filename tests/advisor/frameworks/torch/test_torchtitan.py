@@ -195,7 +195,7 @@ def test_replicas_of_shards_are_read_and_cut_over_fewer_ranks(tmp_path: Path) ->
         ("torchtitan", 3, "3 replicas must divide DP 8"),
         ("torchtitan", 8, "DDP, which is not modelled"),
         ("torchtitan", 0, "must be at least 1"),
-        ("fsdp2", 8, "must leave at least two shards of DP 8"),
+        ("fsdp2", 8, "must divide DP 8 into groups of two or more"),
         ("deepspeed", 2, "HSDP is not modelled for deepspeed"),
     ],
 )
