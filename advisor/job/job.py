@@ -410,6 +410,12 @@ class Job(Struct, frozen=True, kw_only=True):
         per_pass = self.config.micro_batch_size * self.layout.data_parallel_size
         return self.config.global_batch_size // per_pass
 
+    @property
+    def has_te_linear(self) -> bool:
+        """Whether eager layers have Transformer Engine's linear layers in 8 bits (Accelerate)."""
+        eager = self.model.transformer_impl.is_eager
+        return eager and self.config.precision is Precision.FP8_DELAYED
+
 
 def predates_ampere(gpu: Gpu) -> bool:
     """Whether its tensor cores have no bf16, and Transformer Engine only unfused attention (2.20

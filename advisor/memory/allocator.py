@@ -45,7 +45,7 @@ _MODEL_ERROR = 0.003
 """Of allocated, one sigma: 51 peaks measured here on H100 and H200 are off by 0.14 % in the root
 mean square, worst 0.8 % (tests/published/test_measured_here.py); published ones by 0.3 % at worst
 (test_measured_memory.py)."""
-_DERIVED_MODEL_ERROR = 0.05  # a judgement: no measured peak of 4 bits, MXFP8 or linear attention
+_DERIVED_MODEL_ERROR = 0.05  # a judgement: no measured peak of 4 bits, MXFP8 or derived layers
 _EIGHT_BIT_MODEL_ERROR = 0.02
 """A judgement: four peaks of one job with current scaling agree to 0.001 %, after they had shown a
 fault of 1 % (results/measured/h200)."""
@@ -168,12 +168,12 @@ def _fixed_terms(
     return terms, sum(term.num_bytes for term in terms), variance
 
 
-def model_error(precision: Precision, *, linear_attention: bool) -> float:
+def model_error(precision: Precision, *, derived: bool) -> float:
     """How far predicted allocated bytes may be off, one sigma as a fraction of them.
 
     Source: the comments at the constants; 16 bits are measured, the others are judgements.
     """
-    if linear_attention or precision in (Precision.MXFP8, Precision.NVFP4):
+    if derived or precision in (Precision.MXFP8, Precision.NVFP4):
         return _DERIVED_MODEL_ERROR
     return _EIGHT_BIT_MODEL_ERROR if precision.is_quantized else _MODEL_ERROR
 

@@ -100,7 +100,7 @@ class JobMemory:
             reserved_memory,
             layout=job.layout,
             expandable_segments=job.config.expandable_segments,
-            error=model_error(job.config.precision, linear_attention=linear),
+            error=model_error(job.config.precision, derived=linear or job.has_te_linear),
             engine=impl is TransformerImpl.TRANSFORMER_ENGINE,
             eager=impl.is_eager,
         )

@@ -16,8 +16,8 @@ which no run without overlap is published. Qwen3-30B in FP8 on 16 H100 (Megatron
 26 % longer than predicted, the most of all pairs whose GPU has no known error."""
 
 _NEVER_TIMED: Final = 0.5
-"""The same of kernels that no published run has: sparse attention's. A judgement, as of a GPU
-without a calibration."""
+"""The same of kernels that no published run has: sparse attention's, and te.Linear's between eager
+layers. A judgement, as of a GPU without a calibration."""
 
 
 class Gain(Struct, frozen=True):
@@ -66,7 +66,7 @@ def step_time_error(job: Job, calibration: Calibration) -> float:
     as published pairs, and the known error of runs like it, reach."""
     eager, experts = job.model.transformer_impl.is_eager, job.model.num_moe_experts is not None
     usual = calibration.error_of(job.gpu.name, experts=experts, eager=eager)
-    if job.model.experimental_attention_variant is AttentionVariant.DSA:
+    if job.has_te_linear or job.model.experimental_attention_variant is AttentionVariant.DSA:
         return max(usual, _NEVER_TIMED)
     if not experts:
         return usual

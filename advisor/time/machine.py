@@ -161,7 +161,7 @@ def machine(
         quantize_bytes=0
         if narrow is None
         else _QUANTIZE_BYTES[precision]
-        if fused
+        if fused or precision is Precision.FP8_DELAYED  # te.Linear's own kernels
         else _UNFUSED_QUANTIZE_BYTES,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
         host=host,

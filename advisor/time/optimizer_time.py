@@ -89,8 +89,8 @@ def stage_optimizer_seconds(
                 elements, shards = -(-elements // shards), 1  # no gradient but the shard's
             for one in _adam_seconds(job, elements, shards, machine):
                 seconds += one
-    if machine.quantized is None or job.config.fp8_param_gather:
-        return seconds
+    if machine.quantized is None or job.config.fp8_param_gather or job.has_te_linear:
+        return seconds  # te.Linear's weights are cast in every forward
     return seconds + sum(
         layer_cast_seconds(shape, machine, kind) for chunk in chunks for kind in chunk.layers
     )

@@ -155,9 +155,7 @@ def test_the_spread_of_predicted_bytes_covers_what_was_seen(monkeypatch) -> None
     errors = [row.allocated.error for row in ROWS if row.allocated.error is not None]
     errors += [error for gpu in GPUS for _, error in rehearsed(gpu, monkeypatch)]
     assert len(errors) == 51
-    assert sqrt(mean(error**2 for error in errors)) < model_error(
-        Precision.BF16, linear_attention=False
-    )
+    assert sqrt(mean(error**2 for error in errors)) < model_error(Precision.BF16, derived=False)
 
 
 def compute_errors(

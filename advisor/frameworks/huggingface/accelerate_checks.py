@@ -4,14 +4,18 @@ Source: accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin an
 utils/constants.py, commands/config/config_args.py.
 """
 
+import re
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
 from advisor.frameworks.deepspeed.checks import DEVICES, OFFLOAD_SOURCE, ZERO_SOURCE
 from advisor.frameworks.huggingface.options import (
+    BACKEND,
     DEEPSPEED,
     FILE,
+    FP8,
     FSDP,
     INSIDE,
     INSIDE_OFFLOAD,
@@ -25,6 +29,8 @@ _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParalle
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
 _CONFIG: Final = "accelerate 1.15.0 commands/config/config_args.py"
 _LAUNCH: Final = "accelerate 1.15.0 commands/launch.py"
+_FP8_SOURCE: Final = "accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 common/recipe"
+_NO_RECIPE: Final = r"interval=(?!1$|none$)|override_linear_precision=.*true|fp8_format=e5m2"
 POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES: Final = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5"
 _CHOICES: Final = {
@@ -92,6 +98,23 @@ def _twice(keys: Keys) -> Match | None:
     return Match(found=both, place=keys.where(f"{DEEPSPEED}.{both[0]}"))
 
 
+def _other_fp8(keys: Keys) -> Iterator[Match]:
+    """Values with which Accelerate, or Transformer Engine's recipe, raises."""
+    backend = keys.get(BACKEND) if keys.get("mixed_precision") == "fp8" else None
+    if backend not in (None, "TE", "AO", "MSAMP"):
+        fix = "TE in the file, or ACCELERATE_FP8_BACKEND=TE (--fp8_backend takes small letters)"
+        yield Match(fix=fix, found=f"'{backend}' is not a valid FP8BackendType")
+    for name in keys.under(FP8) if backend == "TE" else ():
+        said = f"{name}={keys.get(f'{FP8}.{name}')}"
+        if re.match(_NO_RECIPE, said.lower()):
+            place, found = keys.where(f"{FP8}.{name}"), f"DelayedScaling cannot take {said}"
+            yield Match(fix="leave it out", found=found, place=place)
+    loads = keys.truth(f"{FSDP}.fsdp_cpu_ram_efficient_loading") is not False
+    if backend == "AO" and _version(keys) == 2 and loads:
+        reason = "torchao with FSDP2 and cpu_ram_efficient_loading is not supported"
+        yield Match(fix="fsdp_cpu_ram_efficient_loading: false (default: true)", found=reason)
+
+
 def _other_stage(keys: Keys) -> str:
     stage, offloads = keys.number(_ZERO_STAGE), str(keys.get(_OFFLOADS[1])).lower() in DEVICES[1:]
     return f"{stage}" if offloads and stage in (0, 1, 2) else ""
@@ -116,6 +139,7 @@ RULES: Final = (
         source="accelerate 1.15.0 utils/dataclasses.py PrecisionType",
         **_file,
     ),
+    key_rules.key_rule(BACKEND, _other_fp8, "{found}", fault="fp8", source=_FP8_SOURCE),
     key_rules.illegal_values(
         (FSDP, DEEPSPEED),
         key_rules.is_section,

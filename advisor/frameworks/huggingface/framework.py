@@ -11,8 +11,9 @@ from typing import ClassVar, Final
 
 from msgspec.structs import replace
 
-from advisor.base.dtypes import DType
+from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
+from advisor.base.rule import Match
 from advisor.frameworks import framework_parts, names, part_types
 from advisor.frameworks.huggingface.options import OPTIONS, parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
@@ -28,12 +29,13 @@ from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
-from advisor.models.options import TransformerImpl
+from advisor.models.options import PositionEmbedding, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
 _UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
 _FSDP_NOTE = "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
+_NO_TRAINER = "Accelerate refuses a Trainer here: --format file, and an Accelerator of your own"
 _FACTS: Final = supported_jobs.StackFacts(
     framework=names.Framework.HUGGINGFACE,
     own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch"),
@@ -45,6 +47,7 @@ _FACTS: Final = supported_jobs.StackFacts(
     impl=TransformerImpl.TRANSFORMERS,
     granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
     options=(Modifier.OFFLOAD,),
+    precisions=(Precision.BF16, Precision.FP8_DELAYED, Precision.FP8_CURRENT),
     source="transformers modeling_layers.py GradientCheckpointingLayer",
 )
 
@@ -56,11 +59,13 @@ class _Jobs(supported_jobs.TorchJobs):
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """Gradients are reduced in bf16 (Accelerate). Weights are loaded as their checkpoint has
-        them, before 5 in fp32 (from_pretrained's dtype)."""
+        them, before 5 in fp32 (from_pretrained's dtype); FSDP2 gathers torchao's in 8 bits."""
         model, config = super().configure(model, config, given)
         dtype = config.weights_dtype
         if dtype is None and config.framework_version == "4":
             dtype = DType.FP32
+        if config.precision is Precision.FP8_CURRENT and "job.fp8_param_gather" not in given:
+            config = replace(config, fp8_param_gather=not config.flat_parameters)
         return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
@@ -110,10 +115,39 @@ class _Memory(memory_model.TorchMemory):
         return job.num_microbatches if job.config.sync_each_batch else 1
 
 
+def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
+    """Run with a stand-in for Transformer Engine; what it asks of tokens and widths is read."""
+    config, model = job.config, job.model
+    if config.flat_parameters and config.fp8_param_gather:
+        yield Match("FSDP1 gathers parameters in 16 bits", "job.fp8_param_gather=false")
+    if not job.has_te_linear:
+        return
+    if job.num_gpus > 1 and not config.flat_parameters:
+        fix = "job.flat_parameters=true (FSDP1), or job.precision=fp8_current (torchao)"
+        yield Match("FSDP2 enters no fp8_autocast: te.Linear computes in 16 bits", fix)
+    if setting.granularity is not Granularity.NONE:
+        yield Match("a replay runs outside fp8_autocast: torch raises CheckpointError", "none")
+    if model.share_embeddings_and_output_weights:
+        yield Match("the output layer is untied, and no optimizer steps it", "--precision bf16")
+    if config.micro_batch_size * config.seq_length % 8:
+        yield Match("FP8 execution requires tokens divisible by 8", "a sequence divisible by 8")
+    widths = (model.hidden_size, model.ffn_hidden_size, model.num_query_groups * model.kv_channels)
+    conv1d = model.position_embedding_type is PositionEmbedding.LEARNED
+    if conv1d or any(n % 16 for n in widths) or config.torch_compile or config.tiled_mlp:
+        reason = "features not divisible by 16, Conv1D, torch.compile and TiledMLP"
+        yield Match(f"te.Linear is not modelled with {reason}", "--precision bf16")
+
+
 class _Settings(recompute_settings.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
     own_rules: ClassVar[Rules] = {
+        "fp8": TorchRule(
+            summary="te.Linear needs FSDP1 or one GPU, no recompute, and an untied output layer",
+            when=_refused_fp8,
+            source="accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 pytorch/utils.py",
+            example="job.precision=fp8_delayed",
+        ),
         "gradient_checkpointing_kwargs.every_n_layers": TorchRule(
             when=lambda setting, _, __: setting.granularity is Granularity.SELECTIVE,
             reason="transformers 4.x checkpoints every layer",
@@ -175,6 +209,8 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
         yield attention_note(job.config.attn_implementation)
     if job.num_gpus == 1:
         return
+    if job.has_te_linear:  # on several GPUs FSDP1 alone
+        yield _NO_TRAINER
     if setting.granularity is not Granularity.NONE:
         yield _FSDP_NOTE
     if job.config.weights_dtype is DType.BF16:

@@ -7,9 +7,9 @@ commands/config/config_args.py, commands/launch.py, parallelism_config.py, utils
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.base.dtypes import DType
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.option import Option, Status, key, keys
-from advisor.job.job import AttnImplementation, Job
+from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import CpCommType
 
@@ -17,6 +17,9 @@ PARALLELISM: Final = "parallelism_config"
 STRATEGIES: Final = {"allgather": CpCommType.ALL_GATHER, "alltoall": CpCommType.P2P}
 FSDP: Final = "fsdp_config"
 DEEPSPEED: Final = "deepspeed_config"
+FP8: Final = "fp8_config"
+BACKEND: Final = f"{FP8}.backend"
+BACKENDS: Final = {"TE": Precision.FP8_DELAYED, "AO": Precision.FP8_CURRENT}
 CHECKPOINTING: Final = ("activation_checkpointing", "gradient_checkpointing")
 SECTIONS: Final = tuple(f"{name}_kwargs" for name in CHECKPOINTING)
 MICRO_BATCH: Final = "per_device_train_batch_size"
@@ -111,7 +114,7 @@ _REPEATED: Final = f"""
     {PARALLELISM}_sp_attn_implementation
 """
 _NOT_MODELLED: Final = """
-    use_cpu fp8_config megatron_lm_config downcast_bf16 dynamo_config dynamo_backend fp16 tpu_name
+    use_cpu megatron_lm_config downcast_bf16 dynamo_config dynamo_backend fp16 tpu_name
     tpu_zone tpu_use_cluster tpu_use_sudo tpu_env tpu_vm
 """
 _LAUNCHING: Final = """
@@ -157,11 +160,21 @@ FILE: Final[tuple[Option, ...]] = (
         {"repeats the sequence length or the attention kernel": _REPEATED},
     ),
     key("mixed_precision", None, "job.precision", kind=str, means=_PRECISIONS),
+    key(BACKEND, None, "job.precision", kind=str, means={}),
+    key(f"{FP8}.enable_fsdp_float8_all_gather", True, "job.fp8_param_gather"),
     *keys(Status.CHECKED, "", {"": "distributed_type", "the number of GPUs": "num_processes"}),
     *keys(Status.UNPRICED, "", {"not modelled": _NOT_MODELLED}),
     *keys(Status.HARMLESS, "", {"launching": _LAUNCHING}),
 )
 OPTIONS: Final = (*ARGUMENTS, *FILE)
+
+
+def fp8_keys(config: JobConfig) -> dict[str, str]:
+    """Those of the file's fp8_config; none in 16 bits."""
+    if config.precision is not Precision.FP8_CURRENT:
+        return {"backend": "TE"} if config.precision is Precision.FP8_DELAYED else {}
+    gathers = str(config.fp8_param_gather).lower()
+    return {"backend": "AO", "enable_fsdp_float8_all_gather": gathers}
 
 
 def parallelism(job: Job) -> dict[str, str | int]:
@@ -183,9 +196,11 @@ def parallelism(job: Job) -> dict[str, str | int]:
 
 
 def parallelism_variables(job: Job) -> tuple[str, ...]:
-    """NAME=VALUE of each, and that they are to be read."""
-    found = parallelism(job)
+    """NAME=VALUE of each, and that they are to be read; of FP8 as well."""
+    found, keys_of_fp8 = parallelism(job), fp8_keys(job.config)
+    fp8 = tuple(f"ACCELERATE_FP8_{name.upper()}={value}" for name, value in keys_of_fp8.items())
+    fp8 = ("ACCELERATE_MIXED_PRECISION=fp8", *fp8) if fp8 else ()
     if not found:
-        return ()
+        return fp8
     named = (f"{PARALLELISM.upper()}_{name.upper()}={value}" for name, value in found.items())
-    return ("ACCELERATE_USE_PARALLELISM_CONFIG=true", *named)
+    return (*fp8, "ACCELERATE_USE_PARALLELISM_CONFIG=true", *named)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from advisor.frameworks.huggingface.options import CHECKPOINTING, FSDP
+from advisor.frameworks.huggingface.options import CHECKPOINTING, FP8, FSDP
 from advisor.reading.document_keys import Keys, put_mapping
 from advisor.reading.python_source import Call, PythonSource, Unknown, Way
 
@@ -13,6 +13,7 @@ _ARGUMENTS: Final = re.compile(
 )
 _ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
 _ADAPTER: Final = re.compile(r"(?:\bget_peft_model|LoraConfig)$")
+_RECIPE: Final = re.compile(r"\b(TE|AO|MSAMP|FP8)RecipeKwargs$")
 _CACHE: Final = re.compile(r"\.config\.use_cache$")
 _LOADED: Final = ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length")
 _PLUGIN: Final = "FullyShardedDataParallelPlugin"
@@ -60,6 +61,12 @@ def _of(way: Way) -> Keys | None:
                 key = name if name.startswith("fsdp_") else f"fsdp_{name}"
                 keys.put(f"{FSDP}.{key}", value.value, value.place, name)
             keys.about["launcher"] = "accelerate"
+        elif recipe := _RECIPE.search(call.name):
+            found = True
+            said = {name: value.value for name, value in call.keywords.items()}
+            _put(keys, FP8, {"backend": recipe[1].replace("FP8", "TE"), **said}, call)
+        elif call.name.endswith("Accelerator") and "mixed_precision" in call.keywords:
+            keys.put("mixed_precision", call.keywords["mixed_precision"].value, call.place)
     for name, value in way.assigned.items():
         if _CACHE.search(name):
             keys.put("use_cache", value.value, value.place)

@@ -10,9 +10,12 @@ from advisor.frameworks.deepspeed.options import SHARDINGS
 from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
 from advisor.frameworks.huggingface.checks import RULES, checkpointing
 from advisor.frameworks.huggingface.options import (
+    BACKEND,
+    BACKENDS,
     CHECKPOINTING,
     CP_SIZE,
     DEEPSPEED,
+    FP8,
     FSDP,
     INSIDE,
     INSIDE_OFFLOAD,
@@ -126,11 +129,14 @@ class HuggingFaceReader(KeyedReader):
 
     def values(self, keys: Keys) -> dict[str, ReadValue]:
         """The sharding is a word of `fsdp`, Adam's kernels one of `optim`, the global batch a
-        product. A Trainer's precision goes before Accelerate's."""
+        product. A Trainer's precision goes before Accelerate's except fp8, whose layers stay."""
         found = super().values(keys)
         for name in ("bf16", "fp16"):
             if keys.truth(name):
                 found["job.precision"] = keys.means(name, name)
+        if keys.get("mixed_precision") == "fp8" and keys.has(BACKEND):
+            its = str(keys.get(BACKEND)).upper()
+            found["job.precision"] = keys.means(BACKEND, BACKENDS.get(its, f"{its}, not TE or AO"))
         fsdp = str(keys.get("fsdp") or "")
         sharding = next((value for word, value in _SHARDINGS.items() if word in fsdp), None)
         if sharding is not None and not keys.has(f"{FSDP}.reshard_after_forward"):
@@ -177,6 +183,9 @@ class HuggingFaceReader(KeyedReader):
             yield UnknownValue(
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
+        if keys.get("mixed_precision") == "fp8" and not keys.has(BACKEND):
+            place, path = keys.where("mixed_precision"), "job.precision"
+            yield UnknownValue(written="fp8 without a backend", text="", place=place, path=path)
         shards = any(keys.has(name) or any(keys.under(name)) for name in ("fsdp", FSDP))
         words = keys.values.get("fsdp")
         if words is not None and "hybrid_shard" in str(words.value):
@@ -298,12 +307,16 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
                 keys.put(f"{FSDP}.{name}", option.text or True, option.place, option.name)
             elif name.startswith(f"{PARALLELISM}_"):
                 keys.put(f"{PARALLELISM}.{name}", option.text, option.place, option.name)
+            elif name.startswith("fp8_"):
+                keys.put(f"{FP8}.{name[4:]}", option.text, option.place, option.name)
             elif name in ("mixed_precision", "num_processes", "use_fsdp", _LAUNCHERS_FILE):
                 keys.put(name, option.text, option.place, option.name)
     for variable, word in command.environment.items():
         name = variable.lower()
         if name.startswith(f"{PARALLELISM}_"):
             keys.put(f"{PARALLELISM}.{name}", word.text, word.place, variable)
+        elif name in ("accelerate_mixed_precision", "accelerate_fp8_backend"):
+            keys.put(name[11:].replace("fp8_", f"{FP8}."), word.text, word.place, variable)
     for option in options(command.words[at:]):
         _put(keys, option)
     own = any(name in _OWN for name in keys.under(""))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.huggingface.options import PARALLELISM, parallelism
+from advisor.frameworks.huggingface.options import FP8, PARALLELISM, fp8_keys, parallelism
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
@@ -36,7 +36,8 @@ def training_arguments(setting: TorchSetting, version: str) -> Iterator[str]:
 def job_arguments(job: Job) -> Iterator[str]:
     """Batch, precision and FSDP2."""
     config = job.config
-    yield from ("--bf16", "True")
+    if not fp8_keys(config):
+        yield from ("--bf16", "True")
     yield from ("--per_device_train_batch_size", str(config.micro_batch_size))
     yield from ("--gradient_accumulation_steps", str(job.num_microbatches))
     if config.optimizer.is_quantized:
@@ -81,17 +82,20 @@ def _flat_strategy(job: Job) -> str:
 
 
 def accelerate_file(setting: TorchSetting, job: Job) -> str:
-    """YAML of Accelerate: the processes, bf16, FSDP2 and its checkpoints of wrapped layers."""
-    replicas = job.layout.data_parallel_replicate_size
+    """YAML of Accelerate: processes, precision, FSDP2 and its checkpoints of wrapped layers."""
+    replicas, fp8 = job.layout.data_parallel_replicate_size, fp8_keys(job.config)
     lines = [
         "compute_environment: LOCAL_MACHINE",
-        "mixed_precision: bf16",
+        f"mixed_precision: {'fp8' if fp8 else 'bf16'}",
+        *((f"{FP8}:",) if fp8 else ()),
+        *(f"  {key}: {value}" for key, value in fp8.items()),
         f"num_processes: {job.num_gpus}",
         *((f"num_machines: {replicas}",) if job.config.flat_parameters and replicas > 1 else ()),
         *(("dynamo_config:", "  dynamo_backend: INDUCTOR") if job.config.torch_compile else ()),
-        "distributed_type: FSDP",
-        "fsdp_config:",
     ]
+    if job.num_gpus == 1 and job.has_te_linear:
+        return "\n".join([*lines, "distributed_type: 'NO'"]) + "\n"
+    lines += ["distributed_type: FSDP", "fsdp_config:"]
     full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
     flat = job.config.flat_parameters
     values = {
@@ -104,6 +108,7 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
         "fsdp_auto_wrap_policy": _DECODER_LAYERS,
         "fsdp_activation_checkpointing": setting.granularity is Granularity.FULL,
         "fsdp_activation_checkpointing_offload": setting.offloads,
+        **({"fsdp_cpu_ram_efficient_loading": False} if fp8.get("backend") == "AO" else {}),
     }
     lines += [
         f"  {key}: {str(value).lower() if isinstance(value, bool) else value}"

@@ -9,7 +9,8 @@ from math import prod
 
 from msgspec.structs import replace
 
-from advisor.base.dtypes import DType
+from advisor.base.dtypes import DType, Precision
+from advisor.layers.megatron import quantization
 from advisor.layers.operators import (
     AttentionShape,
     ComputeUnit,
@@ -51,7 +52,8 @@ def linear(
     bias: bool,
     holds: tuple[Tensor, ...] = (),
 ) -> Operator:
-    """nn.Linear: keeps its input; its weight is [out_features, in_features].
+    """nn.Linear: keeps its input; its weight is [out_features, in_features]. In place of it
+    Accelerate puts te.Linear where 16 divides both, torchao its own except for the output.
 
     holds: tensors that variables of the calling function keep alive until it returns.
     """
@@ -59,13 +61,14 @@ def linear(
     weights = [Weight(f"{name}.weight", (width, depth), in_linear=True)]
     if bias:
         weights.append(Weight(f"{name}.bias", (width,)))
+    quantized = shape.precision is Precision.FP8_CURRENT and module is not Module.OUTPUT_LAYER
     saved: tuple[Tensor, ...] = (source,)
     cast = 0
     if shape.autocast:
-        casts = (Tensor(f"{w.name}.cast", w.shape, shape.dtype) for w in weights)
+        cast_here = () if quantized else weights
+        casts = (Tensor(f"{w.name}.cast", w.shape, shape.dtype) for w in cast_here)
         saved = (_narrow(shape, source, name), *casts)  # until the outermost context ends
         cast = saved[0].num_bytes - source.num_bytes
-    quantized = shape.quantizes and module is not Module.OUTPUT_LAYER
     before, backward_cast = _in_8_bits(source, output, weights[0]) if quantized else (0, 0)
     operator = Operator(
         name,
@@ -80,7 +83,28 @@ def linear(
         gemm=Gemm(shape.tokens, width, depth, quantized),
         forward_holds=holds,
     )
+    if shape.precision is Precision.FP8_DELAYED and width % 16 == depth % 16 == 0:
+        operator = _as_te_linear(shape, operator)
     return with_weight_gradients(shape, operator)
+
+
+def _as_te_linear(shape: RankShape, operator: Operator) -> Operator:
+    """Keeps 8-bit copies: of its input, which no other layer shares, and of its weight, made in
+    every forward, as nobody says which microbatch is the first (read in transformer_engine 2.20.2
+    pytorch/module/linear.py, not run)."""
+    (source,), (output,), weight = operator.inputs, operator.outputs, operator.weights[0]
+    own = replace(source, name=f"{source.name}.for_{operator.name}")
+    saved, size = quantization.saved_input(shape, own), weight.num_elements
+    copies = (quantization.weight_copies(shape, size),)
+    both, of_gradient = (quantization.gradient_copies(shape, one) for one in (source, output))
+    return replace(
+        operator,
+        saved=(*saved, Tensor(f"{weight.name}_{shape.precision}", copies, DType.FLOAT8)),
+        gemm=operator.gemm and replace(operator.gemm, quantized=True),
+        forward_workspace=both - saved[0].num_bytes,
+        backward_workspace=operator.backward_workspace + of_gradient,
+        extra_forward_bytes=size * (shape.stream_dtype.itemsize + 2 * DType.FLOAT8.itemsize),
+    )
 
 
 def _in_8_bits(source: Tensor, output: Tensor, weight: Weight) -> tuple[int, int]:

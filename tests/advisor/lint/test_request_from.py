@@ -474,6 +474,39 @@ def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: P
 
 
 TRAINER = "train.py --output_dir o --bf16 --fsdp full_shard --gradient_checkpointing True"
+FP8 = "distributed_type: FSDP\nmixed_precision: {}\nfp8_config: {{backend: {}}}"
+RECIPE = "Accelerator(mixed_precision='fp8', kwargs_handlers=[{}RecipeKwargs({})])"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "precision"),
+    [
+        ("a.yaml", FP8.format("fp8", "TE"), "TE"),
+        ("a.yaml", FP8.format("fp8", "AO"), "AO"),
+        ("a.yaml", FP8.format("bf16", "AO"), ""),
+        ("a.py", RECIPE.format("TE", "amax_history_len=16"), "TE"),
+        ("a.py", RECIPE.format("FP8", "backend='TE'"), "TE"),
+        ("a.sh", f"accelerate launch --mixed_precision fp8 --fp8_backend te {TRAINER}", "TE"),
+        (
+            "a.sh",
+            f"ACCELERATE_MIXED_PRECISION=fp8 ACCELERATE_FP8_BACKEND=TE torchrun {TRAINER}",
+            "TE",
+        ),
+    ],
+)
+def test_accelerates_fp8_is_the_precision(tmp_path: Path, name, text, precision) -> None:
+    """A Trainer's bf16 leaves the layers that Accelerate has put in."""
+    said = {"TE": "fp8_delayed", "AO": "fp8_current", "": "bf16"}[precision]
+    assert read_text(tmp_path, text, name).request.precision == said
+
+
+def test_an_fp8_backend_that_is_not_modelled_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="MSAMP, not TE or AO"):
+        resolve(read_text(tmp_path, text := FP8.format("fp8", "MSAMP"), "a.yaml").request)
+    nothing = read_text(tmp_path, text.partition("fp8_config")[0], "a.yaml")
+    assert [one.written for one in nothing.configuration.unknown] == ["fp8 without a backend"]
+
+
 TITAN = "torchrun --nproc_per_node=8 -m torchtitan.train"
 
 

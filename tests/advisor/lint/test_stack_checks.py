@@ -19,6 +19,8 @@ TITAN = "[model]\nname = 'llama3'\n[training]\nseq_len = 8192\n"
 FSDP2: dict[str, Any] = {"fsdp_version": 2}
 ZERO: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1}
 FILE: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP"}
+FP8, TE = {"mixed_precision": "fp8"}, {"backend": "TE"}
+WHOLE = {"fsdp_cpu_ram_efficient_loading": False}
 ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": 1, "gradient_checkpointing": True}
 
 
@@ -208,6 +210,13 @@ def test_accelerate(tmp_path: Path, fsdp: dict[str, Any], found: str) -> None:
             {"deepspeed_config": {"zero_stage": 2, "offload_param_device": "cpu"}},
             "WARNING offload_param.stage",
         ),
+        (FP8 | {"fp8_config": {**TE, "interval": 1, "override_linear_precision": [False] * 3}}, ""),
+        (FP8 | {"fp8_config": {"backend": "te"}}, "ERROR fp8"),
+        (FP8 | {"fp8_config": TE | {"interval": 2}}, "ERROR fp8"),
+        (FP8 | {"fp8_config": TE | {"fp8_format": "E5M2"}}, "ERROR fp8"),
+        (FP8 | {"fp8_config": {**TE, "override_linear_precision": [True] * 3}}, "ERROR fp8"),
+        (FP8 | {"fp8_config": {"backend": "AO"}, "fsdp_config": FSDP2}, "ERROR fp8"),
+        (FP8 | {"fp8_config": {"backend": "AO"}, "fsdp_config": FSDP2 | WHOLE}, ""),
     ],
 )
 def test_the_file_of_accelerate(tmp_path: Path, given: dict[str, Any], found: str) -> None:

@@ -132,7 +132,7 @@ def test_communicators_of_the_groups_that_a_layout_makes(
     ],
 )
 def test_what_was_seen_on_a_gpu_is_surer(precision: Precision, linear: bool, error: float) -> None:
-    found = model_error(precision, linear_attention=linear)
+    found = model_error(precision, derived=linear)
     assert found == error
     wide = reserved_memory(70 * GIB, ALONE, expandable_segments=True, error=found)
     sure = reserved_memory(70 * GIB, ALONE, expandable_segments=True, error=0.0)

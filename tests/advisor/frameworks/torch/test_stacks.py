@@ -19,6 +19,7 @@ from advisor.report.plain_advice import plain_advice
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
+from advisor.search.step_time_band import step_time_error
 from tests.advisor.jobs import batches
 
 from .jobs import stack_job
@@ -92,7 +93,7 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
         ("fsdp2", "job.sync_each_batch=true", "is an option of Accelerate"),
         ("fsdp2", PIPELINE, "is not modelled for fsdp2"),
         ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
-        ("huggingface", {"precision": "fp8_current"}, "is not modelled for huggingface"),
+        ("huggingface", {"precision": "fp8_blockwise"}, "is not modelled for huggingface"),
         ("fsdp2", "layout.use_distributed_optimizer=false", "option of Megatron"),
         ("fsdp2", "layout.data_parallel_sharding=optimizer", "has no such sharding"),
         ("fsdp2", "model.transformer_impl=local", "is Megatron's"),
@@ -291,3 +292,35 @@ def test_compiled_blocks_are_printed_and_layers_unknown_to_the_compiler_named() 
     flags = stack.spelling.setting_flags(parse_setting("full"), job)
     assert flags.index("checkpointing(model") < flags.index("block.compile()")
     assert flags.index("block.compile()") < flags.index("fully_shard")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "overrides", "spec", "words"),
+    [
+        ("1xH100", (), "none", ""),
+        ("8xH100", ("job.flat_parameters=true",), "none", ""),
+        ("8xH100", (), "none", "FSDP2 enters no fp8_autocast"),
+        ("1xH100", (), "full", "outside fp8_autocast"),
+        ("1xH100", ("job.torch_compile=true",), "none", "not modelled"),
+        ("1xH100", ("model.ffn_hidden_size=14344",), "none", "not divisible by 16"),
+        ("1xH100", ("job.seq_length=4095",), "none", "divisible by 8"),
+        ("1xH100", ("model.share_embeddings_and_output_weights=true",), "none", "untied"),
+    ],
+)
+def test_where_accelerate_computes_in_fp8(gpus, overrides, spec, words) -> None:
+    options = {"precision": "fp8_delayed", "micro_batch_size": 1, "overrides": overrides}
+    parts, job = stack_job("huggingface", gpus, **options)
+    reasons = [one.reason for one in parts.settings.check(parts.settings.parse(spec), job)]
+    assert [words in reason for reason in reasons] == [True] * bool(words)
+
+
+def test_accelerates_fp8_is_written_where_accelerate_reads_it() -> None:
+    for gpus, precision, backend in (("1xH100", "delayed", "TE"), ("8xH100", "current", "AO")):
+        parts, job = stack_job("huggingface", gpus, precision=f"fp8_{precision}")
+        file = parts.spelling.config_file(parse_setting("none"), job)
+        assert f"mixed_precision: fp8\nfp8_config:\n  backend: {backend}\n" in file
+        assert ("distributed_type: 'NO'" in file) is (backend == "TE")
+        said = parts.spelling.environment(parse_setting("none"), job)
+        assert f"ACCELERATE_FP8_BACKEND={backend}" in said
+        assert "--bf16" not in parts.spelling.layout_flags(job)
+        assert (step_time_error(job, load_calibration(job.gpu)) == 0.5) is (backend == "TE")

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from advisor.base.dtypes import Precision
 from advisor.layers import transformer
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
@@ -27,6 +28,22 @@ def shape(model: ModelSpec, impl: TransformerImpl) -> RankShape:
 def kept(model: ModelSpec, impl: TransformerImpl) -> dict[str, int]:
     found = kept_tensors(transformer.transformer_layer(shape(model, impl)), ())
     return {name: tensor.num_bytes for name, tensor in found.items()}
+
+
+def test_te_linear_keeps_copies_of_its_own() -> None:
+    """Of its input one, which q, k and v do not share, of its weight two on Hopper, and no
+    16-bit one under autocast; 16 does not divide a vocabulary of 100."""
+    te = replace(shape(LLAMA, TRANSFORMERS), precision=Precision.FP8_DELAYED, autocast=True)
+    found = kept_tensors(transformer.transformer_layer(te), ())
+    for name in ("q_proj", "k_proj", "v_proj"):
+        assert found[f"input_layernorm_out.for_{name}_fp8_delayed"].num_bytes == TOKENS * 64
+    assert not any(name.endswith(".cast") or name == "input_layernorm_out" for name in found)
+    assert found["gate_proj.weight_fp8_delayed"].num_bytes == 2 * 64 * 96
+    (down,) = (o for o in transformer.transformer_layer(te) if o.name == "down_proj")
+    assert (down.forward_workspace, down.extra_forward_bytes) == (TOKENS * 96, 6 * 64 * 96)
+    for vocabulary in (100, 112):
+        head = transformer.head_groups(replace(te, model=replace(te.model, vocab_size=vocabulary)))
+        assert "quantized=True" in str(head) or vocabulary == 100
 
 
 def test_squared_relu_keeps_the_relu() -> None:
