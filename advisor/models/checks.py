@@ -109,7 +109,8 @@ _SHAPE: Final = (
         "nearest: {found}",
     ),
     *_sizes("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim"),
-    *_sizes("v_head_dim", "window_size", "mtp_num_layers"),
+    *_sizes("v_head_dim", "window_size", "mtp_num_layers", "global_kv_channels"),
+    *_sizes("num_global_query_groups"),
     _on(
         "num_query_groups",
         lambda m: m.num_query_groups != m.num_attention_heads,
@@ -225,7 +226,24 @@ _VARIANTS: Final = (
         _NO_SUCH,
         given=_is_foreign,
     ),
-    _is_set("qk_layernorm_across_heads", _is_foreign, _NO_SUCH),
+    *(
+        _is_set(name, _is_foreign, _NO_SUCH)
+        for name in ("qk_layernorm_across_heads", "global_kv_channels", "v_layernorm", "layer_scalar")
+    ),
+    *(
+        _is_set(name, lambda m: m.global_kv_channels is None, "needs global_kv_channels")
+        for name in ("num_global_query_groups", "attention_k_eq_v")
+    ),
+    _on(
+        "num_global_query_groups",
+        lambda m: (
+            m.num_attention_heads % m.num_global_query_groups
+            and nearest_divisors(m.num_attention_heads, m.num_global_query_groups)
+        ),
+        "must divide num_attention_heads = {model.num_attention_heads}",
+        "nearest: {found}",
+        given=lambda m: m.num_global_query_groups is not None,
+    ),
     _is_set("qk_layernorm_across_heads", lambda m: not m.qk_layernorm, "needs qk_layernorm"),
     _is_set("qk_l2_norm", lambda m: m.qk_layernorm, "cannot be combined with qk_layernorm"),
     _is_set(

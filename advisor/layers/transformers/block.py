@@ -1,7 +1,7 @@
 """Decoder layers of Hugging Face's transformers: Llama's, Gemma's, OLMo 2's, and GPT-2's.
 
 Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Qwen3 share its
-parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
+parts), models/gemma2, gemma3, gemma4, olmo2 and gpt2, activations.py.
 """
 
 from advisor.base.dtypes import DType
@@ -30,6 +30,7 @@ from advisor.models.options import Activation, PositionEmbedding
 def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
     MLP, after them, or both."""
+    shape = shape.of_kind(kind)
     layer_input, after_attention = (
         hidden(shape, name) for name in (LAYER_INPUT, "after_attention")
     )
@@ -107,13 +108,16 @@ def _query_key_value(
     operators: list[Operator] = []
     projected = []
     for name, width in (("q", heads), ("k", groups), ("v", groups)):
-        out = activation(shape, f"{name}_proj_out", width)
-        operators.append(linear(shape, f"{name}_proj", Module.LINEAR_QKV, source, out, bias=bias))
-        if model.qk_layernorm and name != "v":
+        reads = "k" if name == "v" and model.attention_k_eq_v else name
+        out = activation(shape, f"{reads}_proj_out", width)
+        if reads == name:
+            proj = linear(shape, f"{name}_proj", Module.LINEAR_QKV, source, out, bias=bias)
+            operators.append(proj)
+        if model.v_layernorm if name == "v" else model.qk_layernorm:
             if not model.qk_layernorm_across_heads:
                 out = by_head(shape, out, width // model.kv_channels)
-            normed = Tensor(f"{name}_norm_out", out.shape, out.dtype)
-            operators.append(norm(shape, f"{name}_norm", Module.QK_LAYERNORM, out, normed))
+            normed, place = Tensor(f"{name}_norm_out", out.shape, out.dtype), Module.QK_LAYERNORM
+            operators.append(norm(shape, f"{name}_norm", place, out, normed, scaled=name != "v"))
             out = normed
         projected.append(out)
     query, key, value = projected
@@ -182,9 +186,20 @@ def _mlp(
     branch, dropped = dropout("mlp_dropout_out", Module.MLP_BDA, out, model.hidden_dropout)
     after, place = model.norm_placement.after, Module.POST_MLP_LAYERNORM
     branch, norm = _norm(after, shape, "post_feedforward_layernorm", place, branch)
+    return (*operators, *dropped, *norm, *_last_residual(shape, branch, skip, held))
+
+
+def _last_residual(
+    shape: RankShape, branch: Tensor, skip: Tensor, held: tuple[Tensor, ...]
+) -> tuple[Operator, ...]:
+    """skip + branch, which Gemma 4 multiplies by a number where it lies."""
     output = hidden(shape, "layer_output")
-    add = residual("mlp_residual", Module.MLP_BDA, branch, skip, output, held)
-    return (*operators, *dropped, *norm, add)
+    if not shape.model.layer_scalar:
+        return (residual("mlp_residual", Module.MLP_BDA, branch, skip, output, held),)
+    total = hidden(shape, "mlp_residual_out")
+    add = residual("mlp_residual", Module.MLP_BDA, branch, skip, total, held)
+    product = total.view(output.name, output.shape)
+    return add, Operator("layer_scalar", Module.MLP_BDA, (total,), (product,))
 
 
 def _activation(activation: Activation, source: Tensor, output: Tensor) -> list[Operator]:
