@@ -22,7 +22,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Lookup, learned positions added, dropout.
 
     transformers makes cos and sin of a microbatch here, which all its layers share and keep
-    [1, seq_length, kv_channels], of each width of heads; torchtitan's frequencies are a buffer of the model.
+    [1, seq_length, kv_channels] for each width of heads; torchtitan's frequencies are a buffer of
+    the model.
     """
     model = shape.model
     output = parts.hidden(shape, "embedding_output")
@@ -31,9 +32,10 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     if makes_tables and model.position_embedding_type is PositionEmbedding.ROPE:
         cast = model.norm_placement.before  # OLMo 2's rotary embedding leaves them in fp32
         dtype = shape.stream_dtype if cast else DType.FP32
+        widths = dict.fromkeys(model.of_kind(kind).kv_channels for kind in model.layer_kinds)
         tables = tuple(
-            Tensor(f"rope_{name}_{width}", (1, shape.local_seq, width), dtype)
-            for width in dict.fromkeys(model.of_kind(k).kv_channels for k in model.layer_kinds)
+            Tensor(f"rope_{name}{suffix}", (1, shape.local_seq, width), dtype)
+            for width, suffix in zip(widths, ("", "_global"), strict=False)
             for name in ("cos", "sin")
         )
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")

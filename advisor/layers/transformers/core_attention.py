@@ -8,31 +8,26 @@ from msgspec.structs import replace
 
 from advisor.layers.eager.context_parallel import attention_over_ranks
 from advisor.layers.eager.parts import activation, attention, in_fp32
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import WIDEST_FLASH_HEAD, ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.layer_kind import LayerKind, Mixer
 
 _CORE = Module.CORE_ATTENTION
-_WIDEST_GROUPED = 256
-"""Channels of a head up to which SDPA gets grouped keys and values (use_gqa_in_sdpa)."""
 
 
 def core_attention(
     shape: RankShape, query: Tensor, key: Tensor, value: Tensor, kind: LayerKind
 ) -> tuple[Operator, ...]:
-    """Flash attention where no mask is needed (of wider heads torch's memory-efficient kernel, which
-    keeps the same); SDPA with a mask where a window is; and where scores are capped, which SDPA
-    cannot, eager attention."""
+    """Flash attention where no mask is needed; SDPA with a mask where a window is; and where scores
+    are capped, which SDPA cannot, eager attention."""
     if shape.eager_attention or shape.model.attn_logit_softcapping is not None:
         return _eager_attention(shape, query, key, value)
     if kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape):
         return _masked_attention(shape, query, key, value)
-    repeat: tuple[Operator, ...] = ()
-    if shape.model.kv_channels > _WIDEST_GROUPED:
-        key, value, expand = _expanded(shape, key, value)
-        repeat = (expand,)
-    attended = (*repeat, *attention_over_ranks(shape, query, key, value))
+    if shape.model.kv_channels > WIDEST_FLASH_HEAD:
+        return _wide_attention(shape, query, key, value)
+    attended = attention_over_ranks(shape, query, key, value)
     if shape.model.rotary_percent == 1.0 or shape.context_parallel_size > 1:
         return attended
     return *attended, _by_token(attended[-1].outputs[0])
@@ -70,6 +65,17 @@ def _expanded(shape: RankShape, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
         width = shape.local_heads * shape.model.kv_channels
         sources = activation(shape, "key_all", width), activation(shape, "value_all", width)
     return (*sources, Operator("repeat_kv", _CORE, (key, value), sources))
+
+
+def _wide_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Operator, ...]:
+    """torch's memory-efficient kernel, which keeps what the flash kernel does, of expanded keys and
+    values. Nobody timed it: its rates are those of FlashAttention-2."""
+    key, value, repeat = _expanded(shape, key, value)
+    kernel = attention(shape, query, key, value)
+    assert kernel.attention is not None
+    return repeat, replace(kernel, attention=replace(kernel.attention, fused=False))
 
 
 def _masked_attention(

@@ -29,8 +29,8 @@ def norm(
     three products for the gradient of the square, two sums and the casts.
 
     Llama multiplies in 16 bit. Gemma and OLMo 2 do in fp32, where the normalized tensor is twice as
-    large; Gemma keeps 1 + weight next to it, Gemma 4 the weight in fp32, and the mean square of each
-    row. A norm that is not `scaled` has no weight, and keeps no normalized tensor.
+    large; Gemma keeps 1 + weight next to it, Gemma 4 the weight in fp32, and the mean square of
+    each row. A norm that is not `scaled` has no weight, and keeps no normalized tensor.
     """
     if shape.model.normalization is Normalization.LAYER_NORM:
         return fused_norm(shape, name, module, source, output)
@@ -40,20 +40,16 @@ def norm(
         return liger_norm(shape, name, module, source, output)
     copy = source if source.dtype is DType.FP32 else in_fp32(source, f"{name}.fp32")
     inverse = Tensor(f"{name}.rsqrt", (*source.shape[:-1], 1), DType.FP32)
-    placement, zero_centered = (
-        shape.model.norm_placement,
-        shape.model.layernorm_zero_centered_gamma,
-    )
-    gemma4 = placement is NormPlacement.PRE_AND_POST and not zero_centered
-    wide = zero_centered or placement is not NormPlacement.PRE
+    model, placement = shape.model, shape.model.norm_placement
+    wide = model.layernorm_zero_centered_gamma or placement is not NormPlacement.PRE
     normalized = Tensor(f"{name}.normalized", source.shape, DType.FP32 if wide else source.dtype)
-    saved = [copy, inverse]
-    if gemma4:
+    saved = [copy, inverse, normalized] if scaled else [copy, inverse]
+    if model.layernorm_zero_centered_gamma:
+        saved.append(Tensor(f"{name}.one_plus_weight", source.shape[-1:], DType.FP32))
+    elif placement is NormPlacement.PRE_AND_POST:
         saved.append(Tensor(f"{name}.mean_square", inverse.shape, DType.FP32))
-    if scaled:
-        saved.append(normalized)
-    if scaled and (zero_centered or (gemma4 and not shape.autocast)):
-        saved.append(Tensor(f"{name}.wide_weight", source.shape[-1:], DType.FP32))
+        if scaled and not shape.autocast:
+            saved.append(Tensor(f"{name}.fp32_weight", source.shape[-1:], DType.FP32))
     operator = Operator(
         name,
         module,

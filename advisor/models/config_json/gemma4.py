@@ -21,6 +21,9 @@ def _gemma4(config: HuggingFaceConfig) -> dict[str, Any]:
     of a layer decides how wide its heads are."""
     if config.get("use_bidirectional_attention", str, None) == "all":
         raise config.refuse("use_bidirectional_attention", "only causal attention is modelled")
+    for key, (off, default, reason) in _UNMODELLED.items():
+        if config.get(key, type(off), default) != off:
+            raise config.refuse(key, reason)
     windowed = _windowed(config)
     head_dim, groups = _global_heads(config, windowed)
     return {
@@ -62,6 +65,11 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
     return own[0].get("head_dim", usual[0]), own[0].get("num_key_value_heads", usual[1])
 
 
+_UNMODELLED = {
+    "hidden_size_per_layer_input": (0, 256, "embeddings of every layer are not modelled"),
+    "num_kv_shared_layers": (0, 0, "keys and values of another layer are not modelled"),
+    "enable_moe_block": (False, False, "experts next to a dense MLP are not modelled"),
+}
 _KEYS = keys(
     """
     hidden_activation use_bidirectional_attention final_logit_softcapping global_head_dim
