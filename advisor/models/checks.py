@@ -217,7 +217,7 @@ def _is_foreign(m: ModelFields) -> bool:
 _ABLE: Final = " or ".join(impl for impl in options.TransformerImpl if impl.norms_whole_branches)
 _NO_SUCH: Final = f"needs transformer_impl = {_ABLE}: other implementations have no such layer"
 
-_GEMMA4: Final = ("global_kv_channels", "v_layernorm", "layer_scalar")
+_GEMMA4: Final = ("global_kv_channels", "v_layernorm", "layer_scalar", "moe_separate_norms")
 _VARIANTS: Final = (
     *(
         _between(name, _ABOVE_0, _LARGEST, f"must be positive and at most {_LARGEST}")

@@ -29,6 +29,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     ``num_global_query_groups`` (None: num_query_groups), and under ``attention_k_eq_v`` values that
     are keys before their norm (Gemma 4). ``v_layernorm``: values are normalized, without a weight.
     ``layer_scalar``: what a layer gives is multiplied by a number that does not learn.
+    ``moe_separate_norms``: router, routed and shared experts have norms of their own.
 
     ``experimental_attention_variant`` dsa: latent attention to the ``dsa_indexer_topk`` tokens that
     an indexer scores highest, which learns by a loss of its own if ``dsa_indexer_loss_coeff`` > 0.
@@ -127,6 +128,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     moe_shared_expert_intermediate_size: int | None = None
     moe_shared_expert_gate: bool = False
     moe_shared_expert_overlap: bool = False
+    moe_separate_norms: bool = False
     attention_output_gate: bool = False
     experimental_attention_variant: options.AttentionVariant | None = None
     dsa_indexer_n_heads: int | None = None

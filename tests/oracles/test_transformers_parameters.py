@@ -72,7 +72,12 @@ _MIXERS = ["linear_attention", "moe", "full_attention"]
         ("gemma4_text", GEMMA4),
         (
             "gemma4_text",
-            {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 2},
+            {
+                **GEMMA4,
+                **{"attention_k_eq_v": True, "num_global_key_value_heads": 2},
+                **{"enable_moe_block": True, "num_experts": 16, "top_k_experts": 4},
+                "moe_intermediate_size": 96,
+            },
         ),
         ("olmo3", {**TINY, "num_hidden_layers": 8}),
         ("seed_oss", TINY),

@@ -10,6 +10,7 @@ from typing import Any
 from advisor.models import options
 from advisor.models.config_json.gemma import Variant
 from advisor.models.config_json.keys import HuggingFaceConfig, keys
+from advisor.models.config_json.mixtral import AS_BRIDGE_RUNS_EXPERTS
 from advisor.models.config_json.windows import Windows, layer_windows, skip_pattern
 
 _FAMILY = Windows(every=6)
@@ -38,6 +39,19 @@ def _gemma4(config: HuggingFaceConfig) -> dict[str, Any]:
         "apply_embedding_scaling": True,
         "final_logit_softcapping": config.get("final_logit_softcapping", float, None),
         "transformer_impl": options.TransformerImpl.TRANSFORMERS,
+        **(_experts(config) if config.get("enable_moe_block", bool, False) else {}),
+    }
+
+
+def _experts(config: HuggingFaceConfig) -> dict[str, Any]:
+    """Experts of every layer next to its dense MLP, which is a shared expert here."""
+    return {
+        "num_moe_experts": config.positive("num_experts"),
+        "moe_router_topk": config.positive("top_k_experts"),
+        "moe_ffn_hidden_size": config.positive("moe_intermediate_size"),
+        "moe_shared_expert_intermediate_size": config.positive("intermediate_size"),
+        "moe_separate_norms": True,
+        **AS_BRIDGE_RUNS_EXPERTS,
     }
 
 
@@ -68,7 +82,6 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
 _UNMODELLED = {
     "hidden_size_per_layer_input": (0, 256, "embeddings of every layer are not modelled"),
     "num_kv_shared_layers": (0, 0, "keys and values of another layer are not modelled"),
-    "enable_moe_block": (False, False, "experts next to a dense MLP are not modelled"),
 }
 _KEYS = keys(
     """

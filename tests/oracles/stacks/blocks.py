@@ -19,6 +19,8 @@ Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 def block(shape: RankShape) -> Block:
     """A block of the shape's implementation, and what follows the hidden states in a call."""
     model = shape.model
+    if model.norm_placement.after:
+        return _variant(shape)
     if model.num_moe_experts is not None:
         torch_impl = model.transformer_impl is TransformerImpl.TORCH
         return (titan_block if torch_impl else transformers_block)(shape)
@@ -26,8 +28,6 @@ def block(shape: RankShape) -> Block:
         if model.normalization is Normalization.LAYER_NORM:
             return PlainGpt(model), (), {}
         return _titan(shape)
-    if model.norm_placement.after:
-        return _variant(shape)
     return _gpt2(model) if model.normalization is Normalization.LAYER_NORM else _llama(shape)
 
 
@@ -118,6 +118,10 @@ def variant_config(model: ModelSpec) -> Any:
                 "attention_k_eq_v": model.attention_k_eq_v,
                 "final_logit_softcapping": model.final_logit_softcapping,
                 "hidden_size_per_layer_input": 0,
+                "enable_moe_block": model.moe_separate_norms,
+                "num_experts": model.num_moe_experts,
+                "top_k_experts": model.moe_router_topk,
+                "moe_intermediate_size": model.moe_ffn_hidden_size,
             }
         config = cls(
             **shared,
@@ -126,6 +130,8 @@ def variant_config(model: ModelSpec) -> Any:
             sliding_window=model.window_size,
         )
     config._attn_implementation = "eager" if model.attn_logit_softcapping else "sdpa"
+    if model.moe_grouped_gemm:
+        config._experts_implementation = "grouped_mm"
     return config
 
 

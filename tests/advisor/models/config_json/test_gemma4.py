@@ -88,6 +88,7 @@ def test_the_last_layer_has_no_window(tmp_path) -> None:
             "must hold head_dim and num_key_value_heads alone",
         ),
         ({"num_global_key_value_heads": 5}, "num_global_query_groups = 5: must divide"),
+        ({"enable_moe_block": True}, "num_experts = (none): is missing"),
         ({"attention_bias": True}, "adds biases"),
     ],
 )
