@@ -18,13 +18,14 @@ _GLOBAL_HEAD_DIM = 512
 
 
 def _gemma4(config: HuggingFaceConfig) -> dict[str, Any]:
-    """Norms on both sides of attention and MLP, and of values; every window is read, as the kind
-    of a layer decides how wide its heads are."""
+    """Norms on both sides of attention and MLP, and of values. Whether a layer has a window decides
+    how wide its heads are, however long the window is. The proportional rotary of layers without
+    one turns all their channels, some of them by nothing."""
     if config.get("use_bidirectional_attention", str, None) == "all":
         raise config.refuse("use_bidirectional_attention", "only causal attention is modelled")
-    for key, (off, default, reason) in _UNMODELLED.items():
-        if config.get(key, type(off), default) != off:
-            raise config.refuse(key, reason)
+    for key, (default, reason) in _UNMODELLED.items():
+        if config.get(key, int, default) != 0:
+            raise config.refuse(key, f"{reason}: must be 0, and is {default} where absent")
     windowed = _windowed(config)
     head_dim, groups = _global_heads(config, windowed)
     return {
@@ -33,6 +34,7 @@ def _gemma4(config: HuggingFaceConfig) -> dict[str, Any]:
         "global_kv_channels": head_dim,
         "num_global_query_groups": groups,
         "attention_k_eq_v": config.get("attention_k_eq_v", bool, False),
+        "rotary_percent": 1.0,
         "v_layernorm": True,
         "layer_scalar": True,
         "norm_placement": options.NormPlacement.PRE_AND_POST,
@@ -63,7 +65,7 @@ def _windowed(config: HuggingFaceConfig) -> list[bool]:
 def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int, int]:
     """Width and number of key and value heads of the layers without a window."""
     usual = config.positive("head_dim", 256), config.positive("num_key_value_heads", 4)
-    if config.values.get("per_layer_config") is None:
+    if "per_layer_config" not in config.values:
         named = config.positive("num_global_key_value_heads", usual[1])
         groups = named if config.get("attention_k_eq_v", bool, False) else usual[1]
         return config.positive("global_head_dim", _GLOBAL_HEAD_DIM), groups
@@ -80,9 +82,11 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
 
 
 _UNMODELLED = {
-    "hidden_size_per_layer_input": (0, 256, "embeddings of every layer are not modelled"),
-    "num_kv_shared_layers": (0, 0, "keys and values of another layer are not modelled"),
+    "hidden_size_per_layer_input": (256, "embeddings of every layer are not modelled"),
+    "num_kv_shared_layers": (0, "layers that read another's keys and values are not modelled"),
 }
+"""Keys of the small models (E2B, E4B) and what they are where absent. use_double_wide_mlp changes
+layers that read another's keys and values alone."""
 _KEYS = keys(
     """
     hidden_activation use_bidirectional_attention final_logit_softcapping global_head_dim
