@@ -234,6 +234,11 @@ _VARIANTS: Final = (
         _is_set(name, lambda m: m.global_kv_channels is None, "needs global_kv_channels")
         for name in ("num_global_query_groups", "attention_k_eq_v")
     ),
+    _is_set(
+        "moe_separate_norms",
+        lambda m: m.moe_shared_expert_intermediate_size != m.ffn_hidden_size,
+        "needs moe_shared_expert_intermediate_size = {model.ffn_hidden_size}, as ffn_hidden_size",
+    ),
     _is_set("qk_layernorm_across_heads", lambda m: not m.qk_layernorm, "needs qk_layernorm"),
     _is_set("qk_l2_norm", lambda m: m.qk_layernorm, "cannot be combined with qk_layernorm"),
     _is_set(

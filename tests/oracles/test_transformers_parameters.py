@@ -18,9 +18,9 @@ TINY: dict[str, Any] = {
     **{"num_attention_heads": 8, "num_key_value_heads": 4},
 }
 GEMMA4: dict[str, Any] = {
-    **{"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 512},
-    **{"head_dim": 32, "global_head_dim": 64, "hidden_size_per_layer_input": 0},
-    "num_hidden_layers": 8,
+    **TINY,
+    **{"num_hidden_layers": 8, "head_dim": 32, "global_head_dim": 64},
+    "hidden_size_per_layer_input": 0,
 }
 _MIXERS = ["linear_attention", "moe", "full_attention"]
 

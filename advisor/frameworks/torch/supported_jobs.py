@@ -245,6 +245,12 @@ _JOB_RULES: Final = (
         "torch or transformers",
     ),
     _on(
+        "model.global_kv_channels",
+        lambda a: a.facts.framework == Framework.TORCHTITAN and a.model.global_kv_channels,
+        "torchtitan has no such layers",
+        "use --framework huggingface",
+    ),
+    _on(
         "model.multi_latent_attention",
         lambda a: (
             a.model.multi_latent_attention

@@ -25,7 +25,7 @@ def _gemma4(config: HuggingFaceConfig) -> dict[str, Any]:
         raise config.refuse("use_bidirectional_attention", "only causal attention is modelled")
     for key, (default, reason) in _UNMODELLED.items():
         if config.get(key, int, default) != 0:
-            raise config.refuse(key, f"{reason}: must be 0, and is {default} where absent")
+            raise config.refuse(key, reason)
     windowed = _windowed(config)
     head_dim, groups = _global_heads(config, windowed)
     return {
@@ -82,7 +82,10 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
 
 
 _UNMODELLED = {
-    "hidden_size_per_layer_input": (256, "embeddings of every layer are not modelled"),
+    "hidden_size_per_layer_input": (
+        256,
+        "embeddings of every layer are not modelled (0: none; no key: 256)",
+    ),
     "num_kv_shared_layers": (0, "layers that read another's keys and values are not modelled"),
 }
 """Keys of the small models (E2B, E4B) and what they are where absent. use_double_wide_mlp changes

@@ -48,14 +48,9 @@ GEMMA2_9B = ModelSpec(name="gemma2_9b", **widths("gemma2_9b"), **_CAPPED, **_GEM
 GEMMA3_27B = ModelSpec(name="gemma3_27b", **widths("gemma3_27b"), qk_layernorm=True, **_GEMMA)
 GEMMA4_31B = replace(
     GEMMA3_27B,
-    name="gemma4_31b",
-    kv_channels=256,
-    global_kv_channels=512,
-    num_global_query_groups=4,
-    attention_k_eq_v=True,
-    v_layernorm=True,
-    layer_scalar=True,
-    layernorm_zero_centered_gamma=False,
+    **{"name": "gemma4_31b", "kv_channels": 256, "global_kv_channels": 512},
+    **{"num_global_query_groups": 4, "attention_k_eq_v": True, "v_layernorm": True},
+    **{"layernorm_zero_centered_gamma": False, "layer_scalar": True},
     final_logit_softcapping=30.0,
 )
 GEMMA4_GLOBAL = replace(
@@ -63,17 +58,10 @@ GEMMA4_GLOBAL = replace(
 )
 GEMMA4_26B_A4B = replace(
     GEMMA4_31B,
-    name="gemma4_26b_a4b",
-    hidden_size=2816,
-    ffn_hidden_size=2112,
-    num_attention_heads=16,
-    num_query_groups=8,
-    num_global_query_groups=2,
-    num_moe_experts=128,
-    moe_router_topk=8,
-    moe_ffn_hidden_size=704,
-    moe_shared_expert_intermediate_size=2112,
-    moe_separate_norms=True,
+    **{"name": "gemma4_26b_a4b", "hidden_size": 2816, "ffn_hidden_size": 2112},
+    **{"num_attention_heads": 16, "num_query_groups": 8, "num_global_query_groups": 2},
+    **{"num_moe_experts": 128, "moe_router_topk": 8, "moe_ffn_hidden_size": 704},
+    **{"moe_shared_expert_intermediate_size": 2112, "moe_separate_norms": True},
     moe_grouped_gemm=True,
 )
 OLMO2_32B = replace(

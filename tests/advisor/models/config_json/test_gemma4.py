@@ -4,7 +4,6 @@ follows its kind, and refusals. tests/oracles count its parameters and bytes exa
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.models.layer_kind import DENSE, Mixer
@@ -12,17 +11,9 @@ from advisor.plan.flops import layer_weights
 from tests.advisor.models.config_json.published import load
 
 _SHAPE: dict[str, Any] = {
-    "model_type": "gemma4_text",
-    "num_hidden_layers": 12,
-    "hidden_size": 5376,
-    "intermediate_size": 21504,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 16,
-    "head_dim": 256,
-    "hidden_size_per_layer_input": 0,
-    "attention_k_eq_v": True,
-    "sliding_window": 1024,
-    "final_logit_softcapping": 30.0,
+    **{"model_type": "gemma4_text", "num_hidden_layers": 12, "hidden_size": 5376},
+    **{"intermediate_size": 21504, "num_attention_heads": 32, "num_key_value_heads": 16},
+    **{"hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "sliding_window": 1024},
 }
 OLDER = _SHAPE | {"global_head_dim": 512, "num_global_key_value_heads": 4}
 _OVERRIDES = {"head_dim": 512, "num_key_value_heads": 4}
@@ -41,16 +32,14 @@ def test_both_ways_to_write_it_read_alike(tmp_path) -> None:
 
 def test_heads_follow_the_kind_of_the_layer(tmp_path) -> None:
     spec = load(tmp_path, OLDER)
-    wide, narrow = spec.of_kind(DENSE), spec.of_kind(SLIDING)
-    assert (wide.kv_channels, wide.num_query_groups, wide.attention_k_eq_v) == (512, 4, True)
-    assert (narrow.kv_channels, narrow.num_query_groups) == (256, 16)
-    assert not narrow.attention_k_eq_v
-    projections = {  # q, k, v and o; q, k and o
-        DENSE: 5376 * 512 * (2 * 32 + 4),
-        SLIDING: 5376 * 256 * (2 * 32 + 2 * 16),
-    }
-    mlp = 3 * 5376 * 21504
-    assert layer_weights(spec)[0] == sum(mlp + projections[kind] for kind in spec.layer_kinds)
+    heads = {DENSE: (512, 4, True), SLIDING: (256, 16, False)}
+    for kind, expected in heads.items():
+        seen = spec.of_kind(kind)
+        assert (seen.kv_channels, seen.num_query_groups, seen.attention_k_eq_v) == expected
+    widths = {DENSE: 512 * (2 * 32 + 4), SLIDING: 256 * (2 * 32 + 2 * 16)}  # q, k, o; v as well
+    assert layer_weights(spec)[0] == sum(
+        5376 * (3 * 21504 + widths[kind]) for kind in spec.layer_kinds
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +61,7 @@ def test_the_last_layer_has_no_window(tmp_path) -> None:
     """Whatever the file says: transformers makes it so."""
     kinds = load(tmp_path, OLDER, num_hidden_layers=4).layer_kinds
     assert [kind.mixer is Mixer.SLIDING_WINDOW for kind in kinds] == [True] * 3 + [False]
-    plain = replace(load(tmp_path, OLDER, layer_types=["full_attention"] * 12), name="")
+    plain = load(tmp_path, OLDER, layer_types=["full_attention"] * 12)
     assert (plain.window_size, set(plain.layer_kinds)) == (None, {DENSE})
 
 
@@ -88,6 +77,8 @@ def test_the_last_layer_has_no_window(tmp_path) -> None:
             "must hold head_dim and num_key_value_heads alone",
         ),
         ({"num_global_key_value_heads": 5}, "num_global_query_groups = 5: must divide"),
+        ({"hidden_size_per_layer_input": 256}, "embeddings of every layer are not modelled"),
+        ({"num_kv_shared_layers": 2}, "layers that read another's keys and values are not"),
         ({"enable_moe_block": True}, "num_experts = (none): is missing"),
         ({"attention_bias": True}, "adds biases"),
     ],
