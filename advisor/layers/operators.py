@@ -17,6 +17,9 @@ from advisor.base.sharing import first_equal
 
 LAYER_INPUT = "layer_input"
 """Name of the tensor that enters a layer; the previous layer wrote it, this one keeps it."""
+WIDEST_FLASH_HEAD = 256
+"""Channels of a head up to which flash kernels go (flash-attention's flash_api.cpp), and up to
+which transformers 5.23.0 hands grouped keys and values to SDPA (use_gqa_in_sdpa)."""
 
 
 class Module(StrEnum):

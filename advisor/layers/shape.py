@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, PoolSide, Tensor
+from advisor.models.layer_kind import LayerKind
 from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec
 
@@ -67,6 +68,11 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     takes_any_layout: bool = False
     deterministic: bool = False
     side: PoolSide | None = None
+
+    def of_kind(self, kind: LayerKind) -> "RankShape":
+        """The shape that one kind of the model's layers sees (ModelSpec.of_kind)."""
+        model = self.model.of_kind(kind)
+        return self if model is self.model else replace(self, model=model)
 
     @property
     def tp(self) -> int:

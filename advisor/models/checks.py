@@ -93,23 +93,26 @@ def _is_set(name: str, given: _Test, reason: str) -> ModelRule:
     return _on(name, lambda m: getattr(m, name), reason, "", given)
 
 
+def _divides_heads(name: str) -> ModelRule:
+    def near(m: ModelFields) -> str:
+        heads, groups = m.num_attention_heads, getattr(m, name) or 1
+        return nearest_divisors(heads, groups) if heads % groups else ""
+
+    reason = "must divide num_attention_heads = {model.num_attention_heads}"
+    return _on(name, near, reason, "nearest: {found}")
+
+
 _SHAPE: Final = (
     *(_between(name, 1, inf, "must be at least 1") for name in _POSITIVE),
     *(_between(name, 1, _LARGEST, f"must not exceed {_LARGEST}") for name in _POSITIVE),
     _between("num_layers", 1, _MOST_LAYERS, f"must be at most {_MOST_LAYERS}"),
     *(_between(name, 0.0, _BELOW_1, "must be at least 0 and below 1") for name in _DROPOUTS),
     _between("rotary_percent", _ABOVE_0, 1.0, "must be above 0 and at most 1"),
-    _on(
-        "num_query_groups",
-        lambda m: (
-            m.num_attention_heads % m.num_query_groups
-            and nearest_divisors(m.num_attention_heads, m.num_query_groups)
-        ),
-        "must divide num_attention_heads = {model.num_attention_heads}",
-        "nearest: {found}",
-    ),
+    _divides_heads("num_query_groups"),
+    _divides_heads("num_global_query_groups"),
     *_sizes("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim"),
-    *_sizes("v_head_dim", "window_size", "mtp_num_layers"),
+    *_sizes("v_head_dim", "window_size", "mtp_num_layers", "global_kv_channels"),
+    *_sizes("num_global_query_groups"),
     _on(
         "num_query_groups",
         lambda m: m.num_query_groups != m.num_attention_heads,
@@ -214,6 +217,7 @@ def _is_foreign(m: ModelFields) -> bool:
 _ABLE: Final = " or ".join(impl for impl in options.TransformerImpl if impl.norms_whole_branches)
 _NO_SUCH: Final = f"needs transformer_impl = {_ABLE}: other implementations have no such layer"
 
+_GEMMA4: Final = ("global_kv_channels", "v_layernorm", "layer_scalar", "moe_separate_norms")
 _VARIANTS: Final = (
     *(
         _between(name, _ABOVE_0, _LARGEST, f"must be positive and at most {_LARGEST}")
@@ -225,7 +229,16 @@ _VARIANTS: Final = (
         _NO_SUCH,
         given=_is_foreign,
     ),
-    _is_set("qk_layernorm_across_heads", _is_foreign, _NO_SUCH),
+    *(_is_set(name, _is_foreign, _NO_SUCH) for name in ("qk_layernorm_across_heads", *_GEMMA4)),
+    *(
+        _is_set(name, lambda m: m.global_kv_channels is None, "needs global_kv_channels")
+        for name in ("num_global_query_groups", "attention_k_eq_v")
+    ),
+    _is_set(
+        "moe_separate_norms",
+        lambda m: m.moe_shared_expert_intermediate_size != m.ffn_hidden_size,
+        "needs moe_shared_expert_intermediate_size = {model.ffn_hidden_size}, as ffn_hidden_size",
+    ),
     _is_set("qk_layernorm_across_heads", lambda m: not m.qk_layernorm, "needs qk_layernorm"),
     _is_set("qk_l2_norm", lambda m: m.qk_layernorm, "cannot be combined with qk_layernorm"),
     _is_set(

@@ -25,6 +25,11 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     Bridge's providers. Layers that ``no_rope_freq`` names (of a number, every Nth) have no rotary
     positions; ``qk_l2_norm`` and ``attention_chunk_size`` act on the others alone (Llama 4).
     ``qk_layernorm_across_heads``: one norm over all heads of q or k, and none of each.
+    Where ``global_kv_channels`` is set, layers without a window have heads so wide,
+    ``num_global_query_groups`` (None: num_query_groups), and under ``attention_k_eq_v`` values that
+    are keys before their norm (Gemma 4). ``v_layernorm``: values are normalized, without a weight.
+    ``layer_scalar``: what a layer gives is multiplied by a number that does not learn.
+    ``moe_separate_norms``: router, routed and shared experts have norms of their own.
 
     ``experimental_attention_variant`` dsa: latent attention to the ``dsa_indexer_topk`` tokens that
     an indexer scores highest, which learns by a loss of its own if ``dsa_indexer_loss_coeff`` > 0.
@@ -90,6 +95,11 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     apply_embedding_scaling: bool = False
     no_rope_freq: LayerPattern | None = None
     attention_chunk_size: int | None = None
+    global_kv_channels: int | None = None
+    num_global_query_groups: int | None = None
+    attention_k_eq_v: bool = False
+    v_layernorm: bool = False
+    layer_scalar: bool = False
     mtp_num_layers: int | None = None
     num_moe_experts: int | None = None
     moe_layer_freq: LayerPattern = EVERY_LAYER
@@ -118,6 +128,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     moe_shared_expert_intermediate_size: int | None = None
     moe_shared_expert_gate: bool = False
     moe_shared_expert_overlap: bool = False
+    moe_separate_norms: bool = False
     attention_output_gate: bool = False
     experimental_attention_variant: options.AttentionVariant | None = None
     dsa_indexer_n_heads: int | None = None

@@ -1,5 +1,9 @@
 """The shape of a GPT-style transformer, in Megatron's names."""
 
+from functools import lru_cache
+
+from msgspec.structs import replace
+
 from advisor.models import checks, layer_kind, model_fields, options
 from advisor.models.layer_kinds import layer_kinds
 
@@ -13,6 +17,11 @@ class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
     def __hash__(self) -> int:
         """Cheap: models of one name and depth rarely differ."""
         return hash((self.name, self.num_layers, self.hidden_size))
+
+    def of_kind(self, kind: layer_kind.LayerKind) -> "ModelSpec":
+        """The model that one kind of its layers sees: kv_channels and num_query_groups are theirs,
+        and attention_k_eq_v says whether their keys are values."""
+        return self if self.global_kv_channels is None else _of_kind(self, kind)
 
     @property
     def query_projection_size(self) -> int:
@@ -67,3 +76,14 @@ class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
         """Vocabulary rounded up as Megatron does (training/tokenizer: vocab_size_with_padding)."""
         multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
         return -(-self.vocab_size // multiple) * multiple
+
+
+@lru_cache(maxsize=256)
+def _of_kind(model: ModelSpec, kind: layer_kind.LayerKind) -> ModelSpec:
+    if kind.mixer is not layer_kind.Mixer.FULL:
+        return replace(model, attention_k_eq_v=False)
+    return replace(
+        model,
+        kv_channels=model.global_kv_channels or model.kv_channels,
+        num_query_groups=model.num_global_query_groups or model.num_query_groups,
+    )

@@ -11,6 +11,8 @@ from advisor.base.record import defaults
 from advisor.models.model_fields import ModelFields
 
 _FIELDS: Final = (
+    *("global_kv_channels", "num_global_query_groups", "attention_k_eq_v", "v_layernorm"),
+    *("layer_scalar", "moe_separate_norms"),
     *("norm_placement", "qk_layernorm_across_heads", "qk_l2_norm", "attn_logit_softcapping"),
     *("final_logit_softcapping", "apply_embedding_scaling", "attention_chunk_size", "no_rope_freq"),
 )

@@ -31,11 +31,10 @@ def model_flops(
     """
     tokens = global_batch_size * seq_length
     kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * (model.mtp_num_layers or 0))
-    mixers = Counter(kind.mixer for kind in kinds)
     weights = _weights(model, kinds) + _end_weights(model, padded_vocab_size)
-    channels = model.num_attention_heads * (model.qk_channels + model.v_channels)
-    scored = sum(mixers[mixer] for mixer in SOFTMAX_MIXERS)
-    core = _PASSES * tokens * (attended_length or seq_length) * channels * scored
+    seen = (model.of_kind(kind) for kind in kinds if kind.mixer in SOFTMAX_MIXERS)
+    channels = model.num_attention_heads * sum(one.qk_channels + one.v_channels for one in seen)
+    core = _PASSES * tokens * (attended_length or seq_length) * channels
     return 2 * _PASSES * tokens * weights + core
 
 
@@ -49,8 +48,10 @@ def layer_weights(model: ModelSpec) -> tuple[int, int]:
 
 def _weights(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
     """Weights of layers of `kinds` that a token is multiplied by."""
-    mixers = Counter(kind.mixer for kind in kinds)
-    mixed = sum(count * _mixer_weights(model, mixer) for mixer, count in mixers.items())
+    mixed = sum(
+        count * _mixer_weights(model.of_kind(kind), kind.mixer)
+        for kind, count in Counter(kinds).items()
+    )
     return mixed + _feed_forward_weights(model, kinds)
 
 
@@ -93,7 +94,8 @@ def _projection_weights(model: ModelSpec) -> int:
     output = heads * model.v_channels * h
     if not model.multi_latent_attention:
         queries = model.query_projection_size * (2 if model.attention_output_gate else 1)
-        return h * (queries + 2 * model.kv_projection_size) + output
+        keys_values = 1 if model.attention_k_eq_v else 2
+        return h * (queries + keys_values * model.kv_projection_size) + output
     rank, queries = model.q_lora_rank, heads * model.qk_channels
     query = h * queries if rank is None else rank * (h + queries + 1)
     keys_values = model.kv_lora_rank * (h + heads * (model.qk_head_dim + model.v_head_dim) + 1)

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
 from advisor.job.job import CudaGraphImpl, Job
-from advisor.models.options import AttentionVariant, FlexBackend
+from advisor.layers.operators import WIDEST_FLASH_HEAD
+from advisor.models.options import FlexBackend
 
 EXCHANGE_ERROR: Final = 0.26
 """Half-width of the band where the processor launches an exchange under EP overlap, or DeepEP, of
@@ -16,8 +17,9 @@ which no run without overlap is published. Qwen3-30B in FP8 on 16 H100 (Megatron
 26 % longer than predicted, the most of all pairs whose GPU has no known error."""
 
 _NEVER_TIMED: Final = 0.5
-"""The same of kernels that no published run has: sparse attention's, and te.Linear's between eager
-layers. A judgement, as of a GPU without a calibration."""
+"""The same of kernels that no published run has: sparse attention's, that of heads too wide for a
+flash kernel, and te.Linear's between eager layers. A judgement, as of a GPU without a calibration.
+"""
 
 
 class Gain(Struct, frozen=True):
@@ -66,7 +68,8 @@ def step_time_error(job: Job, calibration: Calibration) -> float:
     as published pairs, and the known error of runs like it, reach."""
     eager, experts = job.model.transformer_impl.is_eager, job.model.num_moe_experts is not None
     usual = calibration.error_of(job.gpu.name, experts=experts, eager=eager)
-    if job.has_te_linear or job.model.experimental_attention_variant is AttentionVariant.DSA:
+    wide = (job.model.global_kv_channels or 0) > WIDEST_FLASH_HEAD
+    if wide or job.has_te_linear or job.model.has_sparse_attention:
         return max(usual, _NEVER_TIMED)
     if not experts:
         return usual

@@ -1,9 +1,9 @@
-"""torchtitan's own figures: Llama 3 8B under FSDP2 on A100 and H100.
+"""torchtitan's own figures: Llama 3 8B under FSDP2 on A100, H100 and H200, in bf16 and float8.
 
 Its H100 has 96 GB at 2.4 TB/s and a limit of 500 W: the job's card has that memory and power.
 Nothing is fitted on these rows: they check what the model makes of the power. Of the A100 rows
 nobody says whether they are compiled. The loss of December 2024 was not compiled with the model.
-Left out: context parallelism, H200 with float8 and tables without a GPU.
+Left out: float8 with a scale for each row, and tables without a GPU.
 """
 
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from advisor.base.dtypes import Precision
 from advisor.frameworks.names import Framework
 from advisor.hardware.gpu import Gpu
 from research.rows.row import (
@@ -26,7 +27,7 @@ from research.rows.row import (
 from research.rows.targets import Target
 
 _MODELS: Final = {"Llama 3.1 8B": "llama3.1_8b", "Llama 3 8B": "llama3_8b"}
-_RELEASE: Final = "0.2"
+_RELEASE: Final = "0.1"
 _BEFORE: Final = "_202412_"
 """In the names of tables of releases before 0.1.0."""
 _SEQUENCE: Final = "8192"
@@ -36,23 +37,36 @@ _HBM2E_WATTS: Final = 500.0
 
 
 def torchtitan_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
-    """Rows in bf16 on a GPU that is named."""
+    """Rows in bf16, and in float8 with a scale for each tensor, on a GPU that is named."""
     rows = read_rows(folder, "torchtitan")
     usable = (
-        row for row in rows if row["precision"] == "bf16" and not row["gpu"].startswith("not")
+        row
+        for row in rows
+        if not row["gpu"].startswith("not") and not row["precision"].endswith("rowwise")
     )
-    return tuple(_target({**row, "seq_len": row["seq_len"] or _SEQUENCE}) for row in usable)
+    return tuple(_target(_completed(row)) for row in usable)
+
+
+def _completed(row: Row) -> Row:
+    """Without accumulation, where the batch is that of a rank alone."""
+    ranks = int(row["num_gpus"]) // (degree(row, "tp") * degree(row, "cp"))
+    batch = row["gbs"] or str(ranks * int(row["mbs"]))
+    return {**row, "seq_len": row["seq_len"] or _SEQUENCE, "gbs": batch}
 
 
 def _target(row: Row) -> Target:
     kind = row["gpu"].split(" ")[0]
-    tp = degree(row, "tp")
+    tp, cp = degree(row, "tp"), degree(row, "cp")
     compiled, asynchronous = row["compile"] == "1", "async TP" in row["notes"]
+    eight = row["precision"] != "bf16"
     values = {
         **batch_of(row),
         "framework": Framework.TORCHTITAN,
         "framework_version": _RELEASE,
         "tensor_model_parallel_size": tp,
+        "context_parallel_size": cp,
+        "precision": Precision.FP8_CURRENT if eight else Precision.BF16,
+        "fp8_param_gather": "all-gather" in row["precision"],
         "torch_compile": compiled,
         **({"compile_components": ("model",)} if _BEFORE in row["source_path_or_table"] else {}),
         **({"tp_comm_overlap": True} if asynchronous else {}),
@@ -61,8 +75,10 @@ def _target(row: Row) -> Target:
     slower = _HBM2E in row["gpu"]
     job = replace(done.job, gpu=hbm2e(done.job.gpu)) if slower else done.job
     spec = "selective:2" if "selective layer" in row["recompute"] else "op:torchtitan"
-    layout = f"TP{tp} async" if asynchronous else f"TP{tp}"
-    how = f"{layout} {spec}" + (" compiled" if compiled else "")
+    if row["recompute"].startswith("full"):
+        spec = "full"
+    layout = f"TP{tp}" + " async" * asynchronous + f" CP{cp}" * (cp > 1)
+    how = f"{layout} {spec}" + " compiled" * compiled + " float8" * eight
     return Target(
         name=f"{row['model']} {row['num_gpus']}x{kind} {how}",
         table="torchtitan",

@@ -28,6 +28,7 @@ from .stacks.shapes import LLAMA3_8B, VARIANTS, shape_of  # noqa: E402
 _CLASSES = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
+    "gemma4_text": "Gemma4ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
 }
 LAYERS = 6

@@ -17,6 +17,11 @@ TINY: dict[str, Any] = {
     **{"num_hidden_layers": 3, "intermediate_size": 512},
     **{"num_attention_heads": 8, "num_key_value_heads": 4},
 }
+GEMMA4: dict[str, Any] = {
+    **TINY,
+    **{"num_hidden_layers": 8, "head_dim": 32, "global_head_dim": 64},
+    "hidden_size_per_layer_input": 0,
+}
 _MIXERS = ["linear_attention", "moe", "full_attention"]
 
 
@@ -64,6 +69,16 @@ _MIXERS = ["linear_attention", "moe", "full_attention"]
             },
         ),
         ("gpt_oss", {**TINY, "num_local_experts": 16}),
+        ("gemma4_text", GEMMA4),
+        (
+            "gemma4_text",
+            {
+                **GEMMA4,
+                **{"attention_k_eq_v": True, "num_global_key_value_heads": 2},
+                **{"enable_moe_block": True, "num_experts": 16, "top_k_experts": 4},
+                "moe_intermediate_size": 96,
+            },
+        ),
         ("olmo3", {**TINY, "num_hidden_layers": 8}),
         ("seed_oss", TINY),
         ("ministral3", {**TINY, "tie_word_embeddings": True}),

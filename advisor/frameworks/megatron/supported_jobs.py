@@ -60,6 +60,13 @@ _YAML_ALONE: Final = "1"
 """NeMo 1, whose jobs are YAML files with each option written out."""
 
 
+_NO_LAYERS: Final = "Megatron Core has no such layers"
+_BRIDGES_OWN: Final = (
+    "Megatron Bridge 0.6.2 has modules of its own for such layers "
+    "(models/gemma/modeling_gemma4.py), which are not modelled"
+)
+
+
 class _LayerRule(Rule[[str, ModelSpec]], frozen=True, kw_only=True):
     """What a framework's layers cannot be."""
 
@@ -79,7 +86,8 @@ def _only_elsewhere(field: str, plain: object) -> _LayerRule:
         if getattr(model, field) == plain:
             return None
         if model.transformer_impl.is_eager:
-            return Match("Megatron Core has no such layers", "use --framework huggingface")
+            own = model.global_kv_channels and framework == Framework.MEGATRON_BRIDGE
+            return Match(_BRIDGES_OWN if own else _NO_LAYERS, "use --framework huggingface")
         if framework != Framework.MEGATRON_LM:
             return None
         bridge = "use --framework megatron_bridge"

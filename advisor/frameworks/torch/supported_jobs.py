@@ -21,6 +21,7 @@ from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eag
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import AttnImplementation, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.layers.operators import WIDEST_FLASH_HEAD
 from advisor.models.options import (
     Activation,
     AttentionBackend,
@@ -177,6 +178,10 @@ _MEGATRONS: Final = (
     *("attention_output_gate", "experimental_attention_variant", "hybrid_layer_pattern"),
 )
 """Options of a model that only Megatron's layers have."""
+_FLASH_ATTENTION: Final = (
+    AttnImplementation.FLASH_ATTENTION_2,
+    AttnImplementation.FLASH_ATTENTION_3,
+)
 _WITHOUT_MTP: Final = "model.mtp_num_layers=null"
 _TRANSFORMERS: Final = "model.transformer_impl=transformers, or --framework huggingface"
 
@@ -240,6 +245,12 @@ _JOB_RULES: Final = (
         "torch or transformers",
     ),
     _on(
+        "model.global_kv_channels",
+        lambda a: a.facts.framework == Framework.TORCHTITAN and a.model.global_kv_channels,
+        "torchtitan has no such layers",
+        "use --framework huggingface",
+    ),
+    _on(
         "model.multi_latent_attention",
         lambda a: (
             a.model.multi_latent_attention
@@ -264,6 +275,14 @@ _JOB_RULES: Final = (
         "needs transformers' layers",
         _TRANSFORMERS,
         given=lambda a: not a.is_transformers,
+    ),
+    _on(
+        "job.attn_implementation",
+        lambda a: (a.model.global_kv_channels or 0) > WIDEST_FLASH_HEAD,
+        "has no kernel for heads of {asked.model.global_kv_channels} channels: at most "
+        f"{WIDEST_FLASH_HEAD}",
+        "sdpa or eager",
+        given=lambda a: a.job.attn_implementation in _FLASH_ATTENTION,
     ),
     *_kernels("use_liger_kernel"),
     *_kernels("tiled_mlp"),

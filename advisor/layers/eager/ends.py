@@ -22,17 +22,22 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Lookup, learned positions added, dropout.
 
     transformers makes cos and sin of a microbatch here, which all its layers share and keep
-    [1, seq_length, kv_channels]; torchtitan's frequencies are a buffer of the model.
+    [1, seq_length, kv_channels] for each width of heads; torchtitan's frequencies are a buffer of
+    the model.
     """
     model = shape.model
     output = parts.hidden(shape, "embedding_output")
     tables: tuple[Tensor, ...] = ()
     makes_tables = model.transformer_impl is TransformerImpl.TRANSFORMERS
     if makes_tables and model.position_embedding_type is PositionEmbedding.ROPE:
-        size = (1, shape.local_seq, model.kv_channels)
         cast = model.norm_placement.before  # OLMo 2's rotary embedding leaves them in fp32
         dtype = shape.stream_dtype if cast else DType.FP32
-        tables = tuple(Tensor(f"rope_{name}", size, dtype) for name in ("cos", "sin"))
+        widths = dict.fromkeys(model.of_kind(kind).kv_channels for kind in model.layer_kinds)
+        tables = tuple(
+            Tensor(f"rope_{name}{suffix}", (1, shape.local_seq, width), dtype)
+            for width, suffix in zip(widths, ("", "_global"), strict=False)
+            for name in ("cos", "sin")
+        )
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
     weights = embedding_weights(shape)
     lookup = Operator("embedding", Module.EMBEDDING, (), (whole,), saved=tables, weights=weights)

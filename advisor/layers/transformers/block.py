@@ -1,7 +1,7 @@
 """Decoder layers of Hugging Face's transformers: Llama's, Gemma's, OLMo 2's, and GPT-2's.
 
 Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Qwen3 share its
-parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
+parts), models/gemma2, gemma3, gemma4, olmo2 and gpt2, activations.py.
 """
 
 from advisor.base.dtypes import DType
@@ -30,6 +30,7 @@ from advisor.models.options import Activation, PositionEmbedding
 def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
     MLP, after them, or both."""
+    shape = shape.of_kind(kind)
     layer_input, after_attention = (
         hidden(shape, name) for name in (LAYER_INPUT, "after_attention")
     )
@@ -41,6 +42,9 @@ def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Opera
     mlp_input, between = _norm(
         first, shape, "pre_feedforward_layernorm", Module.PRE_MLP_LAYERNORM, after_attention
     )
+    if shape.model.moe_separate_norms and kind.feed_forward is FeedForward.MOE:
+        experts = _experts_and_mlp(shape, mlp_input, after_attention, held)
+        return (*before, *attended, *between, *experts)
     if kind.feed_forward is FeedForward.MOE:
         experts = sparse_moe_block(shape, mlp_input)
         (routed,), output = experts[-1].outputs, hidden(shape, "layer_output")
@@ -107,13 +111,16 @@ def _query_key_value(
     operators: list[Operator] = []
     projected = []
     for name, width in (("q", heads), ("k", groups), ("v", groups)):
-        out = activation(shape, f"{name}_proj_out", width)
-        operators.append(linear(shape, f"{name}_proj", Module.LINEAR_QKV, source, out, bias=bias))
-        if model.qk_layernorm and name != "v":
+        reads = "k" if name == "v" and model.attention_k_eq_v else name
+        out = activation(shape, f"{reads}_proj_out", width)
+        if reads == name:
+            proj = linear(shape, f"{name}_proj", Module.LINEAR_QKV, source, out, bias=bias)
+            operators.append(proj)
+        if model.v_layernorm if name == "v" else model.qk_layernorm:
             if not model.qk_layernorm_across_heads:
                 out = by_head(shape, out, width // model.kv_channels)
-            normed = Tensor(f"{name}_norm_out", out.shape, out.dtype)
-            operators.append(norm(shape, f"{name}_norm", Module.QK_LAYERNORM, out, normed))
+            normed, place = Tensor(f"{name}_norm_out", out.shape, out.dtype), Module.QK_LAYERNORM
+            operators.append(norm(shape, f"{name}_norm", place, out, normed, scaled=name != "v"))
             out = normed
         projected.append(out)
     query, key, value = projected
@@ -152,13 +159,19 @@ def _c_attn(
 def _mlp(
     shape: RankShape, source: Tensor, skip: Tensor, held: tuple[Tensor, ...]
 ) -> tuple[Operator, ...]:
-    """down_proj(act(gate_proj x) * up_proj x), or GPT-2's c_fc, act, c_proj; residual."""
-    model = shape.model
+    """The MLP and the residual."""
     if shape.tiled_mlp:
         *tiled, last = tiled_mlp(shape, source)
         output = hidden(shape, "layer_output")
         add = residual("mlp_residual", Module.MLP_BDA, last.outputs[0], skip, output, holds=held)
         return (*tiled, last, add)
+    operators, branch = _linear_layers(shape, source)
+    return (*operators, *_end(shape, branch, skip, held))
+
+
+def _linear_layers(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
+    """down_proj(act(gate_proj x) * up_proj x), or GPT-2's c_fc, act, c_proj, and its dropout."""
+    model = shape.model
     bias, width = model.add_bias_linear, model.ffn_hidden_size
     gated = model.activation.gated
     first = activation(shape, "gate_proj_out" if gated else "c_fc_out", width)
@@ -175,16 +188,45 @@ def _mlp(
             liger_swiglu(first, up, product) if fused else multiplied(activated, up, product),
         ]
         activated = product
-    out = hidden(shape, "down_proj_out", shape.dtype)
+    name = "mlp_out" if model.moe_separate_norms else "down_proj_out"  # experts have the other
+    out = hidden(shape, name, shape.dtype)
     operators.append(
         linear(shape, "down_proj", Module.LINEAR_FC2, activated, out, bias=bias, holds=(source,))
     )
     branch, dropped = dropout("mlp_dropout_out", Module.MLP_BDA, out, model.hidden_dropout)
-    after, place = model.norm_placement.after, Module.POST_MLP_LAYERNORM
+    return (*operators, *dropped), branch
+
+
+def _end(
+    shape: RankShape, branch: Tensor, skip: Tensor, held: tuple[Tensor, ...]
+) -> tuple[Operator, ...]:
+    """Norm of the branch and residual, which Gemma 4 multiplies by a number where it lies."""
+    after, place = shape.model.norm_placement.after, Module.POST_MLP_LAYERNORM
     branch, norm = _norm(after, shape, "post_feedforward_layernorm", place, branch)
     output = hidden(shape, "layer_output")
-    add = residual("mlp_residual", Module.MLP_BDA, branch, skip, output, held)
-    return (*operators, *dropped, *norm, add)
+    if not shape.model.layer_scalar:
+        return (*norm, residual("mlp_residual", Module.MLP_BDA, branch, skip, output, held))
+    total = hidden(shape, "mlp_residual_out")
+    add = residual("mlp_residual", Module.MLP_BDA, branch, skip, total, held)
+    product = total.view(output.name, output.shape)
+    return (*norm, add, Operator("layer_scalar", Module.MLP_BDA, (total,), (product,)))
+
+
+def _experts_and_mlp(
+    shape: RankShape, source: Tensor, skip: Tensor, held: tuple[Tensor, ...]
+) -> tuple[Operator, ...]:
+    """Gemma 4's dense MLP and experts, which read what came before its norm; norms around each."""
+    dense, branch = _linear_layers(shape, source)
+    before, after = Module.PRE_MLP_LAYERNORM, Module.POST_MLP_LAYERNORM
+    first, norm = _norm(True, shape, "post_feedforward_layernorm_1", after, branch)
+    read, norm_before = _norm(True, shape, "pre_feedforward_layernorm_2", before, skip)
+    experts = sparse_moe_block(shape, read, skip)
+    (routed,) = experts[-1].outputs
+    second, norm_after = _norm(True, shape, "post_feedforward_layernorm_2", after, routed)
+    total = hidden(shape, "mlp_and_experts")
+    add = residual("add_experts", Module.COMBINE, first, second, total, (branch,))
+    end = _end(shape, total, skip, held)
+    return (*dense, *norm, *norm_before, *experts, *norm_after, add, *end)
 
 
 def _activation(activation: Activation, source: Tensor, output: Tensor) -> list[Operator]:

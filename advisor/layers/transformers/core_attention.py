@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from advisor.layers.eager.context_parallel import attention_over_ranks
 from advisor.layers.eager.parts import activation, attention, in_fp32
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import WIDEST_FLASH_HEAD, ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.layer_kind import LayerKind, Mixer
@@ -25,6 +25,8 @@ def core_attention(
         return _eager_attention(shape, query, key, value)
     if kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape):
         return _masked_attention(shape, query, key, value)
+    if shape.model.kv_channels > WIDEST_FLASH_HEAD:
+        return _wide_attention(shape, query, key, value)
     attended = attention_over_ranks(shape, query, key, value)
     if shape.model.rotary_percent == 1.0 or shape.context_parallel_size > 1:
         return attended
@@ -63,6 +65,17 @@ def _expanded(shape: RankShape, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
         width = shape.local_heads * shape.model.kv_channels
         sources = activation(shape, "key_all", width), activation(shape, "value_all", width)
     return (*sources, Operator("repeat_kv", _CORE, (key, value), sources))
+
+
+def _wide_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Operator, ...]:
+    """torch's memory-efficient kernel, which keeps what the flash kernel does, of expanded keys and
+    values. Nobody timed it: its rates are those of FlashAttention-2."""
+    key, value, repeat = _expanded(shape, key, value)
+    kernel = attention(shape, query, key, value)
+    assert kernel.attention is not None
+    return repeat, replace(kernel, attention=replace(kernel.attention, fused=False))
 
 
 def _masked_attention(

@@ -8,22 +8,26 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager import moe
-from advisor.layers.eager.parts import in_fp32, residual
+from advisor.layers.eager.parts import in_fp32, residual, with_weight_gradients
 from advisor.layers.expert_tokens import rows
-from advisor.layers.operators import Module, Operator, Tensor
+from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
+from advisor.layers.transformers.norms import norm
 from advisor.models.options import ScoreFunction
 
 Operators = tuple[Operator, ...]
 
 
-def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
-    """From the normalized input to [tokens, hidden_size].
+def sparse_moe_block(
+    shape: RankShape, source: Tensor, routed_by: Tensor | None = None
+) -> Operators:
+    """From the normalized input to [tokens, hidden_size]. routed_by: what Gemma 4's router reads;
+    its shared expert, the dense MLP, is not among these operators.
 
     Variables of grouped_mm_experts_forward hold its input, the sorted tokens, their experts and
     weights until it returns, and one of the block's the logits.
     """
-    weights, router = _router(shape, source)
+    weights, router = _own_router(shape, routed_by) if routed_by else _router(shape, source)
     copies, hidden = shape.tokens * shape.model.moe_router_topk, shape.model.hidden_size
     names = ("sorted_experts", "order", "taken_tokens", "inverse_order")
     experts, order, taken, inverse = (Tensor(name, (copies,), DType.INT64) for name in names)
@@ -62,7 +66,7 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
     if total.dtype is not output.dtype:
         tail.append(Operator("sum_of_experts.cast", Module.COMBINE, (total,), (output,)))
     tail[-1] = replace(tail[-1], outputs=(output,), forward_holds=held)
-    shared = moe.shared_experts(shape, source)
+    shared = () if routed_by else moe.shared_experts(shape, source)
     if shared:
         summed, both = rows(shape, "moe_out", *output.shape), (output, shared[-1].outputs[0])
         tail.append(residual("add_shared_experts", Module.COMBINE, *both, summed))
@@ -88,6 +92,43 @@ def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
         return wide, operators
     weights = moe.per_choice(shape, "router_weights.cast", shape.dtype)
     return weights, (*operators, Operator("router.cast", Module.ROUTER, (wide,), (weights,)))
+
+
+def _own_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
+    """Gemma 4's: a norm without a weight, a scale of each channel, and one of each expert, which
+    multiplies weights in fp32."""
+    size, dtype, place = source.shape, source.dtype, Module.ROUTER
+    normed, scaled, given = (
+        Tensor(f"router_input.{name}", size, dtype) for name in ("normed", "scaled", "given")
+    )
+    hidden, experts = size[-1], shape.model.num_moe_experts or 0
+    normalize = norm(shape, "router.norm", place, source, normed, scaled=False)
+    scale = Operator(
+        "router.scale",
+        place,
+        (normed,),
+        (scaled,),
+        saved=(normed,),
+        weights=(Weight("router.scale", (hidden,)),),
+    )
+    root = Operator("router.scalar_root_size", place, (scaled,), (given,))
+    gating = moe.gate(shape, given)
+    scores = moe.all_scores(gating.outputs[0])
+    chosen, even = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "even_weights")
+    divide = moe.normalized(shape, chosen, even)
+    of_experts = moe.per_choice(shape, "chosen_expert_scales", dtype)
+    weights = moe.per_choice(shape, "router_weights")
+    multiply = Operator(
+        "router.per_expert_scale",
+        place,
+        (even,),
+        (weights,),
+        saved=(even, of_experts),
+        weights=(Weight("router.per_expert_scale", (experts,)),),
+    )
+    choice = moe.choice(shape, scores.outputs[0], chosen, 0)
+    scale, multiply = (with_weight_gradients(shape, one) for one in (scale, multiply))
+    return weights, (normalize, scale, root, gating, scores, choice, divide, multiply)
 
 
 def _wide_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:

@@ -15,6 +15,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors, nearest_names
 from advisor.models.config_json.deepseek import DEEPSEEK_TYPES, read_deepseek
 from advisor.models.config_json.gemma import GEMMA2, GEMMA3, LLAMA4, OLMO2, SEED_OSS, Variant
+from advisor.models.config_json.gemma4 import GEMMA4
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys, read_config
 from advisor.models.config_json.linear_attention import HYBRID_TYPES, read_hybrid
 from advisor.models.config_json.minimax import (
@@ -97,6 +98,9 @@ _DECODERS = {
         qk_norm=True,
         variant=GEMMA3,
     ),
+    "gemma4_text": replace(
+        _GEMMA, vocab_size=262144, max_position_embeddings=131072, qk_norm=True, variant=GEMMA4
+    ),
     "llama4_text": _Decoder(
         num_key_value_heads=8,
         head_dim=128,
@@ -144,7 +148,6 @@ _GPT2_KEYS = keys(
 MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "gpt2")
 REFUSED = {
     "falcon": "runs attention and MLP in parallel, which Megatron Core 0.16.1 does not support",
-    "gemma4_text": "has attention heads of two widths, whose keys may be its values: not modelled",
     "deepseek_v4": "attends to compressed tokens through an index, which is not modelled",
     "kimi_linear": "has Kimi delta attention, which is not modelled",
 }
@@ -203,7 +206,7 @@ def _read_decoder(config: HuggingFaceConfig) -> ModelSpec:
         "qk_layernorm": family.qk_norm,
         "rotary_percent": config.rotary_percent(family.rotary_percent),
     }
-    if family.variant is not LLAMA4:  # which has chunks
+    if family.variant not in (LLAMA4, GEMMA4):  # which read layer_types themselves
         fields |= window_fields(config, family.windows, fields["max_position_embeddings"])
     if family.experts is not None:
         fields |= expert_fields(config, family.experts)

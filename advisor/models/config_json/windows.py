@@ -38,28 +38,32 @@ def window_fields(
 
     Without `family` the classes have no windows, and a key that asks for one is refused.
     """
-    known = _SLIDING if family else {"full_attention": False}
-    types = config.get("layer_types", tuple[str, ...], ())
-    if not set(types) <= set(known):
-        raise config.refuse("layer_types", f"must hold only {' and '.join(sorted(known))}")
+    _layer_types(config, _SLIDING if family else {"full_attention": False})
     default = family.default if family and "sliding_window" not in config.values else None
     window = config.get("sliding_window", int, default)
     if window is None or window >= context:
         return {}
     if family is None:
         raise config.refuse("sliding_window", "this family has no sliding-window attention")
-    windowed = _windowed(config, family, types)
+    windowed = layer_windows(config, family)
     if not any(windowed):
         return {}
     return {
         "window_size": config.positive("sliding_window", window),
-        "window_attn_skip_freq": _pattern(windowed),
+        "window_attn_skip_freq": skip_pattern(windowed),
     }
 
 
-def _windowed(config: HuggingFaceConfig, family: Windows, types: tuple[str, ...]) -> list[bool]:
+def _layer_types(config: HuggingFaceConfig, known: dict[str, bool]) -> tuple[str, ...]:
+    types: tuple[str, ...] = config.get("layer_types", tuple[str, ...], ())
+    if not set(types) <= set(known):
+        raise config.refuse("layer_types", f"must hold only {' and '.join(sorted(known))}")
+    return types
+
+
+def layer_windows(config: HuggingFaceConfig, family: Windows) -> list[bool]:
     """Which layers have a window: those that layer_types calls so, else by the family's keys."""
-    layers = config.positive("num_hidden_layers")
+    layers, types = config.positive("num_hidden_layers"), _layer_types(config, _SLIDING)
     if types and len(types) != layers:
         raise config.refuse("layer_types", f"must list num_hidden_layers = {layers} layers")
     if types:
@@ -74,7 +78,7 @@ def _windowed(config: HuggingFaceConfig, family: Windows, types: tuple[str, ...]
     return [layer % every != 0 for layer in range(1, layers + 1)]
 
 
-def _pattern(windowed: list[bool]) -> LayerPattern | None:
+def skip_pattern(windowed: list[bool]) -> LayerPattern | None:
     """Megatron's shortest words: None for all layers, a number for each Nth without, a list."""
     if all(windowed):
         return None

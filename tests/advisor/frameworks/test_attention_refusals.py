@@ -4,6 +4,9 @@ import pytest
 
 from advisor.cli.main import main
 
+GEMMA4 = "gemma3_27b model.transformer_impl=transformers model.global_kv_channels=512"
+HF_GEMMA4 = f"{GEMMA4} --framework huggingface"
+
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -16,6 +19,10 @@ from advisor.cli.main import main
         ("phi4 --framework fsdp2 model.mtp_num_layers=1", "is not modelled with mtp_num_layers"),
         ("olmo2_32b --framework fsdp2", "is not modelled with plain torch layers"),
         ("olmo2_32b --framework nemo", "Megatron Core has no such layers; use --framework"),
+        (f"{GEMMA4} --framework megatron_bridge", "has modules of its own for such layers"),
+        (f"{GEMMA4} --framework nemo", "Megatron Core has no such layers"),
+        (f"{GEMMA4} --framework torchtitan", "torchtitan has no such layers"),
+        (f"{HF_GEMMA4} job.attn_implementation=flash_attention_2", "for heads of 512 channels"),
         ("gemma2_9b --framework megatron_lm", "Megatron-LM's command line has no such lay"),
         (
             "gemma2_9b model.attention_backend=flash",

@@ -19,6 +19,8 @@ Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 def block(shape: RankShape) -> Block:
     """A block of the shape's implementation, and what follows the hidden states in a call."""
     model = shape.model
+    if model.norm_placement.after:
+        return _variant(shape)
     if model.num_moe_experts is not None:
         torch_impl = model.transformer_impl is TransformerImpl.TORCH
         return (titan_block if torch_impl else transformers_block)(shape)
@@ -26,8 +28,6 @@ def block(shape: RankShape) -> Block:
         if model.normalization is Normalization.LAYER_NORM:
             return PlainGpt(model), (), {}
         return _titan(shape)
-    if model.norm_placement.after:
-        return _variant(shape)
     return _gpt2(model) if model.normalization is Normalization.LAYER_NORM else _llama(shape)
 
 
@@ -92,8 +92,8 @@ def _llama(shape: RankShape) -> Block:
 
 
 def variant_config(model: ModelSpec) -> Any:
-    """The configuration of Gemma 2, Gemma 3 or OLMo 2 with the model's shape."""
-    from transformers import Gemma2Config, Gemma3TextConfig, Olmo2Config
+    """The configuration of Gemma 2, 3 or 4, or of OLMo 2, with the model's shape."""
+    from transformers import Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, Olmo2Config
 
     shared: dict[str, Any] = {
         "hidden_size": model.hidden_size,
@@ -110,6 +110,19 @@ def variant_config(model: ModelSpec) -> Any:
         windows = [kind.mixer for kind in model.layer_kinds]
         types = [str(Mixer(mixer)).replace("window_", "") for mixer in windows]
         cls = Gemma3TextConfig if model.attn_logit_softcapping is None else Gemma2Config
+        if model.global_kv_channels is not None:
+            cls = Gemma4TextConfig
+            shared |= {
+                "global_head_dim": model.global_kv_channels,
+                "num_global_key_value_heads": model.num_global_query_groups,
+                "attention_k_eq_v": model.attention_k_eq_v,
+                "final_logit_softcapping": model.final_logit_softcapping,
+                "hidden_size_per_layer_input": 0,
+                "enable_moe_block": model.moe_separate_norms,
+                "num_experts": model.num_moe_experts,
+                "top_k_experts": model.moe_router_topk,
+                "moe_intermediate_size": model.moe_ffn_hidden_size,
+            }
         config = cls(
             **shared,
             head_dim=model.kv_channels,
@@ -117,6 +130,8 @@ def variant_config(model: ModelSpec) -> Any:
             sliding_window=model.window_size,
         )
     config._attn_implementation = "eager" if model.attn_logit_softcapping else "sdpa"
+    if model.moe_grouped_gemm:
+        config._experts_implementation = "grouped_mm"
     return config
 
 
@@ -125,16 +140,18 @@ def _variant(shape: RankShape) -> Block:
     from transformers.masking_utils import create_sliding_window_causal_mask
     from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
     from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer
+    from transformers.models.gemma4.modeling_gemma4 import Gemma4TextDecoderLayer
     from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
 
     layers = {
         "gemma2": Gemma2DecoderLayer,
         "gemma3_text": Gemma3DecoderLayer,
+        "gemma4_text": Gemma4TextDecoderLayer,
         "olmo2": Olmo2DecoderLayer,
     }
-    model, config = shape.model, variant_config(shape.model)
-    mask = None
-    if model.window_size is not None:
+    config, kind = variant_config(shape.model), shape.model.layer_kinds[0]
+    model, mask = shape.model.of_kind(kind), None
+    if kind.mixer is Mixer.SLIDING_WINDOW:
         embeds = torch.empty(shape.micro_batch_size, shape.seq_length, 1)
         mask = create_sliding_window_causal_mask(
             config=config,

@@ -46,6 +46,24 @@ _GEMMA: dict[str, Any] = {
 _CAPPED = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 GEMMA2_9B = ModelSpec(name="gemma2_9b", **widths("gemma2_9b"), **_CAPPED, **_GEMMA)
 GEMMA3_27B = ModelSpec(name="gemma3_27b", **widths("gemma3_27b"), qk_layernorm=True, **_GEMMA)
+GEMMA4_31B = replace(
+    GEMMA3_27B,
+    **{"name": "gemma4_31b", "kv_channels": 256, "global_kv_channels": 512},
+    **{"num_global_query_groups": 4, "attention_k_eq_v": True, "v_layernorm": True},
+    **{"layernorm_zero_centered_gamma": False, "layer_scalar": True},
+    final_logit_softcapping=30.0,
+)
+GEMMA4_GLOBAL = replace(
+    GEMMA4_31B, name="gemma4, no window", window_attn_skip_freq=LayerPattern("[0,1,1,0]")
+)
+GEMMA4_26B_A4B = replace(
+    GEMMA4_31B,
+    **{"name": "gemma4_26b_a4b", "hidden_size": 2816, "ffn_hidden_size": 2112},
+    **{"num_attention_heads": 16, "num_query_groups": 8, "num_global_query_groups": 2},
+    **{"num_moe_experts": 128, "moe_router_topk": 8, "moe_ffn_hidden_size": 704},
+    **{"moe_shared_expert_intermediate_size": 2112, "moe_separate_norms": True},
+    moe_grouped_gemm=True,
+)
 OLMO2_32B = replace(
     LLAMA3_8B,
     name="olmo2_32b",
@@ -79,6 +97,7 @@ DEEPSEEK_V3 = _experts(
 """With a quarter of its experts."""
 MIXTRAL_8X7B = _experts("mixtral_8x7b")
 VARIANTS = {model.name: model for model in (GEMMA2_9B, GEMMA3_27B, OLMO2_32B)}
+VARIANTS |= {model.name: model for model in (GEMMA4_31B, GEMMA4_GLOBAL, GEMMA4_26B_A4B)}
 """What transformers alone has; windows are short enough to matter here."""
 MODELS = {model.name: model for model in (LLAMA3_8B, LLAMA2_7B, QWEN3_8B, GPT2_XL)}
 

@@ -91,7 +91,6 @@ def test_experts_of_nemotron_on_a_latent_dimension(tmp_path) -> None:
         (ERNIE, {"use_bias": True}, "use_bias = true: must be false"),
         (SEED_OSS, {"attention_out_bias": True}, "attention_out_bias = true: adds biases"),
         (GLM_FLASH, {"mlp_layer_types": ["sparse", "dense"]}, "must be dense in the first layers"),
-        (OLMO3, {"model_type": "gemma4_text"}, "has attention heads of two widths"),
         (OLMO3, {"model_type": "deepseek_v4"}, "attends to compressed tokens"),
         (OLMO3, {"model_type": "kimi_linear"}, "has Kimi delta attention"),
     ],
