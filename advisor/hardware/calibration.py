@@ -93,7 +93,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
         over that of 8 bits.
     gemm_sustained_share: of that, what the power limit leaves the clock under lasting load, on a
         GPU of `watts_per_teraflop` (board power over dense 16-bit peak; 0: on any GPU); on others
-        as much more as they have more power for it: a FLOP takes the same energy.
+        by `power_exponent` of how much more power they have for it.
     gemm_training_share: of the rate under lasting load, what whole training steps reach.
     grouped_gemm_share: of a dense GEMM's rate, what torch's one kernel of several experts reaches.
     gemm_tile_seconds: fill and drain of a tile of a GEMM's result.
@@ -165,6 +165,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     fp4_speed_exponent: float = 0.6
     gemm_sustained_share: float = 1.0
     watts_per_teraflop: float = 0.0
+    power_exponent: float = 0.7
     gemm_training_share: float = 1.0
     dispatch_training_share: float = 1.0
     scan_share: float = 0.19

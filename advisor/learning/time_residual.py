@@ -52,12 +52,12 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 WIDTHS: Final = Widths(
-    recompute=0.22,
-    communication=0.17,
+    recompute=0.26,
+    communication=0.16,
     host=0.29,
-    offload=0.17,  # as of communication, a judgement: no published pair differs in it
-    job=0.022,
-    setting=0.011,
+    offload=0.16,  # as of communication, a judgement: no published pair differs in it
+    job=0.023,
+    setting=0.013,
 )
 
 

@@ -29,6 +29,14 @@ CONSTANTS: Final = (
         reason="a step has real data, other streams, and lower clocks under load",
     ),
     Constant(
+        field="power_exponent",
+        value=0.67,
+        sigma=0.4,
+        unit="",
+        reason="1 where a FLOP takes the same energy at any clock, 1/3 where the voltage follows "
+        "the clock",
+    ),
+    Constant(
         field="fp4_speed_exponent",
         value=0.5,
         sigma=0.3,

@@ -87,14 +87,19 @@ def test_power_and_training_lower_the_lasting_rate() -> None:
 
 def test_lasting_rates_follow_the_power_of_the_board() -> None:
     """Of GEMMs and attention, up to the full clock."""
-    told = replace(CALIBRATION, gemm_sustained_share=0.5, watts_per_teraflop=2.0)
+    told = replace(
+        CALIBRATION, gemm_sustained_share=0.5, watts_per_teraflop=2.0, power_exponent=0.5
+    )
     teraflop = replace(GPU, bf16_flops=1e12)
     plain, more, most = (
         machine(replace(teraflop, board_power_watts=watts), told, Precision.BF16)
         for watts in (2.0, 3.0, 9.0)
     )
-    assert more.linear.sustained_flops == pytest.approx(1.5 * plain.linear.sustained_flops)
-    assert more.attention.peak_flops == pytest.approx(1.5 * plain.attention.peak_flops)
+    ultra = replace(teraflop, board_power_watts=3.0, compute_capability=10.3)
+    rate = plain.linear.sustained_flops * 1.5**0.5
+    assert more.linear.sustained_flops == pytest.approx(rate)
+    assert more.attention.peak_flops == pytest.approx(1.5**0.5 * plain.attention.peak_flops)
+    assert machine(ultra, told, Precision.BF16).linear.sustained_flops == pytest.approx(1.05 * rate)
     assert most.linear.sustained_flops == most.linear.flops == plain.linear.flops
     assert machine(teraflop, told, Precision.BF16).linear == plain.linear, "its power is not known"
 

@@ -59,7 +59,11 @@ PAIRS: dict[str, Callable[[], tuple[Iterable[Target], Iterable[PublishedRow]]]] 
     ),
     "titan": lambda: (
         torchtitan_targets(),
-        [row for row in published.torchtitan() if row.precision == "bf16"],
+        [
+            row
+            for row in published.torchtitan()
+            if not row.gpu.startswith("not") and not row.precision.endswith("rowwise")
+        ],
     ),
 }
 
