@@ -3,7 +3,7 @@ parser, its help and its completion are made of it."""
 
 from typing import Final
 
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Flag, Topic, explained, flags
 
 SHORT: Final = """\
 advise ranks the recompute settings of a training job by memory and time, before it runs.
@@ -13,183 +13,116 @@ advise ranks the recompute settings of a training job by memory and time, before
 advise --help shows every flag; advise models and advise gpus list the names."""
 
 _CONFIG_DIR: Final = Flag(
-    "--config-dir DIR",
-    "folder of your own models, GPUs and calibrations, searched first",
-    FlagKind.FOLDER,
+    "--config-dir DIR", "folder of your own models, GPUs and calibrations, searched first"
 )
 _JOB: Final = Topic(
     "Job",
     (
-        Flag(
-            "--model MODEL",
-            "preset (advise models), YAML file, or Hugging Face config.json",
-            FlagKind.MODEL,
-        ),
-        Flag("--gpus COUNTxTYPE", "32xH100, 8xA100-40GB (advise gpus)", FlagKind.GPUS),
-        Flag(
-            "--from FILE",
-            "the job in a launch script or configuration file of any framework; flags override "
-            "it; FILE#2 is its second job",
-            FlagKind.FILE,
-            "source",
-        ),
-        Flag("--seq-length N", "tokens of one sequence", FlagKind.NUMBER),
-        Flag("--micro-batch-size N", "sequences of one microbatch", FlagKind.NUMBER),
-        Flag("--global-batch-size N", "sequences of one step", FlagKind.NUMBER),
-        Flag("--precision P", "{choices}", FlagKind.CHOICE),
-        Flag("--framework F", "{choices}", FlagKind.CHOICE),
-        Flag(
-            "--framework-version V",
-            "the framework's release, which decides what settings mean; default: the newest",
-            FlagKind.TEXT,
+        *flags(
+            """
+            --model MODEL            preset (advise models), YAML file, or Hugging Face config.json
+            --gpus COUNTxTYPE        32xH100, 8xA100-40GB (advise gpus)
+            --from FILE              the job in a launch script or configuration file of any
+                framework; flags override it; FILE#2 is its second job
+            --seq-length N           tokens of one sequence
+            --micro-batch-size N     sequences of one microbatch
+            --global-batch-size N    sequences of one step
+            --precision P            {choices}
+            --framework F            {choices}
+            --framework-version V    the framework's release, which decides what settings mean;
+                default: the newest
+            """,
+            {"--from": {"field": "source"}},
         ),
         ("KEY=VALUE", "any field: model.*, layout.*, job.*, in Megatron's names (advise keys)"),
         _CONFIG_DIR,
-        Flag(
-            "--calibration PATH",
-            "use measured runs of similar jobs to correct the predictions: a folder that harness "
-            "run, sweep or ingest wrote, or the YAML of harness calibrate; may be repeated",
-            FlagKind.FILE,
-            repeated=True,
+        *flags(
+            """
+            --calibration PATH  use measured runs of similar jobs to correct the predictions: a
+                folder that harness run, sweep or ingest wrote, or the YAML of harness calibrate;
+                may be repeated
+            """,
+            {"--calibration": {"repeated": True}},
         ),
     ),
 )
 _LAYOUT: Final = Topic(
     "Layout",
-    (
-        Flag("--tp, --tensor-model-parallel-size N", "tensor parallelism", FlagKind.NUMBER),
-        Flag("--pp, --pipeline-model-parallel-size N", "pipeline stages", FlagKind.NUMBER),
-        Flag(
-            "--vpp, --virtual-pipeline-model-parallel-size, "
-            "--num-virtual-stages-per-pipeline-rank N",
-            "virtual stages (chunks of layers) per pipeline stage",
-            FlagKind.NUMBER,
-            "virtual_pipeline_model_parallel_size",
-        ),
-        Flag("--cp, --context-parallel-size N", "context parallelism", FlagKind.NUMBER),
-        Flag("--ep, --expert-model-parallel-size N", "expert parallelism", FlagKind.NUMBER),
-        Flag(
-            "--etp, --expert-tensor-parallel-size N",
-            "tensor parallelism of experts",
-            FlagKind.NUMBER,
-        ),
-        Flag("--sp, --sequence-parallel", "sequence parallelism"),
-        Flag(
-            "--no-sp, --no-sequence-parallel", "no sequence parallelism", field="sequence_parallel"
-        ),
+    flags(
+        """
+        --tp, --tensor-model-parallel-size N    tensor parallelism
+        --pp, --pipeline-model-parallel-size N  pipeline stages
+        --vpp, --virtual-pipeline-model-parallel-size, --num-virtual-stages-per-pipeline-rank N
+            virtual stages (chunks of layers) per pipeline stage
+        --cp, --context-parallel-size N         context parallelism
+        --ep, --expert-model-parallel-size N    expert parallelism
+        --etp, --expert-tensor-parallel-size N  tensor parallelism of experts
+        --sp, --sequence-parallel               sequence parallelism
+        --no-sp, --no-sequence-parallel         no sequence parallelism
+        """,
+        {
+            "--vpp": {"field": "virtual_pipeline_model_parallel_size"},
+            "--no-sp": {"field": "sequence_parallel"},
+        },
     ),
     "Degrees that are not given come from the recipe, or are searched.",
 )
 _SEARCH: Final = Topic(
     "Search",
-    (
-        Flag(
-            "--recompute SPEC",
-            "evaluate only this setting; may be repeated. Megatron: none, "
-            "selective:core_attn,mlp, full:uniform:4, full:block:8 (+offload=MODULES, "
-            "+offload_fraction=0.5, +cpu_offloading=LAYERS, +distribute_saved_activations). "
-            "Others: none, full, selective:N (every N-th block), op:save_attention, "
-            "op:save_matmul, op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N "
-            "(+offload, …); advise rules --framework F lists what a framework accepts",
-            FlagKind.TEXT,
-            repeated=True,
-        ),
-        Flag(
-            "--search SCOPE",
-            "recompute (default): every setting on one layout; layout: also every layout, "
-            "sharding and micro batch, and options that you did not give (overlap, dispatcher, "
-            "CUDA graphs, …); optimum: the best setting that the framework can express on the "
-            "job's layout, with a proof",
-            FlagKind.CHOICE,
-        ),
-        Flag(
-            "--quick, --as-typed",
-            "the job as typed alone; nothing faster is looked for",
-            field="quick",
-        ),
-        Flag(
-            "--memory-budget SIZE",
-            "memory that a rank may reserve, e.g. 76GiB; default: all usable memory of the GPU",
-            FlagKind.TEXT,
-        ),
+    flags(
+        """
+        --recompute SPEC      evaluate only this setting; may be repeated. Megatron: none,
+            selective:core_attn,mlp, full:uniform:4, full:block:8 (+offload=MODULES,
+            +offload_fraction=0.5, +cpu_offloading=LAYERS, +distribute_saved_activations). Others:
+            none, full, selective:N (every N-th block), op:save_attention, op:save_matmul,
+            op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N (+offload, …); advise rules
+            --framework F lists what a framework accepts
+        --search SCOPE        recompute (default): every setting on one layout; layout: also every
+            layout, sharding and micro batch, and options that you did not give (overlap,
+            dispatcher, CUDA graphs, …); optimum: the best setting that the framework can express
+            on the job's layout, with a proof
+        --quick, --as-typed   the job as typed alone; nothing faster is looked for
+        --memory-budget SIZE  memory that a rank may reserve, e.g. 76GiB; default: all usable memory
+            of the GPU
+        """,
+        {"--recompute": {"repeated": True}, "--quick": {"field": "quick"}},
     ),
-)
-WRITTEN: Final = Flag(
-    "-o, --output FILE",
-    "write the answer to FILE (- is stdout); without --format, the ending .html, .json or .csv "
-    "sets the format",
-    FlagKind.FILE,
-    "written",
 )
 _OUTPUT: Final = Topic(
     "Output",
-    (
-        Flag(
-            "--format F",
-            "table (default), json, csv, html (the explorer: every row and its pictures on one "
-            "page), flags (only the flags of the best setting), file (its configuration file: "
-            "torchtitan, DeepSpeed, Accelerate)",
-            FlagKind.CHOICE,
-            "output",
-        ),
-        WRITTEN,
-        Flag(
-            "--top N",
-            "show the N best rows. Default: a table shows the 10 best, without dominated rows and "
-            "rows with the same result as another; json and csv hold all rows",
-            FlagKind.NUMBER,
-        ),
-        Flag("--front", "only the rows on the Pareto front of memory and time"),
-        Flag(
-            "--price-per-gpu-hour X",
-            "show what 10^12 tokens cost, in the currency of X",
-            FlagKind.DECIMAL,
-        ),
-        Flag("--show-rejected", "list the settings that the framework refuses, and why"),
-        Flag(
-            "--explain [N]",
-            "show where each GiB and ms of row N goes (default: the first named)",
-            FlagKind.OPTIONAL,
-            default=0,
-        ),
-        Flag(
-            "--verify [N]",
-            "rehearse the N best rows (default 3) with Megatron Core on fake tensors, and "
-            "compare the peaks; needs the extra `megatron`",
-            FlagKind.OPTIONAL,
-            default=3,
-        ),
-        Flag(
-            "--against OTHER",
-            "compare with another release (0.13), with other flags ('--tp 8') or with another "
-            "request, as advise diff does; table or json",
-            FlagKind.TEXT,
-        ),
-        Flag("--plot FILE", "draw a picture: .png, .svg or .pdf", FlagKind.FILE),
-        Flag(
-            "--plot-kind KIND",
-            "which picture: ranking (default), pareto or time of all rows; waterfall, stages, "
-            "timeline or layer of one row",
-            FlagKind.CHOICE,
-        ),
-        Flag(
-            "--trace FILE",
-            "write the predicted step of a row for Perfetto or chrome://tracing: .json, .json.gz",
-            FlagKind.FILE,
-        ),
-        Flag(
-            "--memory-snapshot FILE",
-            "write the row's memory for pytorch.org/memory_viz or harness snapshot: .pickle",
-            FlagKind.FILE,
-        ),
-        Flag(
-            "--row N",
-            "the row that these pictures and files show; default: the chosen row",
-            FlagKind.NUMBER,
-        ),
+    flags(
+        """
+        --format F              table (default), json, csv, html (the explorer: every row and its
+            pictures on one page), flags (only the flags of the best setting), file (its
+            configuration file: torchtitan, DeepSpeed, Accelerate)
+        -o, --output FILE       write the answer to FILE (- is stdout); without --format, the ending
+            .html, .json or .csv sets the format
+        --top N                 show the N best rows. Default: a table shows the 10 best, without
+            dominated rows and rows with the same result as another; json and csv hold all rows
+        --front                 only the rows on the Pareto front of memory and time
+        --price-per-gpu-hour X  show what 10^12 tokens cost, in the currency of X
+        --show-rejected         list the settings that the framework refuses, and why
+        --explain [N]           show where each GiB and ms of row N goes (default: the first named)
+        --verify [N]            rehearse the N best rows (default 3) with Megatron Core on fake
+            tensors, and compare the peaks; needs the extra `megatron`
+        --against OTHER         compare with another release (0.13), with other flags ('--tp 8') or
+            with another request, as advise diff does; table or json
+        --plot FILE             draw a picture: .png, .svg or .pdf
+        --plot-kind KIND        which picture: ranking (default), pareto or time of all rows;
+            waterfall, stages, timeline or layer of one row
+        --trace FILE            write the predicted step of a row for Perfetto or chrome://tracing:
+            .json, .json.gz
+        --memory-snapshot FILE  write the row's memory for pytorch.org/memory_viz or harness
+            snapshot: .pickle
+        --row N                 the row that these pictures and files show; default: the chosen row
+        """,
+        {
+            "--format": {"field": "output"},
+            "-o": {"field": "written"},
+            "--verify": {"default": 3},
+        },
     ),
 )
-_TOPICS: Final = (_JOB, _LAYOUT, _SEARCH, _OUTPUT)
 RANKING: Final = CommandHelp(
     usage="advise --model MODEL --gpus COUNTxTYPE [flags] [KEY=VALUE]...",
     about="Ranks the recompute settings of a training job by peak memory and step time, before the "
@@ -206,29 +139,28 @@ RANKING: Final = CommandHelp(
         "job.seq_length=8192",
     ),
     topics=(
-        *_TOPICS,
+        *(_JOB, _LAYOUT, _SEARCH, _OUTPUT),
         Topic(
             "Other commands (details: advise COMMAND --help)",
-            (
-                ("diff 'REQUEST' 'REQUEST'", "compares two requests"),
-                ("lint FILE|FLAGS", "checks an existing configuration or command line"),
-                ("diagnose LOG", "says why a run failed"),
-                ("models, gpus", "lists the models; lists the GPUs"),
-                ("recipes [MODEL]", "lists the jobs that frameworks publish"),
-                (
-                    "rules [WORD]",
-                    "lists the settings that a framework accepts, replaces or refuses",
-                ),
-                ("keys [WORD]", "lists every KEY, with the options that set it"),
-                ("completion SHELL", "prints the completion script for bash, zsh or fish"),
-            ),
+            explained("""
+            diff 'REQUEST' 'REQUEST'  compares two requests
+            lint FILE|FLAGS           checks an existing configuration or command line
+            diagnose LOG              says why a run failed
+            models, gpus              lists the models; lists the GPUs
+            recipes [MODEL]           lists the jobs that frameworks publish
+            rules [WORD]              lists the settings that a framework accepts, replaces or
+                refuses
+            keys [WORD]               lists every KEY, with the options that set it
+            completion SHELL          prints the completion script for bash, zsh or fish
+        """),
         ),
     ),
     closing="--version, --help. Exit codes: 0 something fits, 1 nothing fits, 2 the request is "
     "wrong (one line says why), 70 a bug in the advisor.",
 )
-_FRAMEWORK: Final = Flag("--framework F", "{choices}", FlagKind.CHOICE)
-_VERSION: Final = Flag("--framework-version V", "the framework's release", FlagKind.TEXT)
+_WRITTEN: Final = next(flag for flag in RANKING.flags if flag.name == "written")
+_FRAMEWORK: Final = Flag("--framework F", "{choices}")
+_VERSION: Final = Flag("--framework-version V", "the framework's release")
 SUBCOMMANDS: Final = {
     "diff": CommandHelp(
         usage="advise diff 'REQUEST' 'REQUEST' [--format table|json] [-o FILE]",
@@ -248,13 +180,9 @@ SUBCOMMANDS: Final = {
                 "Flags",
                 (
                     Flag(
-                        "--format F",
-                        "table (default), json",
-                        FlagKind.CHOICE,
-                        "output",
-                        choices=("table", "json"),
+                        "--format F", "table (default), json", "output", choices=("table", "json")
                     ),
-                    WRITTEN,
+                    _WRITTEN,
                 ),
             ),
         ),

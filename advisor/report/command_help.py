@@ -2,13 +2,14 @@
 completion in a shell are made of them."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from textwrap import dedent
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.report.blocks import Block, Fitted, Indented, Text, group, wrapped
 from advisor.report.breaking import command_lines
@@ -43,7 +44,6 @@ class Flag(Struct, frozen=True):
 
     spelled: str
     text: str
-    kind: FlagKind = FlagKind.SWITCH
     field: str = ""
     default: int = 0
     repeated: bool = False
@@ -61,6 +61,13 @@ class Flag(Struct, frozen=True):
         return self.spelled.rpartition(self.names[-1])[2].strip()
 
     @property
+    def kind(self) -> FlagKind:
+        """What its value is, by what help calls it."""
+        if self.value.startswith("["):
+            return FlagKind.OPTIONAL
+        return FlagKind.CHOICE if self.choices else _KINDS.get(self.value, FlagKind.TEXT)
+
+    @property
     def name(self) -> str:
         """Under which its value is kept."""
         return self.field or self.names[-1].lstrip("-").replace("-", "_")
@@ -74,6 +81,13 @@ class Flag(Struct, frozen=True):
 
 
 _NAME: Final = r"(?<!\S)--?[a-z][\w-]*"
+_KINDS: Final = {
+    **{"": FlagKind.SWITCH, "N": FlagKind.NUMBER, "MODEL": FlagKind.MODEL},
+    **{"COUNTxTYPE": FlagKind.GPUS, "X": FlagKind.DECIMAL, "SECONDS": FlagKind.DECIMAL},
+    **dict.fromkeys(("FILE", "PATH"), FlagKind.FILE),
+    **dict.fromkeys(("FOLDER", "DIR"), FlagKind.FOLDER),
+    **dict.fromkeys(("P", "F", "SCOPE", "KIND"), FlagKind.CHOICE),
+}
 
 
 class Topic(Struct, frozen=True):
@@ -96,6 +110,12 @@ def explained(text: str) -> tuple[tuple[str, str], ...]:
             words, _, meaning = line.partition("  ")
             rows.append((words, meaning.strip()))
     return tuple(rows)
+
+
+def flags(text: str, more: Mapping[str, Mapping[str, Any]] = {}) -> tuple[Flag, ...]:
+    """Flags written as such rows; `more`: fields of a Flag that no row says, by its first name."""
+    found = (Flag(*row) for row in explained(text))
+    return tuple(replace(flag, **more.get(flag.names[0], {})) for flag in found)
 
 
 class CommandHelp(Struct, frozen=True, kw_only=True):

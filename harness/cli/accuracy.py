@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.errors import install_hint
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Topic, flags
 from advisor.report.text import on_screen
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
@@ -32,15 +32,15 @@ COMMAND: Final = CommandHelp(
         Topic(
             "Flags",
             (
-                Flag("--out FOLDER", "default: the first folder", FlagKind.FOLDER),
-                Flag(
-                    "--half HALF",
-                    "only this half of the jobs: fit or held_out",
-                    FlagKind.CHOICE,
-                    choices=tuple(Half),
+                *flags(
+                    """
+                    --out FOLDER      default: the first folder
+                    --half HALF       only this half of the jobs: fit or held_out
+                    --predict         predict again, with this release of the advisor
+                    --config-dir DIR  hardware and calibration for --predict
+                    """,
+                    {"--half": {"choices": tuple(Half)}},
                 ),
-                Flag("--predict", "predict again, with this release of the advisor"),
-                Flag("--config-dir DIR", "hardware and calibration for --predict", FlagKind.FOLDER),
                 HELP,
             ),
             "By default the predictions are those made before each run. --predict covers native "

@@ -9,7 +9,7 @@ from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
 from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Topic, flags
 from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
 from harness.base.duration import duration
@@ -31,32 +31,20 @@ COMMAND: Final = CommandHelp(
         Topic(
             "Flags",
             (
-                Flag(
-                    "--budget TIME",
-                    "how long to measure: 30s, 3min (default), 1h. The most valuable cases come "
-                    "first; efficiencies that were not measured keep a typical value, and the file "
-                    "says which",
-                    FlagKind.TEXT,
-                ),
-                Flag(
-                    "--device NAME",
-                    "cuda where there is a GPU (default), else cpu",
-                    FlagKind.CHOICE,
-                    choices=(Device.CUDA, Device.CPU),
-                ),
-                Flag(
-                    "--out FILE",
-                    "default: calibrated/calibration/NAME.yaml. Samples go to a .jsonl file beside "
-                    "it, so that the same command continues a stopped calibration. The description "
-                    "of the GPU goes to calibrated/hardware. advise --config-dir calibrated --gpus "
-                    "8xNAME … reads both",
-                    FlagKind.FILE,
-                ),
-                Flag(
-                    "--refit FILE",
-                    "fit FILE again from the samples beside it, without measuring. Needs no GPU; "
-                    "cannot be combined with other flags",
-                    FlagKind.FILE,
+                *flags(
+                    """
+                    --budget TIME  how long to measure: 30s, 3min (default), 1h. The most valuable
+                        cases come first; efficiencies that were not measured keep a typical value,
+                        and the file says which
+                    --device NAME  cuda where there is a GPU (default), else cpu
+                    --out FILE     default: calibrated/calibration/NAME.yaml. Samples go to a .jsonl
+                        file beside it, so that the same command continues a stopped calibration.
+                        The description of the GPU goes to calibrated/hardware. advise --config-dir
+                        calibrated --gpus 8xNAME … reads both
+                    --refit FILE   fit FILE again from the samples beside it, without measuring.
+                        Needs no GPU; cannot be combined with other flags
+                    """,
+                    {"--device": {"choices": (Device.CUDA, Device.CPU)}},
                 ),
                 HELP,
             ),

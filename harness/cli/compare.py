@@ -6,7 +6,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.key_value import split_key_value
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, Flag, Topic, explained, flags
 from harness.api.comparing import compare
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
@@ -16,7 +16,6 @@ from harness.judge.render import render
 LIMIT: Final = Flag(
     "--limit METRIC=LIMIT",
     "relative limit of a metric, e.g. tflops_per_gpu=3%, repeatable",
-    FlagKind.TEXT,
     repeated=True,
 )
 ALLOW_ENV_CHANGE: Final = Flag(
@@ -44,17 +43,16 @@ COMMAND: Final = CommandHelp(
                 Flag(
                     "--golden PATH",
                     f"golden file or folder, repeatable (default {FOLDER})",
-                    FlagKind.FILE,
                     repeated=True,
                 ),
                 LIMIT,
                 ALLOW_ENV_CHANGE,
-                Flag(
-                    "--allow-unmatched",
-                    "a trial without a golden, or a golden without a trial, is only listed",
-                ),
-                Flag("--exact-loss", "losses must be equal bit by bit"),
-                Flag("--strict", "a stale golden fails (exit 1)"),
+                *flags("""
+                --allow-unmatched  a trial without a golden, or a golden without a trial, is only
+                    listed
+                --exact-loss       losses must be equal bit by bit
+                --strict           a stale golden fails (exit 1)
+                """),
                 HELP,
             ),
         ),

@@ -13,7 +13,7 @@ from advisor.report.command_help import CommandHelp, Flag, FlagKind, help_page
 from advisor.report.text import on_screen
 
 CONFIG_DIR: Final = Flag(
-    "--config-dir DIR", "folder searched before ./configs and the packaged configs", FlagKind.FOLDER
+    "--config-dir DIR", "folder searched before ./configs and the packaged configs"
 )
 HELP: Final = ("--help", "show this page")
 

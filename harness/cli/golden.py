@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Flag, Topic
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge import golden
@@ -31,11 +31,9 @@ COMMAND: Final = CommandHelp(
 
 
 _WRITING: Final = (
-    Flag(
-        "--reason WHY", "why the baseline changes; kept in the file", FlagKind.TEXT, required=True
-    ),
-    Flag("--to FOLDER", f"where goldens are (default {golden.FOLDER})", FlagKind.FOLDER),
-    Flag("--diff FILE", "write the old and new values to FILE, as JSON", FlagKind.FILE),
+    Flag("--reason WHY", "why the baseline changes; kept in the file", required=True),
+    Flag("--to FOLDER", f"where goldens are (default {golden.FOLDER})"),
+    Flag("--diff FILE", "write the old and new values to FILE, as JSON"),
     Flag("--dry-run", "show what changes, write nothing"),
 )
 SUBCOMMANDS: Final = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, Flag, Topic, explained
 from harness.api.running import hand_over
 from harness.cli.compare import ALLOW_ENV_CHANGE, LIMIT, find_goldens, parse_limit
 from harness.cli.flags import HELP, Parser
@@ -41,7 +41,6 @@ COMMAND: Final = CommandHelp(
                 Flag(
                     "--golden PATH",
                     "judge by this golden file or folder, repeatable",
-                    FlagKind.FILE,
                     repeated=True,
                 ),
                 LIMIT,
@@ -50,10 +49,9 @@ COMMAND: Final = CommandHelp(
                     "--track NAME",
                     "send the trials to mlflow (MLFLOW_TRACKING_URI), wandb (offline unless "
                     "WANDB_MODE says otherwise) or tensorboard (RUN/tensorboard), repeatable",
-                    FlagKind.TEXT,
                     repeated=True,
                 ),
-                Flag("--to FOLDER", "default: RUN/report", FlagKind.FOLDER),
+                Flag("--to FOLDER", "default: RUN/report"),
                 HELP,
             ),
         ),

@@ -8,7 +8,7 @@ from typing import Final
 from advisor.base.key_value import key_of
 from advisor.report.blocks import Column, Fitted, Indented, group, table
 from advisor.report.breaking import spec_cell
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, Flag, Topic, explained
 from advisor.report.text import on_screen
 from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
 from harness.cli.flags import CONFIG_DIR, HELP, Parser
@@ -34,7 +34,6 @@ RETRY: Final = Flag(
     "--retry[=STATUS,…]",
     "run trials without a measurement (failed, out of memory, …) again, or only those with these "
     "statuses, e.g. --retry=unstable",
-    FlagKind.OPTIONAL,
 )
 NO_REPORT: Final = Flag(
     "--no-report", "do not write runs/NAME/report (harness report writes it later)"

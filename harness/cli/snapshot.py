@@ -6,7 +6,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, signed_percent, unit_of
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Topic, flags
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
 from harness.logs.recorded_memory import Recording, read_recording, recording_names
@@ -24,31 +24,15 @@ COMMAND: Final = CommandHelp(
         Topic(
             "Flags",
             (
-                Flag(
-                    "--plot FILE",
-                    "plot live bytes against time, both snapshots on one axis: .svg, .png or .pdf",
-                    FlagKind.FILE,
-                ),
-                Flag(
-                    "--start SECONDS",
-                    "time in MEASURED at which the step begins; default: the first event",
-                    FlagKind.DECIMAL,
-                ),
-                Flag(
-                    "--end SECONDS",
-                    "time in MEASURED at which the step ends; default: the last event",
-                    FlagKind.DECIMAL,
-                ),
-                Flag(
-                    "--device N",
-                    "a device of MEASURED; default: the one with the highest peak",
-                    FlagKind.NUMBER,
-                ),
-                Flag(
-                    "--stage N",
-                    "a pipeline stage of PREDICTED; default: the one with the highest peak",
-                    FlagKind.NUMBER,
-                ),
+                *flags("""
+                --plot FILE      plot live bytes against time, both snapshots on one axis: .svg,
+                    .png or .pdf
+                --start SECONDS  time in MEASURED at which the step begins; default: the first event
+                --end SECONDS    time in MEASURED at which the step ends; default: the last event
+                --device N       a device of MEASURED; default: the one with the highest peak
+                --stage N        a pipeline stage of PREDICTED; default: the one with the highest
+                    peak
+                """),
                 HELP,
             ),
             "Files are read as plain data: nothing in them is executed, and a file that holds a "

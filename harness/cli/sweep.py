@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, Topic, explained, flags
 from harness.api.running import hand_over
 from harness.api.sweeping import plan_sweep
 from harness.cli.flags import CONFIG_DIR, HELP
@@ -81,12 +81,11 @@ COMMAND: Final = CommandHelp(
         Topic(
             "Flags",
             (
-                Flag("--budget TIME", "sets sweep.budget, e.g. 30min or 2h", FlagKind.TEXT),
-                Flag(
-                    "--dry-run",
-                    "show the points in the advisor's order for the job's GPUs (or those of "
-                    "gpus=); run and write nothing. Works on any machine",
-                ),
+                *flags("""
+                --budget TIME  sets sweep.budget, e.g. 30min or 2h
+                --dry-run      show the points in the advisor's order for the job's GPUs (or those
+                    of gpus=); run and write nothing. Works on any machine
+                """),
                 RETRY,
                 NO_REPORT,
                 CONFIG_DIR,
