@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from textwrap import dedent
 from typing import Any, Final
 
@@ -112,12 +113,6 @@ def explained(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def flags(text: str, more: Mapping[str, Mapping[str, Any]] = {}) -> tuple[Flag, ...]:
-    """Flags written as such rows; `more`: fields of a Flag that no row says, by its first name."""
-    found = (Flag(*row) for row in explained(text))
-    return tuple(replace(flag, **more.get(flag.names[0], {})) for flag in found)
-
-
 class CommandHelp(Struct, frozen=True, kw_only=True):
     """A command: how it is called, what it does, examples (some with a remark), the rest by
     topic."""
@@ -133,6 +128,50 @@ class CommandHelp(Struct, frozen=True, kw_only=True):
         """All of its flags."""
         rows = (row for topic in self.topics for row in topic.rows)
         return tuple(row for row in rows if isinstance(row, Flag))
+
+
+def read_page(module: str, name: str, more: Mapping[str, Mapping[str, Any]] = {}) -> CommandHelp:
+    """The page NAME.txt of the folder `pages` next to a module's file. Blank lines part usage,
+    what the command does, examples after ``$``, topics (a title above rows, or above a text), and
+    the closing. `more`: fields of a Flag that its row does not say, by its first name."""
+    path = Path(module).with_name("pages") / f"{name}.txt"
+    usage, about, *blocks = path.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
+    examples: list[str | tuple[str, str]] = []
+    topics: list[Topic] = []
+    closing: list[str] = []
+    for block in blocks:
+        words, (title, _, below) = " ".join(block.split()), block.partition("\n")
+        if block.startswith("  $ "):
+            examples += map(_read_example, block.split("\n"))
+        elif block.startswith(" "):  # the text of the topic above
+            above = Topic(closing.pop()) if closing else topics.pop()
+            topics.append(replace(above, text=words))
+        elif below.startswith(" "):
+            topics.append(Topic(title, tuple(_read_row(row, more) for row in explained(below))))
+        else:
+            closing.append(words)
+    return CommandHelp(
+        usage=usage,
+        about=" ".join(about.split()),
+        examples=tuple(examples),
+        topics=tuple(topics),
+        closing="\n\n".join(closing),
+    )
+
+
+def _read_example(line: str) -> str | tuple[str, str]:
+    command, _, remark = line.removeprefix("  $ ").partition("  # ")
+    return (command, remark) if remark else command
+
+
+def _read_row(
+    row: tuple[str, str], more: Mapping[str, Mapping[str, Any]]
+) -> Flag | tuple[str, str]:
+    """--help is no flag of ours: argparse has it."""
+    if not row[0].startswith("-") or row[0] == "--help":
+        return row
+    flag = Flag(*row)
+    return replace(flag, **more.get(flag.names[0], {}))
 
 
 def help_page(

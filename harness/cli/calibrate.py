@@ -9,11 +9,11 @@ from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
 from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
-from advisor.report.command_help import CommandHelp, Topic, flags
+from advisor.report.command_help import read_page
 from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
 from harness.base.duration import duration
-from harness.cli.flags import HELP, Parser
+from harness.cli.flags import Parser
 from harness.execution.progress import TimedCases
 from harness.execution.signals import Stop
 from harness.trial.trial import Device
@@ -21,39 +21,8 @@ from harness.trial.trial import Device
 if TYPE_CHECKING:
     from harness.calibration.conclusion import CalibrationOutcome
 
-COMMAND: Final = CommandHelp(
-    usage="harness calibrate [flags]",
-    about="Times GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, "
-    "collectives, in the shapes of the model presets; on a GPU also under sustained load. Fits a "
-    "calibration to them, checks it on shapes that the fit did not see, and writes it with its "
-    "provenance.",
-    topics=(
-        Topic(
-            "Flags",
-            (
-                *flags(
-                    """
-                    --budget TIME  how long to measure: 30s, 3min (default), 1h. The most valuable
-                        cases come first; efficiencies that were not measured keep a typical value,
-                        and the file says which
-                    --device NAME  cuda where there is a GPU (default), else cpu
-                    --out FILE     default: calibrated/calibration/NAME.yaml. Samples go to a .jsonl
-                        file beside it, so that the same command continues a stopped calibration.
-                        The description of the GPU goes to calibrated/hardware. advise --config-dir
-                        calibrated --gpus 8xNAME … reads both
-                    --refit FILE   fit FILE again from the samples beside it, without measuring.
-                        Needs no GPU; cannot be combined with other flags
-                    """,
-                    {"--device": {"choices": (Device.CUDA, Device.CPU)}},
-                ),
-                HELP,
-            ),
-            "With several GPUs: torchrun --nproc-per-node 8 -m harness.cli.calibrate …",
-        ),
-    ),
-    closing="Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one line "
-    "says why), 130 or 143 interrupted: the calibration uses what was measured until then.",
-)
+_DEVICES: Final = {"choices": (Device.CUDA, Device.CPU)}
+COMMAND: Final = read_page(__file__, "calibrate", {"--device": _DEVICES})
 
 _MEASURING: Final = ("budget", "device", "out")
 
