@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
-from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
+from advisor.report.blocks import Block, Column, Indented, group, table, verbatim
 from advisor.report.command_help import read_page
 from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
@@ -93,19 +93,14 @@ def page(outcome: "CalibrationOutcome") -> str:
         Indented(rows, 2),
         *(f"note: {remark}" for remark in outcome.remarks),
         f"error on shapes left out: {calibration.left_out_error}",
-        _whole(f"wrote {outcome.path}", f"      {outcome.hardware_path}"),
+        verbatim(f"wrote {outcome.path}", f"      {outcome.hardware_path}"),
     ]
     if outcome.path.parent.name == "calibration":
         folder = outcome.path.parent.parent
         use = f"use:  harness run --config-dir {folder} …"
         advise = f"advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …"
-        parts.append(_whole(use, f"      {advise}"))
+        parts.append(verbatim(use, f"      {advise}"))
     return on_screen(group(*parts))
-
-
-def _whole(*lines: str) -> Fitted:
-    """Lines to copy."""
-    return Fitted(lambda _: lines)
 
 
 if __name__ == "__main__":

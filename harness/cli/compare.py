@@ -10,7 +10,7 @@ from advisor.report.command_help import read_page
 from harness.api.comparing import compare
 from harness.cli.flags import Parser
 from harness.execution.progress import say
-from harness.judge.golden import FOLDER, Golden, load_goldens
+from harness.judge.golden import FOLDER
 from harness.judge.render import render
 
 COMMAND: Final = read_page(
@@ -32,11 +32,6 @@ def main(argv: Sequence[str]) -> int:
     )
     print(render(comparison), end="")
     return comparison.exit_code
-
-
-def find_goldens(paths: Sequence[Path], command: str) -> list[Golden]:
-    """Goldens of files and folders; a folder that is not there yet holds none, and that is said."""
-    return list(load_goldens(existing(paths, command)).values())
 
 
 def existing(paths: Sequence[Path], command: str) -> list[Path]:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from advisor.base.key_value import key_of, split_key_values
-from advisor.base.units import gib
+from advisor.base.units import counted, gib
 from advisor.report.blocks import Fitted
 from advisor.report.breaking import hanging
 from advisor.report.command_help import read_page
@@ -91,7 +91,7 @@ def _figures(result: TrialResult) -> list[str]:
     """Medians over the steps, the largest peaks of all ranks, the last loss."""
     assert result.times is not None
     count, dropped = len(result.times.seconds), len(result.times.warmup_seconds)
-    found = [f"{count} {'step' if count == 1 else 'steps'} after {dropped} of warm-up"]
+    found = [f"{counted(count, 'step')} after {dropped} of warm-up"]
     found.append(f"{median(result.times.seconds) * 1e3:.1f} ms")
     rates = result.reported
     if rates and rates.tflops_per_gpu:

@@ -6,9 +6,10 @@ from typing import Final
 from advisor.base.errors import UserError
 from advisor.report.command_help import read_page
 from harness.api.running import hand_over
-from harness.cli.compare import find_goldens, parse_limit
+from harness.cli.compare import existing, parse_limit
 from harness.cli.flags import Parser
 from harness.execution.progress import say
+from harness.judge.golden import load_goldens
 from harness.judge.trial_rows import CompareOptions
 from harness.report.tracking import parse_trackers
 
@@ -24,7 +25,9 @@ def main(argv: Sequence[str]) -> int:
     from harness.report.facts import load_facts
     from harness.report.write import FOLDER, step_summary_file, write_report
 
-    goldens = find_goldens(arguments.golden, "report") if arguments.golden else None
+    goldens = None
+    if arguments.golden:
+        goldens = list(load_goldens(existing(arguments.golden, "report")).values())
     options = CompareOptions(
         allow_env_change=arguments.allow_env_change,
         limits=tuple(parse_limit(text) for text in arguments.limit),

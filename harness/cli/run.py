@@ -6,7 +6,8 @@ from shlex import quote
 from typing import Final
 
 from advisor.base.key_value import key_of
-from advisor.report.blocks import Column, Fitted, Indented, group, table
+from advisor.base.units import counted
+from advisor.report.blocks import Column, Indented, group, table, verbatim
 from advisor.report.breaking import spec_cell
 from advisor.report.command_help import CommandHelp, read_page
 from advisor.report.text import on_screen
@@ -73,7 +74,7 @@ def execute(
     plan, folder = planned.plan, planned.folder
     total = sum(1 for _ in plan.trials())
     runner = planned.runner(flags.retry)
-    say(f"{total} {'trial' if total == 1 else 'trials'}; results go to {folder.path}", command)
+    say(f"{counted(total, 'trial')}; results go to {folder.path}", command)
     try:
         results = runner.run()
     except (Stop, OSError) as error:
@@ -102,7 +103,7 @@ def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for setting, trial in plan.trials():
         found.add_row(trial.name, spec_cell(setting.spec), planned_words(setting))
-    where = Fitted(lambda _: [f"results go to {folder.path}"])
+    where = verbatim(f"results go to {folder.path}")
     notes = [f"Note: {text}." for text in plan.assumptions]
     return on_screen(group(title, where, "", Indented(found, 2), "", *notes))
 

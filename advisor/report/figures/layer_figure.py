@@ -4,7 +4,7 @@ backward needs of each, and their seconds."""
 from typing import TYPE_CHECKING, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
-from advisor.base.units import MIB
+from advisor.base.units import MIB, counted
 from advisor.report.figures import kit
 from advisor.report.figures.titles import row_title
 from advisor.step.layer_drawing import DrawnLayer, DrawnOperator, Fate, drawn_layers
@@ -63,8 +63,7 @@ def layer_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
 
 def _words(layer: DrawnLayer) -> str:
     """What it is, how many there are, and its bytes by fate."""
-    number = "1 layer" if layer.layers == 1 else f"{layer.layers} layers"
-    words = f"{layer.kind}, {number}"
+    words = f"{layer.kind}, {counted(layer.layers, 'layer')}"
     if layer.together > 1:
         words += f", one checkpoint per {layer.together} layers: keeps the input of the first"
     elif layer.together:
