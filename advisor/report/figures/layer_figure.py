@@ -81,15 +81,8 @@ def _draw_bytes(axes: "Axes", layer: DrawnLayer) -> None:
     )
     ends = kit.stacked_bars(axes, sizes)
     for place, operator in zip(places, layer.operators, strict=True):
-        axes.annotate(
-            _tensor_names(operator),
-            (1, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(5, 0),
-            textcoords="offset points",
-            verticalalignment="center",
-            fontsize=6.5,
-        )
+        look = {"xycoords": ("axes fraction", "data"), "xytext": (5, 0), "fontsize": 6.5}
+        kit.note(axes, _tensor_names(operator), (1, place), **look)
     axes.set_yticks(places, [operator.name for operator in layer.operators], fontsize=8)
     axes.set_ylim(len(places) - 0.4, -0.6)
     _finish(axes, max(ends), "MiB needed by the backward, per microbatch (right: each tensor)")
