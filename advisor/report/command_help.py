@@ -114,12 +114,12 @@ def explained(text: str) -> tuple[tuple[str, str], ...]:
 
 
 class CommandHelp(Struct, frozen=True, kw_only=True):
-    """A command: how it is called, what it does, examples (some with a remark), the rest by
-    topic."""
+    """A command: how it is called, what it does, examples with a remark or none, the
+    rest by topic."""
 
     usage: str
     about: str
-    examples: tuple[str | tuple[str, str], ...] = ()
+    examples: tuple[tuple[str, str], ...] = ()
     topics: tuple[Topic, ...] = ()
     closing: str = ""
 
@@ -136,13 +136,14 @@ def read_page(module: str, name: str, more: Mapping[str, Mapping[str, Any]] = {}
     the closing. `more`: fields of a Flag that its row does not say, by its first name."""
     path = Path(module).with_name("pages") / f"{name}.txt"
     usage, about, *blocks = path.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
-    examples: list[str | tuple[str, str]] = []
+    examples: list[tuple[str, str]] = []
     topics: list[Topic] = []
     closing: list[str] = []
     for block in blocks:
         words, (title, _, below) = " ".join(block.split()), block.partition("\n")
         if block.startswith("  $ "):
-            examples += map(_read_example, block.split("\n"))
+            lines = (line.removeprefix("  $ ").partition("  # ") for line in block.split("\n"))
+            examples += ((command, remark) for command, _, remark in lines)
         elif block.startswith(" "):  # the text of the topic above
             above = Topic(closing.pop()) if closing else topics.pop()
             topics.append(replace(above, text=words))
@@ -157,11 +158,6 @@ def read_page(module: str, name: str, more: Mapping[str, Mapping[str, Any]] = {}
         topics=tuple(topics),
         closing="\n\n".join(closing),
     )
-
-
-def _read_example(line: str) -> str | tuple[str, str]:
-    command, _, remark = line.removeprefix("  $ ").partition("  # ")
-    return (command, remark) if remark else command
 
 
 def _read_row(
@@ -181,7 +177,8 @@ def help_page(
     says of its field."""
     parts: list[Block] = [Fitted(partial(_usage, command.usage)), "", command.about]
     if command.examples:
-        parts += ["", *map(_example, command.examples)]
+        shown = (Fitted(partial(_example_lines, *example)) for example in command.examples)
+        parts += ["", *(Indented(example, _INDENT) for example in shown)]
     for topic in command.topics:
         parts += ["", *_topic(topic, choices)]
     parts += ["", command.closing] if command.closing else []
@@ -191,11 +188,6 @@ def help_page(
 def _usage(usage: str, width: int) -> list[str]:
     first, *rest = wrapped(usage, width)
     return [first, *(line for part in rest for line in wrapped("    " + part, width))]
-
-
-def _example(example: str | tuple[str, str]) -> Block:
-    command, remark = (example, "") if isinstance(example, str) else example
-    return Indented(Fitted(partial(_example_lines, command, remark)), _INDENT)
 
 
 def _example_lines(command: str, remark: str, width: int) -> list[str]:
