@@ -99,20 +99,6 @@ class Topic(Struct, frozen=True):
     text: str = ""
 
 
-def explained(text: str) -> tuple[tuple[str, str], ...]:
-    """Rows of words and what they mean, as they are written: a row begins at the margin, with two
-    blanks or more after its words; what is indented belongs to the row above."""
-    rows: list[tuple[str, str]] = []
-    for line in dedent(text).strip().splitlines():
-        if line.startswith(" "):
-            words, meaning = rows.pop()
-            rows.append((words, f"{meaning} {line.strip()}".lstrip()))
-        else:
-            words, _, meaning = line.partition("  ")
-            rows.append((words, meaning.strip()))
-    return tuple(rows)
-
-
 class CommandHelp(Struct, frozen=True, kw_only=True):
     """A command: how it is called, what it does, examples with a remark or none, the
     rest by topic."""
@@ -148,7 +134,8 @@ def read_page(module: str, name: str, more: Mapping[str, Mapping[str, Any]] = {}
             above = Topic(closing.pop()) if closing else topics.pop()
             topics.append(replace(above, text=words))
         elif below.startswith(" "):
-            topics.append(Topic(title, tuple(_read_row(row, more) for row in explained(below))))
+            rows = re.split(r"\n(?! )", dedent(below))  # what is indented goes on
+            topics.append(Topic(title, tuple(_read_row(row, more) for row in rows)))
         else:
             closing.append(words)
     return CommandHelp(
@@ -160,11 +147,12 @@ def read_page(module: str, name: str, more: Mapping[str, Mapping[str, Any]] = {}
     )
 
 
-def _read_row(
-    row: tuple[str, str], more: Mapping[str, Mapping[str, Any]]
-) -> Flag | tuple[str, str]:
-    """--help is no flag of ours: argparse has it."""
-    if not row[0].startswith("-") or row[0] == "--help":
+def _read_row(text: str, more: Mapping[str, Mapping[str, Any]]) -> Flag | tuple[str, str]:
+    """Words, and after two blanks or below them what they mean. --help is no flag of ours: argparse
+    has it."""
+    words, meaning = re.split(r"\s{2,}", text, maxsplit=1)
+    row = words, " ".join(meaning.split())
+    if words == "--help" or not words.startswith("-"):
         return row
     flag = Flag(*row)
     return replace(flag, **more.get(flag.names[0], {}))
