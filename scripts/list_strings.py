@@ -7,8 +7,9 @@ Python: string literals of two words or more, an f-string as one text with its f
 patterns, annotations, docstrings or lists of keys. JavaScript: strings and templates, of ``html``
 templates and of HTML what stands between tags and in attributes; it is read by regular expressions,
 which take a `/` after an operator or a bracket for the begin of a pattern. YAML: values and CSV:
-cells of two words or more. What others have written (folders ``vendor``) is left out. A text that
-stands in several places is listed once, at the first.
+cells of two words or more. Help pages: paragraphs, and topics with their rows. What others have
+written (folders ``vendor``) is left out. A text that stands in several places is listed once, at
+the first.
 """
 
 import argparse
@@ -35,6 +36,7 @@ _SCRIPT = re.compile(
     re.DOTALL,
 )
 """Comments, patterns, strings, begins of templates, braces."""
+_PART = re.compile(r"(?:\S| +\S).*(?:\n.+)*")
 _TEMPLATE = re.compile(r"\\.|(?P<end>`)|(?P<field>\$\{)", re.DOTALL)
 _HOLE, _HOLE_END = "\ue000", "\ue001"
 _MARKUP = re.compile(r"(?P<unread><(script|style)\b.*?</\2>|<!--.*?-->)|<[^>]*>|[^<]+", re.DOTALL)
@@ -51,6 +53,7 @@ def texts_in(path: Path) -> list[Text]:
         ".html": _page_texts,
         ".yaml": _yaml_texts,
         ".csv": _csv_texts,
+        ".txt": _help_texts,
     }
     reader = readers.get(path.suffix)
     found = reader(path.read_text(encoding="utf-8")) if reader else ()
@@ -71,7 +74,7 @@ def _lists_keys(words: list[str]) -> bool:
 
 def files_below(paths: list[Path]) -> list[Path]:
     """The files that may hold texts, sorted."""
-    suffixes = (".py", ".js", ".html", ".yaml", ".csv")
+    suffixes = (".py", ".js", ".html", ".yaml", ".csv", ".txt")
     found = {
         file
         for path in paths
@@ -136,6 +139,11 @@ def _script_texts(source: str) -> Iterator[Text]:
 
 def _page_texts(source: str) -> Iterator[Text]:
     return _by_line(source, _markup(source))
+
+
+def _help_texts(source: str) -> Iterator[Text]:
+    """What stands between blank lines: a paragraph, or a topic with its rows."""
+    return _by_line(source, ((part.start(), part[0]) for part in _PART.finditer(source)))
 
 
 def _by_line(source: str, found: Iterable[Text]) -> Iterator[Text]:

@@ -233,18 +233,7 @@ FAMILIES = tuple(
     f"advisor.layers.{path.parent.name}"
     for path in (ROOT / "advisor" / "layers").glob("*/__init__.py")
 )
-HELP = "the help of a command says what it takes, in its user's words"
 ALLOWED: dict[str, tuple[str, set[str]]] = {
-    "advisor.cli.help": (
-        HELP,
-        {
-            *("megatron", "bridge", "nemo", "titan", "fsdp", "deepspeed"),
-            *("accelerate", "core_attn", "mlp"),
-        },
-    ),
-    "harness.cli.ingest": (HELP, {"megatron", "bridge", "nemo", "titan", "deepspeed", "mlp"}),
-    "harness.cli.rehearse": (HELP, {"megatron", "mlp"}),
-    "harness.cli.run": (HELP, {"megatron", "bridge"}),
     "advisor.models.options": (
         "a value of model.transformer_impl, in files of models and in JSON",
         {"transformers"},

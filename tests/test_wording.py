@@ -59,6 +59,9 @@ def test_the_list_knows_what_a_user_meets(list_strings: Any, tmp_path: Path) -> 
     table = tmp_path / "a.yaml"
     table.write_text("key: one\nwhy: >-\n  two words,\n  and more\n")
     assert list_strings.texts_in(table) == [(2, "two words, and more")]
+    page = tmp_path / "a.txt"
+    page.write_text("advise it\n\nFlags\n  --tp N  the degree\n      of it\n")
+    assert list_strings.texts_in(page) == [(1, "advise it"), (3, "Flags --tp N the degree of it")]
 
 
 def test_the_list_knows_what_a_page_shows(list_strings: Any, tmp_path: Path) -> None:

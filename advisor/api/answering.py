@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.errors import UserError
+from advisor.base.units import counted
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer
@@ -23,7 +24,7 @@ def check_rank(answer: "Answer", rank: int | None, flag: str) -> None:
     """UserError where `flag` names a row that is not there."""
     if rank is not None and max(rank, 1) > len(answer.candidates):
         count = len(answer.candidates)
-        there = "the answer has 1 row" if count == 1 else f"the answer has {count} rows"
+        there = f"the answer has {counted(count, 'row')}"
         raise UserError(flag, rank, there, f"nearest: {count}" if count else "")
 
 

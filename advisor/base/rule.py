@@ -174,7 +174,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     fix: str
     source: str = ""
     verdict: Verdict = Verdict.REFUSED
-    authority: str = ""
     place: Place = NOWHERE
     change: str = ""
 
@@ -195,7 +194,6 @@ def findings(
             yield Finding(
                 rule=name,
                 verdict=rule.verdict,
-                authority=rule.authority,
                 reason=match.reason,
                 fix=match.fix,
                 source=match.source or (rule.source if isinstance(rule.source, str) else ""),

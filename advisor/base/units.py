@@ -134,6 +134,11 @@ def signed_percent(ratio: float) -> str:
     return DASH if ratio == 0 else f"{ratio * 100:+.1f} %"
 
 
+def counted(number: int, name: str) -> str:
+    """``1 row``, ``3 rows``."""
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
 _WRITTEN_OUT = 10**9
 
 

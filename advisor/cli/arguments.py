@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.key_value import key_of
-from advisor.cli.help import RANKING, SUBCOMMANDS, WRITTEN
+from advisor.cli.help import RANKING, SUBCOMMANDS
 from advisor.report.command_help import CommandHelp, Flag, FlagKind
 from advisor.request.request import Request, SearchScope
 
@@ -245,7 +245,7 @@ def _meant(flag: Flag, text: str, option: str) -> Any:
         raise UserError(option, repr(text), "must not be empty")
     if flag.kind not in (FlagKind.FILE, FlagKind.FOLDER) or flag.name == "source":
         return text
-    return None if flag is WRITTEN and text == "-" else Path(text)
+    return None if flag.name == "written" and text == "-" else Path(text)
 
 
 def _price(option: str, text: str) -> float:

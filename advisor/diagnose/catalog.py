@@ -2,11 +2,10 @@
 
 import re
 from enum import StrEnum
-from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import Any, Final
+from functools import cache, cached_property
+from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
@@ -134,7 +133,7 @@ _EVIDENCE: Final = {
 }
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One real occurrence: where a text was seen, why, and what helped.
 
     when: the reading of the numbers for which the case is meant (advisor/diagnose/meaning.py);
@@ -154,66 +153,27 @@ class Case(Struct, frozen=True, kw_only=True):
     when: str = ""
 
 
-class Failure(Struct, frozen=True, kw_only=True):
-    """One recognisable failure. `meaning` is a sentence with the names of readings in braces."""
+class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """One recognisable failure: its texts, with placeholders, and where it was seen. `meaning` is a
+    sentence with the names of readings in braces."""
 
     id: str
     title: str
-    severity: Severity
-    templates: tuple[Template, ...]
-    meaning: str
+    texts: tuple[str, ...]
     cases: tuple[Case, ...]
+    severity: Severity = Severity.ERROR
+    meaning: str = ""
+
+    @cached_property
+    def templates(self) -> tuple[Template, ...]:
+        """Its texts as they are looked for."""
+        return tuple(Template(text=text) for text in self.texts)
 
 
-class Symptom(Struct, frozen=True, kw_only=True):
-    """Something that goes wrong without a message, so that no log can show it."""
-
-    id: str
-    framework: str
-    versions: str
-    kind: str
-    symptom: str
-    context: str
-    cause: str
-    fix: str
-    source: str
-    evidence: Evidence
-
-
-class Catalog(Struct, frozen=True, kw_only=True):
-    """Everything that is known, in the order of the files."""
-
-    failures: tuple[Failure, ...]
-    symptoms: tuple[Symptom, ...]
-
-
-@lru_cache(maxsize=4)
-def load_catalog(directory: Path | None = None) -> Catalog:
-    """All files of a directory; UserError, KeyError, TypeError or ValueError on a broken one."""
-    failures: list[Failure] = []
-    symptoms: list[Symptom] = []
-    for path in sorted((directory or packaged_configs() / "failures").glob(f"*{SUFFIX}")):
-        document: dict[str, Any] = load_yaml(path).values
-        failures += [_failure(entry) for entry in document.get("failures", ())]
-        symptoms += [Symptom(**_typed(entry)) for entry in document.get("symptoms", ())]
-    return Catalog(failures=tuple(failures), symptoms=tuple(symptoms))
-
-
-def symptoms() -> tuple[Symptom, ...]:
-    """The failures without a message."""
-    return load_catalog().symptoms
-
-
-def _failure(entry: dict[str, Any]) -> Failure:
-    return Failure(
-        id=entry["id"],
-        title=entry["title"],
-        severity=Severity(entry.get("severity", Severity.ERROR)),
-        templates=tuple(Template(text=text) for text in entry["texts"]),
-        meaning=entry.get("meaning", ""),
-        cases=tuple(Case(**_typed(case)) for case in entry["cases"]),
-    )
-
-
-def _typed(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**entry, "evidence": Evidence(entry["evidence"])}
+@cache
+def load_catalog() -> tuple[Failure, ...]:
+    """Everything that is known, in the order of the files; UserError, KeyError or msgspec's
+    ValidationError on a broken one."""
+    files = sorted((packaged_configs() / "failures").glob(f"*{SUFFIX}"))
+    known = (convert(load_yaml(path).values["failures"], list[Failure]) for path in files)
+    return tuple(failure for of_file in known for failure in of_file)

@@ -146,7 +146,7 @@ def _cut(line: bytes, start: int) -> bytes:
 @lru_cache(maxsize=1)
 def _ordered() -> tuple[tuple[Template, Failure], ...]:
     """Every template with its failure, the most specific first."""
-    pairs = [(t, failure) for failure in load_catalog().failures for t in failure.templates]
+    pairs = [(t, failure) for failure in load_catalog() for t in failure.templates]
     return tuple(sorted(pairs, key=lambda pair: -pair[0].specificity))
 
 

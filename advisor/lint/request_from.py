@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 from advisor.base.key_value import key_of, split_key_values
-from advisor.base.units import nearest_divisors, parse_gpus
+from advisor.base.units import counted, nearest_divisors, parse_gpus
 from advisor.lint.target import read_target, reads
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -60,9 +60,8 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
         raise UserError(_FLAG, shown, relation, f"choose one, e.g. {_FLAG} {shown}#1")
     if number is not None and not 1 <= number <= len(jobs):
         nearest = min(max(number, 1), len(jobs))
-        jobs_held = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-        where = f"nearest: {shown}#{nearest}"
-        raise UserError(_FLAG, show_path(target), f"holds {jobs_held}", where)
+        held, where = counted(len(jobs), "job"), f"nearest: {shown}#{nearest}"
+        raise UserError(_FLAG, show_path(target), f"holds {held}", where)
     configuration = jobs[(number or 1) - 1]
     request = request_from(configuration, given)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))

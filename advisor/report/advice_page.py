@@ -230,7 +230,7 @@ def _hint(advice: Answer, shown: Sequence[RankedEvaluation], show_rejected: bool
     parts = [f"--explain {shown[:2][-1].rank} explains a row"]
     if advice.rejected and not show_rejected:
         parts.append(f"--show-rejected lists {len(advice.rejected)} rejected settings")
-    for name in flags.other_frameworks(advice.job):
-        parts.append(f"--framework {name} prints its flags")
+    others = flags.other_frameworks(advice.job)
+    parts += (f"--framework {name} prints its flags" for name in others)
     parts.append("-o job.html writes the explorer")
     return Fitted(lambda width: dotted_lines(parts, width), "dim")

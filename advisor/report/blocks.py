@@ -111,6 +111,11 @@ class Fitted(Struct, frozen=True):
         return self.least or max(map(len, self.fit(1)))
 
 
+def verbatim(*lines: str) -> Fitted:
+    """Lines to copy, which break nowhere."""
+    return Fitted(lambda _: lines)
+
+
 class BlockGroup(Struct, frozen=True):
     """Blocks below each other."""
 

@@ -2,13 +2,15 @@
 completion in a shell are made of them."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from textwrap import dedent
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.report.blocks import Block, Fitted, Indented, Text, group, wrapped
 from advisor.report.breaking import command_lines
@@ -43,7 +45,6 @@ class Flag(Struct, frozen=True):
 
     spelled: str
     text: str
-    kind: FlagKind = FlagKind.SWITCH
     field: str = ""
     default: int = 0
     repeated: bool = False
@@ -61,6 +62,13 @@ class Flag(Struct, frozen=True):
         return self.spelled.rpartition(self.names[-1])[2].strip()
 
     @property
+    def kind(self) -> FlagKind:
+        """What its value is, by what help calls it."""
+        if self.value.startswith("["):
+            return FlagKind.OPTIONAL
+        return FlagKind.CHOICE if self.choices else _KINDS.get(self.value, FlagKind.TEXT)
+
+    @property
     def name(self) -> str:
         """Under which its value is kept."""
         return self.field or self.names[-1].lstrip("-").replace("-", "_")
@@ -74,6 +82,13 @@ class Flag(Struct, frozen=True):
 
 
 _NAME: Final = r"(?<!\S)--?[a-z][\w-]*"
+_KINDS: Final = {
+    **{"": FlagKind.SWITCH, "N": FlagKind.NUMBER, "MODEL": FlagKind.MODEL},
+    **{"COUNTxTYPE": FlagKind.GPUS, "X": FlagKind.DECIMAL, "SECONDS": FlagKind.DECIMAL},
+    **dict.fromkeys(("FILE", "PATH"), FlagKind.FILE),
+    **dict.fromkeys(("FOLDER", "DIR"), FlagKind.FOLDER),
+    **dict.fromkeys(("P", "F", "SCOPE", "KIND"), FlagKind.CHOICE),
+}
 
 
 class Topic(Struct, frozen=True):
@@ -84,27 +99,13 @@ class Topic(Struct, frozen=True):
     text: str = ""
 
 
-def explained(text: str) -> tuple[tuple[str, str], ...]:
-    """Rows of words and what they mean, as they are written: a row begins at the margin, with two
-    blanks or more after its words; what is indented belongs to the row above."""
-    rows: list[tuple[str, str]] = []
-    for line in dedent(text).strip().splitlines():
-        if line.startswith(" "):
-            words, meaning = rows.pop()
-            rows.append((words, f"{meaning} {line.strip()}".lstrip()))
-        else:
-            words, _, meaning = line.partition("  ")
-            rows.append((words, meaning.strip()))
-    return tuple(rows)
-
-
 class CommandHelp(Struct, frozen=True, kw_only=True):
-    """A command: how it is called, what it does, examples (some with a remark), the rest by
-    topic."""
+    """A command: how it is called, what it does, examples with a remark or none, the
+    rest by topic."""
 
     usage: str
     about: str
-    examples: tuple[str | tuple[str, str], ...] = ()
+    examples: tuple[tuple[str, str], ...] = ()
     topics: tuple[Topic, ...] = ()
     closing: str = ""
 
@@ -115,6 +116,48 @@ class CommandHelp(Struct, frozen=True, kw_only=True):
         return tuple(row for row in rows if isinstance(row, Flag))
 
 
+def read_page(module: str, name: str, more: Mapping[str, Mapping[str, Any]] = {}) -> CommandHelp:
+    """The page NAME.txt of the folder `pages` next to a module's file. Blank lines part usage,
+    what the command does, examples after ``$``, topics (a title above rows, or above a text), and
+    the closing. `more`: fields of a Flag that its row does not say, by its first name."""
+    path = Path(module).with_name("pages") / f"{name}.txt"
+    usage, about, *blocks = path.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
+    examples: list[tuple[str, str]] = []
+    topics: list[Topic] = []
+    closing: list[str] = []
+    for block in blocks:
+        words, (title, _, below) = " ".join(block.split()), block.partition("\n")
+        if block.startswith("  $ "):
+            lines = (line.removeprefix("  $ ").partition("  # ") for line in block.split("\n"))
+            examples += ((command, remark) for command, _, remark in lines)
+        elif block.startswith(" "):  # the text of the topic above
+            above = Topic(closing.pop()) if closing else topics.pop()
+            topics.append(replace(above, text=words))
+        elif below.startswith(" "):
+            rows = re.split(r"\n(?! )", dedent(below))  # what is indented goes on
+            topics.append(Topic(title, tuple(_read_row(row, more) for row in rows)))
+        else:
+            closing.append(words)
+    return CommandHelp(
+        usage=usage,
+        about=" ".join(about.split()),
+        examples=tuple(examples),
+        topics=tuple(topics),
+        closing="\n\n".join(closing),
+    )
+
+
+def _read_row(text: str, more: Mapping[str, Mapping[str, Any]]) -> Flag | tuple[str, str]:
+    """Words, and after two blanks or below them what they mean. --help is no flag of ours: argparse
+    has it."""
+    words, meaning = re.split(r"\s{2,}", text, maxsplit=1)
+    row = words, " ".join(meaning.split())
+    if words == "--help" or not words.startswith("-"):
+        return row
+    flag = Flag(*row)
+    return replace(flag, **more.get(flag.names[0], {}))
+
+
 def help_page(
     command: CommandHelp, choices: Callable[[str], Sequence[str]] = lambda _: ()
 ) -> Block:
@@ -122,7 +165,8 @@ def help_page(
     says of its field."""
     parts: list[Block] = [Fitted(partial(_usage, command.usage)), "", command.about]
     if command.examples:
-        parts += ["", *map(_example, command.examples)]
+        shown = (Fitted(partial(_example_lines, *example)) for example in command.examples)
+        parts += ["", *(Indented(example, _INDENT) for example in shown)]
     for topic in command.topics:
         parts += ["", *_topic(topic, choices)]
     parts += ["", command.closing] if command.closing else []
@@ -132,11 +176,6 @@ def help_page(
 def _usage(usage: str, width: int) -> list[str]:
     first, *rest = wrapped(usage, width)
     return [first, *(line for part in rest for line in wrapped("    " + part, width))]
-
-
-def _example(example: str | tuple[str, str]) -> Block:
-    command, remark = (example, "") if isinstance(example, str) else example
-    return Indented(Fitted(partial(_example_lines, command, remark)), _INDENT)
 
 
 def _example_lines(command: str, remark: str, width: int) -> list[str]:

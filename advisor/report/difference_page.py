@@ -10,13 +10,13 @@ from advisor.base.units import DASH, GIB, percent, signed_percent
 from advisor.report.blocks import (
     Block,
     Column,
-    Fitted,
     Indented,
     Table,
     Text,
     group,
     labelled_rows,
     table,
+    verbatim,
 )
 from advisor.report.breaking import spec_cell
 from advisor.report.wording import PHASES, gib
@@ -153,10 +153,6 @@ def _flags(found: Difference) -> list[Block]:
     parts: list[Block] = []
     for side, flags in (("first", found.flags_only_first), ("second", found.flags_only_second)):
         if flags:
-            own = [f"  {flag}" for flag in flags]
-            parts += [Text(f"Flags only in the {side}", "bold"), _as_they_are(own)]
+            own = verbatim(*(f"  {flag}" for flag in flags))
+            parts += [Text(f"Flags only in the {side}", "bold"), own]
     return parts
-
-
-def _as_they_are(lines: list[str]) -> Block:
-    return Fitted(lambda _: lines)

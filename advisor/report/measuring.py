@@ -4,6 +4,7 @@ from functools import partial
 from typing import Final
 
 from advisor.answer.answer import LearnedNote, Toss
+from advisor.base.units import counted
 from advisor.report.blocks import Block, Fitted, group
 from advisor.report.breaking import command_lines
 
@@ -24,8 +25,7 @@ _SCATTERED: Final = {"step_time": "step times", "memory": "bytes"}
 
 def learned_words(learned: LearnedNote) -> list[str]:
     """``12 trials of runs/a``, for which jobs they hold, by how much they move what."""
-    trials = f"{learned.trials} {'trial' if learned.trials == 1 else 'trials'}"
-    said = [f"{trials} of {', '.join(learned.sources)}"]
+    said = [f"{counted(learned.trials, 'trial')} of {', '.join(learned.sources)}"]
     if learned.left_out:
         said.append(f"left out: {', '.join(learned.left_out)}")
     if not learned.within:

@@ -13,7 +13,6 @@ MAX_WIDTH: Final = 100
 _NARROWEST, _WIDEST = 60, 140
 _USUAL: Final = 80  # of a terminal that does not say
 _MOST_DIGITS: Final = 9  # of a width that is meant
-_UNBOUNDED: Final = 10_000
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "yellow": "33"}
 
 

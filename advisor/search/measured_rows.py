@@ -15,7 +15,7 @@ from advisor.answer.answer import (
     RankedEvaluation,
 )
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
-from advisor.base.units import human_bytes
+from advisor.base.units import counted, human_bytes
 from advisor.hardware.calibration import Provenance, band_text
 from advisor.learning.applied import Applied, applied
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, MeasuredSetting
@@ -89,7 +89,7 @@ def _beyond(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEva
 
 def _words(measured: Measured) -> str:
     """``measured: 12.30 s, 71.2 GiB, 2 trials``."""
-    trials = f"{measured.trials} {'trial' if measured.trials == 1 else 'trials'}"
+    trials = counted(measured.trials, "trial")
     if measured.ran_out:
         return f"measured: ran out of memory, {trials}"
     found = []

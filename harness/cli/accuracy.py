@@ -7,9 +7,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.errors import install_hint
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
+from advisor.report.command_help import read_page
 from advisor.report.text import on_screen
-from harness.cli.flags import HELP, Parser
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.accuracy_rows import Half, SettingRow, setting_rows
 from harness.judge.repredict import predict_again
@@ -19,37 +19,7 @@ from harness.report.document import Picture, markdown, terminal_page
 from harness.trial.files import write_atomic
 from harness.trial.result import TrialResult
 
-COMMAND: Final = CommandHelp(
-    usage="harness accuracy [flags] FOLDER...",
-    about="Reads every result below the folders (of campaigns, runs or anything else) and writes "
-    "how accurate the predictions were: peak memory, step time, recompute overhead, the order of "
-    "the settings, the time lost by following the advisor, and whether settings fit as predicted.",
-    examples=(
-        ("harness accuracy campaign/h200", "into campaign/h200/accuracy.md and .csv"),
-        "harness accuracy campaign/h200 --predict --half fit",
-    ),
-    topics=(
-        Topic(
-            "Flags",
-            (
-                Flag("--out FOLDER", "default: the first folder", FlagKind.FOLDER),
-                Flag(
-                    "--half HALF",
-                    "only this half of the jobs: fit or held_out",
-                    FlagKind.CHOICE,
-                    choices=tuple(Half),
-                ),
-                Flag("--predict", "predict again, with this release of the advisor"),
-                Flag("--config-dir DIR", "hardware and calibration for --predict", FlagKind.FOLDER),
-                HELP,
-            ),
-            "By default the predictions are those made before each run. --predict covers native "
-            "runs on a GPU. If you change the advisor's model, look only at the errors of --half "
-            "fit, and publish those of --half held_out.",
-        ),
-    ),
-    closing="Exit codes: 0 written, 2 the request is wrong.",
-)
+COMMAND: Final = read_page(__file__, "accuracy", {"--half": {"choices": tuple(Half)}})
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
-from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
+from advisor.report.blocks import Block, Column, Indented, group, table, verbatim
+from advisor.report.command_help import read_page
 from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
 from harness.base.duration import duration
-from harness.cli.flags import HELP, Parser
+from harness.cli.flags import Parser
 from harness.execution.progress import TimedCases
 from harness.execution.signals import Stop
 from harness.trial.trial import Device
@@ -21,51 +21,8 @@ from harness.trial.trial import Device
 if TYPE_CHECKING:
     from harness.calibration.conclusion import CalibrationOutcome
 
-COMMAND: Final = CommandHelp(
-    usage="harness calibrate [flags]",
-    about="Times GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, "
-    "collectives, in the shapes of the model presets; on a GPU also under sustained load. Fits a "
-    "calibration to them, checks it on shapes that the fit did not see, and writes it with its "
-    "provenance.",
-    topics=(
-        Topic(
-            "Flags",
-            (
-                Flag(
-                    "--budget TIME",
-                    "how long to measure: 30s, 3min (default), 1h. The most valuable cases come "
-                    "first; efficiencies that were not measured keep a typical value, and the file "
-                    "says which",
-                    FlagKind.TEXT,
-                ),
-                Flag(
-                    "--device NAME",
-                    "cuda where there is a GPU (default), else cpu",
-                    FlagKind.CHOICE,
-                    choices=(Device.CUDA, Device.CPU),
-                ),
-                Flag(
-                    "--out FILE",
-                    "default: calibrated/calibration/NAME.yaml. Samples go to a .jsonl file beside "
-                    "it, so that the same command continues a stopped calibration. The description "
-                    "of the GPU goes to calibrated/hardware. advise --config-dir calibrated --gpus "
-                    "8xNAME … reads both",
-                    FlagKind.FILE,
-                ),
-                Flag(
-                    "--refit FILE",
-                    "fit FILE again from the samples beside it, without measuring. Needs no GPU; "
-                    "cannot be combined with other flags",
-                    FlagKind.FILE,
-                ),
-                HELP,
-            ),
-            "With several GPUs: torchrun --nproc-per-node 8 -m harness.cli.calibrate …",
-        ),
-    ),
-    closing="Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one line "
-    "says why), 130 or 143 interrupted: the calibration uses what was measured until then.",
-)
+_DEVICES: Final = {"choices": (Device.CUDA, Device.CPU)}
+COMMAND: Final = read_page(__file__, "calibrate", {"--device": _DEVICES})
 
 _MEASURING: Final = ("budget", "device", "out")
 
@@ -136,19 +93,14 @@ def page(outcome: "CalibrationOutcome") -> str:
         Indented(rows, 2),
         *(f"note: {remark}" for remark in outcome.remarks),
         f"error on shapes left out: {calibration.left_out_error}",
-        _whole(f"wrote {outcome.path}", f"      {outcome.hardware_path}"),
+        verbatim(f"wrote {outcome.path}", f"      {outcome.hardware_path}"),
     ]
     if outcome.path.parent.name == "calibration":
         folder = outcome.path.parent.parent
         use = f"use:  harness run --config-dir {folder} …"
         advise = f"advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …"
-        parts.append(_whole(use, f"      {advise}"))
+        parts.append(verbatim(use, f"      {advise}"))
     return on_screen(group(*parts))
-
-
-def _whole(*lines: str) -> Fitted:
-    """Lines to copy."""
-    return Fitted(lambda _: lines)
 
 
 if __name__ == "__main__":

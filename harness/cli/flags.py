@@ -12,11 +12,6 @@ from advisor.base.units import nearest_names
 from advisor.report.command_help import CommandHelp, Flag, FlagKind, help_page
 from advisor.report.text import on_screen
 
-CONFIG_DIR: Final = Flag(
-    "--config-dir DIR", "folder searched before ./configs and the packaged configs", FlagKind.FOLDER
-)
-HELP: Final = ("--help", "show this page")
-
 
 class Parser(ArgumentParser):
     """The flags of a command, and its other words as `words` (``results="+"``: how many there are),

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
+from advisor.report.command_help import read_page
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge import golden
@@ -17,35 +17,13 @@ from harness.judge.results import load_results
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
-COMMAND: Final = CommandHelp(
-    usage="harness golden update|list|show [arguments]; details: harness golden COMMAND --help",
-    about="Makes and shows goldens: baselines in files that can be reviewed. Only this command "
-    "changes them.",
-    examples=(
-        ('harness golden update --reason "torch 2.8" runs/NAME', "from measured results"),
-        "harness golden list",
-        "harness golden show FILE",
-    ),
-    closing="Exit codes: 0 done, 2 the request is wrong (one line says why).",
-)
+COMMAND: Final = read_page(__file__, "golden")
 
 
-_WRITING: Final = (
-    Flag(
-        "--reason WHY", "why the baseline changes; kept in the file", FlagKind.TEXT, required=True
-    ),
-    Flag("--to FOLDER", f"where goldens are (default {golden.FOLDER})", FlagKind.FOLDER),
-    Flag("--diff FILE", "write the old and new values to FILE, as JSON", FlagKind.FILE),
-    Flag("--dry-run", "show what changes, write nothing"),
-)
 SUBCOMMANDS: Final = {
-    "update": CommandHelp(
-        usage="harness golden update --reason WHY [flags] RESULTS...",
-        about="Makes or replaces goldens from measured results.",
-        topics=(Topic("Flags", _WRITING),),
-    ),
-    "list": CommandHelp(usage="harness golden list [PATH...]", about="Lists all goldens."),
-    "show": CommandHelp(usage="harness golden show FILE", about="Shows one golden."),
+    "update": read_page(__file__, "golden_update", {"--reason": {"required": True}}),
+    "list": read_page(__file__, "golden_list"),
+    "show": read_page(__file__, "golden_show"),
 }
 
 

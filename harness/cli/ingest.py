@@ -8,64 +8,20 @@ from statistics import median
 from typing import Final
 
 from advisor.base.key_value import key_of, split_key_values
-from advisor.base.units import gib
+from advisor.base.units import counted, gib
 from advisor.report.blocks import Fitted
 from advisor.report.breaking import hanging
-from advisor.report.command_help import CommandHelp, Flag, Topic, explained
+from advisor.report.command_help import read_page
 from advisor.report.text import on_screen
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
-from harness.cli.flags import CONFIG_DIR, HELP, Parser
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.execution.runner import FAILED
 from harness.logs.ingestion import Ingested, write
 from harness.trial.result import TrialResult, TrialStatus, reason
 
 _say: Final = partial(say, command="ingest")
-COMMAND: Final = CommandHelp(
-    usage="harness ingest [flags] LOG... [KEY=VALUE]...",
-    about="Reads step times, TFLOP/s, tokens/s, losses and peak memory from logs of Megatron-LM, "
-    "Megatron Bridge, NeMo, torchtitan, DeepSpeed and Hugging Face's Trainer, and writes them as "
-    "results that harness compare and golden read. harness report reads them too if experiment= or "
-    "like= states the workload. Warm-up steps are dropped as in harness run. Prints one line per "
-    "run.",
-    examples=(
-        ("harness ingest train.log", "with the workload as far as the log states it"),
-        "harness ingest 'logs/*.log.gz' experiment=llama3_8b_8xh100 "
-        "'recompute.settings=[selective:mlp]'",
-        "harness ingest logs/job_17/ like=runs/NAME/trials/TRIAL/result.json",
-    ),
-    topics=(
-        Topic(
-            "What is read",
-            explained("""
-            LOG                    a file, plain or gzip; a pattern; or a folder: the files of one
-                run's ranks
-            framework=NAME         the framework that wrote the log; auto (default) detects it
-            experiment=NAME        the job preset that ran; recompute.settings=[SPEC], model.*,
-                layout.*, job.* and gpus=COUNTxTYPE as for harness run. Logs of Megatron state the
-                recompute setting themselves
-            like=RESULT            a result.json of the same workload, instead of experiment=
-            device=cuda|cpu        where it ran; default: cuda
-            measure.steps=200      steps to count after warm-up; measure.min_warmup_steps and others
-                as for run
-            runs=FOLDER name=NAME  where results go; default runs/ingested-LOG
-        """),
-        ),
-        Topic(
-            "Flags",
-            (
-                Flag("--one-run", "all LOGs are files of one run"),
-                Flag("--accept-incomplete", "accept a log that was cut short; use its steps"),
-                Flag("--dry-run", "print what the logs say, write nothing"),
-                CONFIG_DIR,
-                HELP,
-            ),
-        ),
-    ),
-    closing="Exit codes: 0 every log gave a measurement, 2 the request is wrong (one line says "
-    "why), 3 a log has no measurement that can be trusted (cut short, no known lines, large "
-    "scatter), 4 a run failed.",
-)
+COMMAND: Final = read_page(__file__, "ingest")
 _OVERRIDE: Final = re.compile(r"[+~]?[A-Za-z_][\w.]*=.*", re.DOTALL)
 _OWN: Final = ("framework", "like")
 _SHOWN: Final = 3
@@ -135,7 +91,7 @@ def _figures(result: TrialResult) -> list[str]:
     """Medians over the steps, the largest peaks of all ranks, the last loss."""
     assert result.times is not None
     count, dropped = len(result.times.seconds), len(result.times.warmup_seconds)
-    found = [f"{count} {'step' if count == 1 else 'steps'} after {dropped} of warm-up"]
+    found = [f"{counted(count, 'step')} after {dropped} of warm-up"]
     found.append(f"{median(result.times.seconds) * 1e3:.1f} ms")
     rates = result.reported
     if rates and rates.tflops_per_gpu:

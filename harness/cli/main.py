@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
-from advisor.report.command_help import CommandHelp, Topic, explained, help_page
+from advisor.report.command_help import help_page, read_page
 from advisor.report.text import on_screen
 
 if TYPE_CHECKING:
@@ -18,45 +18,7 @@ USAGE: Final = 2
 RUN_FAILED: Final = 4
 INTERRUPTED: Final = 130
 
-COMMAND: Final = CommandHelp(
-    usage="harness COMMAND [arguments]; details: harness COMMAND --help; harness --version",
-    about="Runs recompute settings, measures them, and compares them with predictions and goldens.",
-    examples=(
-        ("harness run", "a small model on any machine, under a minute"),
-        "harness run experiment=llama3_8b_1xh200 recompute=selective_mlp",
-        "harness report runs/NAME",
-    ),
-    topics=(
-        Topic(
-            "Commands",
-            explained("""
-            run         run settings and print predicted and measured values
-            compare     compare a run with its golden: pass, regression or no verdict
-            golden      show and update goldens
-            report      write Markdown, HTML, JUnit and CSV of a run
-            calibrate   measure this machine and fit a calibration for it
-            rehearse    run single ranks of a large job on one device
-            sweep       search settings and layouts by measurement
-            ingest      read results from logs of training frameworks
-            accuracy    compare predictions and measurements of many runs
-            snapshot    read torch's memory snapshots, measured and predicted
-            completion  print the completion script for bash, zsh or fish
-        """),
-        ),
-        Topic(
-            "Exit codes",
-            explained("""
-            0    done; compare: pass
-            1    compare: regression
-            2    the request is wrong
-            3    compare: no verdict; run: trials are still in Slurm's queue; ingest: a log has no
-                measurement that can be trusted
-            4    a run failed, nothing was measured, or a disk is full
-            130  interrupted; what is finished is kept
-        """),
-        ),
-    ),
-)
+COMMAND: Final = read_page(__file__, "harness")
 
 _NAMES: Final = "run compare golden report calibrate rehearse sweep ingest accuracy snapshot"
 MODULES: Final = {name: f"harness.cli.{name}" for name in _NAMES.split()} | {

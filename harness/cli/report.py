@@ -4,63 +4,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import read_page
 from harness.api.running import hand_over
-from harness.cli.compare import ALLOW_ENV_CHANGE, LIMIT, find_goldens, parse_limit
-from harness.cli.flags import HELP, Parser
+from harness.cli.compare import existing, parse_limit
+from harness.cli.flags import Parser
 from harness.execution.progress import say
+from harness.judge.golden import load_goldens
 from harness.judge.trial_rows import CompareOptions
 from harness.report.tracking import parse_trackers
 
-COMMAND: Final = CommandHelp(
-    usage="harness report [flags] RUN",
-    about="Writes the report of a RUN: the folder of a run, or of result.json files. It needs no "
-    "GPU and no torch. harness run writes the same report when it ends, without a verdict.",
-    examples=(
-        ("harness report runs/NAME", "into runs/NAME/report"),
-        ("harness report runs/NAME --golden results/golden", "with the verdict first"),
-        ("harness report runs/NAME --track mlflow", "sends its trials to a tracker, each once"),
-    ),
-    topics=(
-        Topic(
-            "Files",
-            explained("""
-            report.md    for GitHub; also appended to the file named by GITHUB_STEP_SUMMARY
-            report.html  one file with all figures; loads nothing else
-            junit.xml    a case for each setting and metric: failure = regression, error = failed
-                run, skipped = refused by a rule, or no verdict
-            trials.csv   one row per trial (also trials.parquet if pyarrow is installed)
-            bmf.json     Bencher metric format
-            figures/     memory against time, Pareto front, predicted against measured, memory by
-                component, memory over one step; SVG and PNG
-        """),
-        ),
-        Topic(
-            "Flags",
-            (
-                Flag(
-                    "--golden PATH",
-                    "judge by this golden file or folder, repeatable",
-                    FlagKind.FILE,
-                    repeated=True,
-                ),
-                LIMIT,
-                ALLOW_ENV_CHANGE,
-                Flag(
-                    "--track NAME",
-                    "send the trials to mlflow (MLFLOW_TRACKING_URI), wandb (offline unless "
-                    "WANDB_MODE says otherwise) or tensorboard (RUN/tensorboard), repeatable",
-                    FlagKind.TEXT,
-                    repeated=True,
-                ),
-                Flag("--to FOLDER", "default: RUN/report", FlagKind.FOLDER),
-                HELP,
-            ),
-        ),
-    ),
-    closing="Exit codes: 0 written (whatever the verdict: harness compare judges), 2 the request "
-    "is wrong, 4 a file could not be written.",
-)
+_REPEATED: Final = ("--golden", "--limit", "--track")
+COMMAND: Final = read_page(__file__, "report", {flag: {"repeated": True} for flag in _REPEATED})
 _NOT_WRITTEN: Final = 4
 
 
@@ -71,7 +25,9 @@ def main(argv: Sequence[str]) -> int:
     from harness.report.facts import load_facts
     from harness.report.write import FOLDER, step_summary_file, write_report
 
-    goldens = find_goldens(arguments.golden, "report") if arguments.golden else None
+    goldens = None
+    if arguments.golden:
+        goldens = list(load_goldens(existing(arguments.golden, "report")).values())
     options = CompareOptions(
         allow_env_change=arguments.allow_env_change,
         limits=tuple(parse_limit(text) for text in arguments.limit),

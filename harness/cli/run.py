@@ -6,12 +6,13 @@ from shlex import quote
 from typing import Final
 
 from advisor.base.key_value import key_of
-from advisor.report.blocks import Column, Fitted, Indented, group, table
+from advisor.base.units import counted
+from advisor.report.blocks import Column, Indented, group, table, verbatim
 from advisor.report.breaking import spec_cell
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, read_page
 from advisor.report.text import on_screen
 from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
-from harness.cli.flags import CONFIG_DIR, HELP, Parser
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.execution.runner import FAILED as UNANSWERED
 from harness.execution.runner import exit_code
@@ -25,99 +26,7 @@ from harness.trial.trial import Prediction
 UNFINISHED: Final = 3
 FAILED: Final = 4
 _RETRY: Final = "--retry"
-DRY_RUN: Final = Flag(
-    "--dry-run",
-    "show the trials, with predictions for the job's GPUs (or those of gpus=); run and write "
-    "nothing. Works on any machine",
-)
-RETRY: Final = Flag(
-    "--retry[=STATUS,…]",
-    "run trials without a measurement (failed, out of memory, …) again, or only those with these "
-    "statuses, e.g. --retry=unstable",
-    FlagKind.OPTIONAL,
-)
-NO_REPORT: Final = Flag(
-    "--no-report", "do not write runs/NAME/report (harness report writes it later)"
-)
-COMMAND: Final = CommandHelp(
-    usage="harness run [flags] [KEY=VALUE]...",
-    about="Runs recompute settings of one job on this machine's device, each in a new process, and "
-    "prints predicted and measured memory and time. Without arguments it runs a small model on any "
-    "machine.",
-    examples=(
-        "harness run",
-        ("harness run experiment=llama3_8b_1xh200", "the advisor's three best settings"),
-        "harness run experiment=llama3_8b_1xh200 recompute=selective_mlp measure.repeats=5",
-        "harness run experiment=llama3.2_1b_1xh100 'recompute.settings=[none,full:block:4]' "
-        "job.seq_length=2048",
-    ),
-    topics=(
-        Topic(
-            "What runs (Hydra overrides; groups are files in configs)",
-            explained("""
-            experiment=NAME           a job preset, e.g. llama3_8b_1xh200
-            recipe=NAME               a published recipe instead of a preset (advise recipes MODEL
-                names them)
-            model=NAME gpus=COUNTxTYPE
-                a model without a preset; other values at their defaults. advise prints such a
-                command when two settings must be measured
-            recompute=NAME            top (the advisor's best), corners (none, the cheapest that
-                frees much, full), none, selective_mlp, full_uniform_1, …
-            recompute.top=N           how many of the advisor's best
-            recompute.settings=[…]    settings as `advise` spells them
-            model.* layout.* job.*    any field, in Megatron's names, as for `advise`
-            gpus=COUNTxTYPE           these GPUs instead of the preset's
-            device=auto|cuda|cpu      where it runs
-            backend=native            what runs the training step: native (plain torch),
-                megatron_core (its model, schedule and optimizer) or command (any training command,
-                whose log is read); docs/backends.md
-            command='torchrun … {recompute}'
-                the training command for backend=command; {recompute} becomes the setting's flags
-            framework=NAME            the framework of that command: megatron_lm, megatron_bridge or
-                other
-        """),
-        ),
-        Topic(
-            "How it is measured",
-            explained("""
-            measure.steps=10          steps after warm-up
-            measure.repeats=1         processes per setting
-            measure.timeout_seconds=900  time limit of one process
-            measure.seed=1234         seed of weights and data
-            measure.*                 min_warmup_steps, max_warmup_steps, warmup_tolerance,
-                memory_timeline=true|false
-        """),
-        ),
-        Topic(
-            "Where results go",
-            explained("""
-            name=NAME runs=FOLDER     the folder FOLDER/NAME instead of runs/…
-            track=[mlflow,wandb,tensorboard]
-                also send the trials to these trackers (docs/sweeps.md)
-        """),
-            "Without name= the folder is named after experiment, device and settings. The same "
-            "command continues a stopped run, and runs nothing twice.",
-        ),
-        Topic(
-            "Where it runs",
-            explained("""
-            launcher=local     this machine; torchrun if the layout has several ranks
-            launcher=torchrun  several machines: start the same command on each, with its node_rank:
-                launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT. All must see
-                runs=FOLDER
-            launcher=slurm     a job array; returns at once. Run the same command again to collect
-                the results. launcher.*: wait=true, partition, account, qos, time, nodes,
-                gpus_per_node, constraint, mem, reservation, cpus_per_task, setup=[…],
-                sbatch=['KEY=VALUE',…], array_parallelism, max_requeues
-            launcher=NAME      configs/launcher/NAME.yaml: the same keys, with kind: slurm
-        """),
-        ),
-        Topic("Flags", (DRY_RUN, NO_REPORT, RETRY, CONFIG_DIR, HELP)),
-    ),
-    closing="Exit codes: 0 settings were measured, 2 the request is wrong (one line says why), 3 "
-    "trials are still in Slurm's queue, 4 a trial failed or nothing was measured, 130 interrupted "
-    "(143 by SIGTERM): what is finished is kept.",
-)
+COMMAND: Final = read_page(__file__, "run")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -165,7 +74,7 @@ def execute(
     plan, folder = planned.plan, planned.folder
     total = sum(1 for _ in plan.trials())
     runner = planned.runner(flags.retry)
-    say(f"{total} {'trial' if total == 1 else 'trials'}; results go to {folder.path}", command)
+    say(f"{counted(total, 'trial')}; results go to {folder.path}", command)
     try:
         results = runner.run()
     except (Stop, OSError) as error:
@@ -194,7 +103,7 @@ def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for setting, trial in plan.trials():
         found.add_row(trial.name, spec_cell(setting.spec), planned_words(setting))
-    where = Fitted(lambda _: [f"results go to {folder.path}"])
+    where = verbatim(f"results go to {folder.path}")
     notes = [f"Note: {text}." for text in plan.assumptions]
     return on_screen(group(title, where, "", Indented(found, 2), "", *notes))
 

@@ -8,21 +8,11 @@ from typing import Final
 
 from advisor.base.configuration import ConfigGroup, config_names
 from advisor.cli.completion import SHELLS, complete, gpus, model_names, shell_script
-from advisor.report.command_help import CommandHelp, Flag, Topic, help_page
+from advisor.report.command_help import CommandHelp, Flag, help_page, read_page
 from advisor.report.text import on_screen
-from harness.cli.flags import HELP
 from harness.trial.trial import Backend
 
-COMMAND: Final = CommandHelp(
-    usage="harness completion bash|zsh|fish",
-    about="Prints a script that completes commands, flags and names in a shell.",
-    examples=(
-        ('eval "$(harness completion bash)"', "in ~/.bashrc"),
-        ('eval "$(harness completion zsh)"', "in ~/.zshrc, after compinit"),
-        ("harness completion fish | source", "in ~/.config/fish/config.fish"),
-    ),
-    topics=(Topic("Flags", (HELP,)),),
-)
+COMMAND: Final = read_page(__file__, "completion")
 _KEY: Final = re.compile(r"[a-z][\w.]*=")
 
 

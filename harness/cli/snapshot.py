@@ -6,59 +6,12 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, signed_percent, unit_of
-from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
-from harness.cli.flags import HELP, Parser
+from advisor.report.command_help import read_page
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.logs.recorded_memory import Recording, read_recording, recording_names
 
-COMMAND: Final = CommandHelp(
-    usage="harness snapshot MEASURED.pickle [PREDICTED.pickle] [flags]",
-    about="Reads memory snapshots that torch.cuda.memory._dump_snapshot and advise "
-    "--memory-snapshot write. Prints the peak of live bytes, when it occurs and what it is made "
-    "of; with two snapshots also the difference.",
-    examples=(
-        "advise --model llama3_8b --gpus 8xH100 --memory-snapshot predicted.pickle",
-        "harness snapshot rank0.pickle predicted.pickle --plot both.svg",
-    ),
-    topics=(
-        Topic(
-            "Flags",
-            (
-                Flag(
-                    "--plot FILE",
-                    "plot live bytes against time, both snapshots on one axis: .svg, .png or .pdf",
-                    FlagKind.FILE,
-                ),
-                Flag(
-                    "--start SECONDS",
-                    "time in MEASURED at which the step begins; default: the first event",
-                    FlagKind.DECIMAL,
-                ),
-                Flag(
-                    "--end SECONDS",
-                    "time in MEASURED at which the step ends; default: the last event",
-                    FlagKind.DECIMAL,
-                ),
-                Flag(
-                    "--device N",
-                    "a device of MEASURED; default: the one with the highest peak",
-                    FlagKind.NUMBER,
-                ),
-                Flag(
-                    "--stage N",
-                    "a pipeline stage of PREDICTED; default: the one with the highest peak",
-                    FlagKind.NUMBER,
-                ),
-                HELP,
-            ),
-            "Files are read as plain data: nothing in them is executed, and a file that holds a "
-            "class is refused. Live bytes are the bytes requested, as in the requested_bytes of "
-            "torch.cuda.memory_stats(); allocated_bytes counts whole blocks.",
-        ),
-    ),
-    closing="Exit codes: 0 done, 2 the request is wrong or a file is not a snapshot (one line says "
-    "why).",
-)
+COMMAND: Final = read_page(__file__, "snapshot")
 
 
 def main(argv: Sequence[str]) -> int:

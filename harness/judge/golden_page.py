@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from advisor.report.blocks import Block, Column, Fitted, Indented, group, labelled_rows, table
+from advisor.base.units import counted
+from advisor.report.blocks import Block, Column, Indented, group, labelled_rows, table, verbatim
 from advisor.report.text import on_screen
 from harness.base.collections import Scalar
 from harness.judge.golden import Golden
@@ -50,7 +51,7 @@ def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar
     else:
         lines = [f"{key}: {shown(old)} -> {shown(value)}" for key, (old, value) in diff.items()]
         head = f"changed  {path}" if lines else f"unchanged  {path}"
-    whole = Fitted(lambda _: [head])
+    whole = verbatim(head)
     return on_screen(group(whole, Indented(group(*lines), 2)) if lines else whole)
 
 
@@ -76,7 +77,7 @@ def _value(name: str, one: Summary) -> str:
 
 def _scatter(one: Summary) -> str:
     count = f"{one.processes} {'process' if one.processes == 1 else 'processes'}"
-    each = one.steps // one.processes
-    steps = f"{count} x {each} {'step' if each == 1 else 'steps'}, IQR {one.spread * 100:.2f} %"
+    each = counted(one.steps // one.processes, "step")
+    steps = f"{count} x {each}, IQR {one.spread * 100:.2f} %"
     between = one.process_spread
     return steps if between is None else f"{steps}, {between * 100:.2f} % between processes"

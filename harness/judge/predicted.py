@@ -56,7 +56,6 @@ class SettingOutcome(Struct, frozen=True, kw_only=True):
     step_time: Pair
     peak_allocated: Pair
     saved_per_layer: Pair
-    replayed_flops: Pair
     reason: str = ""
 
 
@@ -77,7 +76,6 @@ def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult])
     worst = worst or next((r for r in results if r.status is TrialStatus.UNSTABLE), results[0])
     steps = [median(r.times.seconds) for r in results if r.times and r.times.seconds]
     peaks = [peak for result in results for peak in result.memory]
-    replayed = known(r.flops.replayed_per_layer for r in results if r.flops is not None)
     return SettingOutcome(
         setting=setting,
         name=name,
@@ -87,7 +85,6 @@ def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult])
         saved_per_layer=Pair(
             prediction.saved_bytes_per_layer, most(peaks, "saved_bytes_per_layer")
         ),
-        replayed_flops=Pair(prediction.replayed_flops_per_layer, max(replayed, default=None)),
         reason=_reason(worst),
     )
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from advisor.base.units import counted
 from harness.logs.parse import ParsedLog
 from harness.logs.records import LoggedStep, WholeRun
 from harness.logs.workload import contradictions, stated_workload
@@ -236,7 +237,7 @@ def _warm_up(timed: TimedSteps, plan: MeasurementPlan, device: Device) -> int:
 
 
 def _nothing(parsed: ParsedLog) -> str:
-    lines = f"{parsed.lines} {'line' if parsed.lines == 1 else 'lines'}"
+    lines = counted(parsed.lines, "line")
     if parsed.mistaken:
         return parsed.mistaken
     if parsed.framework is None:

@@ -163,7 +163,6 @@ def measure(
         phases=() if device is Device.CPU or window.pruned else phases(step),
         loss=window.loss,
         concerns=concerns(seen, plan, device),
-        host_seconds=window.host_seconds,
         load=load_of(window.readings, gpu),
         pruned=window.pruned,
     )

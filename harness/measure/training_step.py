@@ -55,8 +55,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     memory.allocated on CUDA is the peak over the timed steps; on a CPU, where counting slows the
     step, that of one more step after them, and so is every timeline. phases are of one more step on
-    CUDA. loss is that of the timed steps. host_seconds are the timed steps by the host clock; load
-    the GPU's state meanwhile.
+    CUDA. loss is that of the timed steps; load the GPU's state meanwhile.
     """
 
     times: result.StepTimes | None
@@ -66,7 +65,6 @@ class Measured(Struct, frozen=True, kw_only=True):
     loss: tuple[float, ...] = ()
     concerns: tuple[result.Concern, ...] = ()
     stages: tuple[result.StagePeaks, ...] = ()
-    host_seconds: tuple[float, ...] = ()
     load: result.GpuLoad | None = None
     pruned: bool = False
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.units import human_bytes, parse_gpus
+from advisor.base.units import counted, human_bytes, parse_gpus
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.calibration import Calibration, load_calibration
@@ -203,7 +203,7 @@ def _check_room(job: Job, machine: Machine) -> None:
     if machine.device is Device.CUDA:
         here = len(machine.gpu_names)
         if job.num_gpus > here:
-            relation = f"this machine has {'1 GPU' if here == 1 else f'{here} GPUs'}"
+            relation = f"this machine has {counted(here, 'GPU')}"
             hint = f"e.g. gpus={here}x{job.gpu.name}, with a layout that fits"
             raise UserError("gpus", job.num_gpus, relation, hint)
         return

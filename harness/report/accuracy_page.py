@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import astuple
 
 from advisor.base.grouping import grouped
-from advisor.base.units import MIB, gib
+from advisor.base.units import MIB, counted, gib
 from harness.judge import accuracy_rows
 from harness.judge.predicted import Pair, cells, or_dash
 from harness.report.document import Document, Picture, Section, Table, table_of
@@ -92,7 +92,7 @@ def accuracy_report(
         subtitle=subtitle,
         good=None,
         sections=tuple(sections),
-        outcome=f"{_counted(whole.cells, 'cell')}, {_counted(whole.rows, 'setting')}; peak "
+        outcome=f"{counted(whole.cells, 'cell')}, {counted(whole.rows, 'setting')}; peak "
         f"allocated {or_dash(whole.allocated, _shown)}, step time {or_dash(whole.step, _shown)}",
     )
 
@@ -165,10 +165,6 @@ def _cell_row(row: accuracy_rows.SettingRow) -> tuple[str, ...]:
             accuracy_rows.difference(row.overhead), lambda points: f"{points * 100:+.1f} points"
         ),
     )
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name if number == 1 else name + 's'}"
 
 
 def _shown(errors: accuracy_rows.Errors) -> str:

@@ -92,20 +92,18 @@ def _peak(facts: Facts) -> str:
 
 def phases(facts: Facts) -> Table | None:
     """Where the time of a step went, and how far the processor was ahead; None without a GPU."""
-    rows = []
-    for setting in facts.plan.settings:
-        timed = next((one for one in facts.results_of(setting) if one.phases), None)
-        for phase in timed.phases if timed else ():
-            rows.append(
-                {
-                    "setting": facts.name_of(setting),
-                    "phase": str(phase.phase),
-                    "stretches": str(phase.stretches),
-                    "GPU": milliseconds(phase.seconds),
-                    "processor": milliseconds(phase.host_seconds),
-                    "processor ahead, least": or_dash(phase.ahead_seconds, milliseconds),
-                }
-            )
+    rows = [
+        {
+            "setting": facts.name_of(setting),
+            "phase": str(phase.phase),
+            "stretches": str(phase.stretches),
+            "GPU": milliseconds(phase.seconds),
+            "processor": milliseconds(phase.host_seconds),
+            "processor ahead, least": or_dash(phase.ahead_seconds, milliseconds),
+        }
+        for setting in facts.plan.settings
+        for phase in next(filter(None, (one.phases for one in facts.results_of(setting))), ())
+    ]
     return table_of(rows, left=2) if rows else None
 
 

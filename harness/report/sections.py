@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from advisor.base.units import human_bytes, milliseconds
+from advisor.base.units import counted, human_bytes, milliseconds
 from advisor.base.units import percent as probability
 from harness.execution.runner import MEASURED
 from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, or_dash, order_lines
@@ -200,5 +200,4 @@ def _tally(facts: Facts) -> str:
     """``3 settings: 2 ok, 1 oom``."""
     counts = Counter(outcome.status for outcome in facts.found)
     words = ", ".join(f"{counts[status]} {status}" for status in TrialStatus if counts[status])
-    number = len(facts.found)
-    return f"{number} {'setting' if number == 1 else 'settings'}: {words or 'nothing was run'}"
+    return f"{counted(len(facts.found), 'setting')}: {words or 'nothing was run'}"

@@ -18,6 +18,7 @@ from msgspec import Struct
 from advisor.base.documents import read_json
 from advisor.base.errors import missing_package
 from advisor.base.fields import convert
+from advisor.base.units import counted
 from harness.base.collections import dotted
 from harness.report.export import trial_rows
 from harness.report.facts import Facts, load_facts
@@ -263,7 +264,7 @@ def track_and_say(run: Path, names: Sequence[TrackerName], say: Callable[[str], 
             again = f"harness report {quote(str(run))} --track {name}"
             say(f"not sent to {name}: {type(error).__name__}: {words}; send again with: {again}")
         else:
-            say(f"sent {count} {'trial' if count == 1 else 'trials'} to {name}")
+            say(f"sent {counted(count, 'trial')} to {name}")
 
 
 _TRACKERS: Final[dict[TrackerName, Callable[[Path], Tracker]]] = {

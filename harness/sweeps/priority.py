@@ -184,44 +184,35 @@ LEVEL: Final = 0.95
 _HALF: Final = (1 + LEVEL) / 2
 
 
-class Rules(Struct, frozen=True, kw_only=True):
-    """What the user asked for: see SweepOptions. memory_bytes: points with a larger peak cannot
-    lead. room_bytes: what the advisor's probability to fit is of. assumed_noise: relative standard
-    deviation of a step time between processes, until repeats show it."""
-
-    trials: int
-    first: int
-    repeats: int
-    sampler: Sampler = Sampler.PRIOR
-    prune: bool = True
-    budget_seconds: float | None = None
-    memory_bytes: int | None = None
-    room_bytes: int | None = None
-    assumed_noise: float = 0.01
-
-
 def make_policy(space: Space, options: SweepOptions) -> "PriorPolicy":
     """The policy of a sweep."""
-    rules = Rules(
-        trials=options.trials,
-        first=options.first,
-        repeats=options.repeats,
-        sampler=options.sampler,
-        prune=options.prune,
-        budget_seconds=options.budget_seconds(),
+    return PriorPolicy(
+        expectations(space),
+        options,
         memory_bytes=space.budget_bytes,
         room_bytes=space.room_bytes,
         assumed_noise=TIME_NOISE[space.device],
     )
-    return PriorPolicy(expectations(space), rules)
 
 
 class PriorPolicy:
-    """Decides for the points of `expected`, which are in the advisor's order."""
+    """Decides for the points of `expected`, which are in the advisor's order. memory_bytes: points
+    with a larger peak cannot lead. room_bytes: what the advisor's probability to fit is of.
+    assumed_noise: relative standard deviation of a step time between processes, until repeats
+    show it."""
 
-    def __init__(self, expected: Mapping[Point, Expected], rules: Rules) -> None:
+    def __init__(
+        self,
+        expected: Mapping[Point, Expected],
+        options: SweepOptions,
+        *,
+        memory_bytes: int | None = None,
+        room_bytes: int | None = None,
+        assumed_noise: float = 0.01,
+    ) -> None:
         self._expected = {point: one for point, one in expected.items() if not one.skip}
-        self._rules = rules
+        self._options, self._memory_bytes = options, memory_bytes
+        self._room_bytes, self._assumed_noise = room_bytes, assumed_noise
 
     def next(self, history: History) -> Action:
         """What the worker that asks does now. Never a task that is finished or running.
@@ -229,12 +220,12 @@ class PriorPolicy:
         Workers ask one at a time, under the lock under which the task is then claimed; a task
         that was claimed is in `history.running` of the next one who asks.
         """
-        rules = self._rules
-        if rules.budget_seconds is not None and history.spent_seconds >= rules.budget_seconds:
+        budget = self._options.budget_seconds()
+        if budget is not None and history.spent_seconds >= budget:
             return End(why=Ending.BUDGET, words="The sweep.budget is used up.")
-        standing = Standing(history, rules.memory_bytes, rules.assumed_noise)
+        standing = Standing(history, self._memory_bytes, self._assumed_noise)
         ahead = self._ahead(history, standing)
-        if ahead and len(self._begun(history)) < rules.trials:
+        if ahead and len(self._begun(history)) < self._options.trials:
             return self._first_time(ahead, history, standing)
         return self._repeat(history, standing) or self._end(ahead, history, standing)
 
@@ -242,9 +233,9 @@ class PriorPolicy:
         """Points that are worth running for the first time, the most promising first."""
         begun = self._begun(history)
         left = [point for point in self._expected if point not in begun]
-        if len(begun) < self._rules.first or self._rules.sampler is not Sampler.PRIOR:
+        if len(begun) < self._options.first or self._options.sampler is not Sampler.PRIOR:
             return left
-        chances = fit_chances(self._expected, history, self._rules.room_bytes)
+        chances = fit_chances(self._expected, history, self._room_bytes)
         if standing.leader is None:
             return sorted(left, key=lambda point: chances[point] <= 0)
         believed = beliefs(
@@ -263,10 +254,10 @@ class PriorPolicy:
         return begun.intersection(self._expected)
 
     def _first_time(self, ahead: list[Point], history: History, standing: Standing) -> Action:
-        limit = standing.limit_seconds if self._rules.prune else None
+        limit = standing.limit_seconds if self._options.prune else None
         best = Measure(task=Task(ahead[0]), limit_seconds=limit)
-        in_head = len(self._begun(history)) < self._rules.first
-        return best if in_head or self._rules.sampler is Sampler.PRIOR else Ask(otherwise=best)
+        in_head = len(self._begun(history)) < self._options.first
+        return best if in_head or self._options.sampler is Sampler.PRIOR else Ask(otherwise=best)
 
     def _repeat(self, history: History, standing: Standing) -> Action | None:
         """One more process of the leader or of a point that overlaps with it, whichever has had
@@ -276,7 +267,7 @@ class PriorPolicy:
             return None
         running = {task.point for task in history.running}
         had = {p: len(history.finished[p]) for p in (standing.leader, *rivals)}
-        open_ = [p for p, count in had.items() if count < self._rules.repeats]
+        open_ = [p for p, count in had.items() if count < self._options.repeats]
         free = [point for point in open_ if point not in running]
         if free:
             point = min(free, key=had.__getitem__)
@@ -294,11 +285,11 @@ class PriorPolicy:
         rivals = standing.rivals(MARGIN, _HALF)
         if rivals:
             names = ", ".join(point.label for point in (leader, *rivals))
-            after = f"After sweep.repeats = {self._rules.repeats}"
+            after = f"After sweep.repeats = {self._options.repeats}"
             words = f"{after} these may be equally fast: {names}.{left}"
             return End(why=Ending.TIED, words=words)
         if ahead:
-            words = f"All sweep.trials = {self._rules.trials} have run.{left}"
+            words = f"All sweep.trials = {self._options.trials} have run.{left}"
             return End(why=Ending.TRIALS, words=words)
         unstable = any(
             one.status is TrialStatus.UNSTABLE for one in history.finished[leader].values()

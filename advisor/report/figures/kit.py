@@ -144,6 +144,12 @@ def draw_points(axes: "Axes", points: Iterable[tuple[float, float]], **given: An
         axes.scatter(*zip(*found, strict=True), **{**edge, **given})
 
 
+def note(axes: "Axes", text: str, place: tuple[float, float], **given: Any) -> None:
+    """Small text six points to the right of a place, at its height."""
+    look = {"xytext": (6, 0), "textcoords": "offset points", "verticalalignment": "center"}
+    axes.annotate(text, place, **{**look, "fontsize": 8, **given})
+
+
 def draw_budget(axes: "Axes", budget_bytes: int, *, horizontal: bool = False) -> None:
     """A dashed line at the budget, GiB."""
     budget = budget_bytes / GIB

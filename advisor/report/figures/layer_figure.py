@@ -4,7 +4,7 @@ backward needs of each, and their seconds."""
 from typing import TYPE_CHECKING, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
-from advisor.base.units import MIB
+from advisor.base.units import MIB, counted
 from advisor.report.figures import kit
 from advisor.report.figures.titles import row_title
 from advisor.step.layer_drawing import DrawnLayer, DrawnOperator, Fate, drawn_layers
@@ -63,8 +63,7 @@ def layer_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
 
 def _words(layer: DrawnLayer) -> str:
     """What it is, how many there are, and its bytes by fate."""
-    number = "1 layer" if layer.layers == 1 else f"{layer.layers} layers"
-    words = f"{layer.kind}, {number}"
+    words = f"{layer.kind}, {counted(layer.layers, 'layer')}"
     if layer.together > 1:
         words += f", one checkpoint per {layer.together} layers: keeps the input of the first"
     elif layer.together:
@@ -82,15 +81,8 @@ def _draw_bytes(axes: "Axes", layer: DrawnLayer) -> None:
     )
     ends = kit.stacked_bars(axes, sizes)
     for place, operator in zip(places, layer.operators, strict=True):
-        axes.annotate(
-            _tensor_names(operator),
-            (1, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(5, 0),
-            textcoords="offset points",
-            verticalalignment="center",
-            fontsize=6.5,
-        )
+        look = {"xycoords": ("axes fraction", "data"), "xytext": (5, 0), "fontsize": 6.5}
+        kit.note(axes, _tensor_names(operator), (1, place), **look)
     axes.set_yticks(places, [operator.name for operator in layer.operators], fontsize=8)
     axes.set_ylim(len(places) - 0.4, -0.6)
     _finish(axes, max(ends), "MiB needed by the backward, per microbatch (right: each tensor)")

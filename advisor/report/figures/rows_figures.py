@@ -290,14 +290,7 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
         axes.plot(ends, [place + 0.42] * 2, **_BAND)
         words = f"{seconds(one.step_time_seconds, smallest)} s"
         words += "" if one.fits else ", does not fit"
-        axes.annotate(
-            words,
-            (max(one.step_time_seconds, ends[1]), place),
-            xytext=(6, 0),
-            textcoords="offset points",
-            verticalalignment="center",
-            fontsize=8,
-        )
+        kit.note(axes, words, (max(one.step_time_seconds, ends[1]), place))
     best = chosen(advice)
     axes.set_yticks(range(len(shown)), labels, fontsize=8)
     kit.bold_tick(axes, (row is best for row in shown))

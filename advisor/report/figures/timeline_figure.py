@@ -286,14 +286,12 @@ def _frame(panels: Sequence["Axes"], drawing: _Drawing) -> None:
         floor = top + _BAR + _ROOM + 0.1
         places += [top + _BAR / 2, floor]
         names += [f"stage {stage}", "0"]
-        panels[-1].annotate(
-            f"peak {gib(drawing.memory[stage].peak)} GiB",
-            (1, floor - _ROOM * drawing.memory[stage].peak / most),
+        peak = drawing.memory[stage].peak
+        kit.note(
+            panels[-1],
+            f"peak {gib(peak)} GiB",
+            (1, floor - _ROOM * peak / most),
             xycoords=("axes fraction", "data"),
-            xytext=(6, 0),
-            textcoords="offset points",
-            verticalalignment="center",
-            fontsize=8,
             fontweight="bold" if stage == drawing.worst else "normal",
         )
     for number, axes in enumerate(panels):

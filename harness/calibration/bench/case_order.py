@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct, field
@@ -30,18 +30,6 @@ ROUND: Final = (
     CaseKind.LATENT_ATTENTION_BACKWARD,
 )
 """One round of the schedule. GEMMs are most of a step's time, so they come most often."""
-
-
-def ordered(cases: Iterable[Case]) -> Iterator[Case]:
-    """Rounds over the kinds; see `spread_out` for the order within one."""
-    queues = {kind: iter(queue) for kind, queue in queued(cases).items()}
-    while queues:
-        for kind in turns(queues):
-            following = next(queues[kind], None) if kind in queues else None
-            if following is None:
-                queues.pop(kind, None)
-            else:
-                yield following
 
 
 def queued(cases: Iterable[Case]) -> dict[CaseKind, list[Case]]:

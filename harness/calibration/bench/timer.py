@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from statistics import median
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import torch
 from msgspec import Struct
 
 from harness.backends.training_rank import COLLECTIVES, torch_device
-from harness.calibration.bench.case_order import ordered
+from harness.calibration.bench.case_order import queued
 from harness.calibration.bench.cases import Case, CaseKind, Sample
 from harness.measure.nvml import GpuReading, NvmlGpu, load_of
 from harness.measure.timing import slowest_rank, stopwatch
@@ -206,7 +206,8 @@ def measure_collectives(
 ) -> Iterator[Sample]:
     """Samples of the collectives among `cases`; rank 0's clock decides when time is up."""
     began = time.monotonic()
-    for case in ordered(cases):
+    rounds = zip_longest(*queued(cases).values())  # one of each kind in turn
+    for case in (case for of_each in rounds for case in of_each if case is not None):
         if case.sizes[0] % (2 * world_size):
             continue
         if slowest_rank(time.monotonic() - began, device) >= budget_seconds:

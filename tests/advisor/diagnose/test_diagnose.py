@@ -10,14 +10,14 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.base.units import GIB, MIB
-from advisor.diagnose.catalog import Case, Evidence, Failure, Severity, load_catalog, symptoms
+from advisor.diagnose.catalog import Case, Evidence, Failure, Severity, load_catalog
 from advisor.diagnose.meaning import meaning_of
 from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES, Finding, scan
 from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines
 
 LOGS = Path(__file__).parent / "logs"
-FAILURES = load_catalog().failures
+FAILURES = load_catalog()
 CASES = [pytest.param(failure, case, id=case.id) for failure in FAILURES for case in failure.cases]
 CLEAN = (LOGS / "megatron_clean.log").read_text(encoding="utf-8")
 
@@ -56,7 +56,7 @@ def case_of(case_id: str) -> Case:
 
 def test_every_case_is_complete_and_its_id_unique() -> None:
     cases = [case for failure in FAILURES for case in failure.cases]
-    ids = [case.id for case in cases] + [symptom.id for symptom in symptoms()]
+    ids = [case.id for case in cases]
     assert len(set(ids)) == len(ids)
     assert all(
         text.strip()
@@ -67,17 +67,12 @@ def test_every_case_is_complete_and_its_id_unique() -> None:
 
 
 def test_the_catalogue_holds_all_collected_rows() -> None:
-    """115 rows were collected: 101 texts and 14 symptoms; texts seen by probing came on top."""
+    """101 texts were collected; those seen by probing came on top."""
     collected = [c for failure in FAILURES for c in failure.cases if c.id.startswith("F")]
     assert len(collected) == 101
-    assert len(symptoms()) == 14
 
 
-def test_symptoms_say_what_is_seen_and_are_no_patterns() -> None:
-    for symptom in symptoms():
-        assert symptom.symptom
-        assert isinstance(symptom.evidence, Evidence)
-        assert findings(symptom.symptom) == ()
+def test_evidence_has_an_order_and_words() -> None:
     assert [level.rank for level in Evidence] == list(range(len(Evidence)))
     assert len({level.meaning for level in Evidence}) == len(Evidence), "each has its words"
 

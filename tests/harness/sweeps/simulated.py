@@ -10,10 +10,11 @@ from statistics import median
 from msgspec import Struct
 
 from harness.planner.device import Machine
+from harness.planner.launcher_options import SweepOptions
 from harness.planner.run_request import compose_sweep
 from harness.sweeps.history import Expected, History, Outcome, Task, expectations
 from harness.sweeps.prior import kind_of
-from harness.sweeps.priority import MARGIN, End, Ending, Measure, PriorPolicy, Rules, Standing
+from harness.sweeps.priority import MARGIN, End, Ending, Measure, PriorPolicy, Standing
 from harness.sweeps.space import Point, make_space
 from harness.trial.result import TrialStatus
 from harness.trial.trial import Device
@@ -139,8 +140,8 @@ class SimulatedDevice:
 
 def sweep(expected: Mapping[Point, Expected], device: SimulatedDevice) -> Swept:
     """Our policy until it ends, with the options that are the default, and no end to the trials."""
-    rules = Rules(trials=10**6, first=3, repeats=3, room_bytes=device.room_bytes)
-    policy = PriorPolicy(expected, rules)
+    options = SweepOptions(trials=10**6)
+    policy = PriorPolicy(expected, options, room_bytes=device.room_bytes)
     finished: dict[Point, dict[int, Outcome]] = {}
     tasks: list[Task] = []
     action = policy.next(History())

@@ -6,9 +6,9 @@ pytest.importorskip("scipy")
 
 from msgspec.structs import replace
 
-from harness.planner.launcher_options import Sampler
+from harness.planner.launcher_options import Sampler, SweepOptions
 from harness.sweeps.history import Expected, History, Outcome, Task
-from harness.sweeps.priority import Ask, End, Ending, Measure, PriorPolicy, Rules, Wait
+from harness.sweeps.priority import Ask, End, Ending, Measure, PriorPolicy, Wait
 from harness.sweeps.space import Point
 from harness.trial.result import TrialStatus
 from tests.harness.sweeps.conftest import measured
@@ -22,12 +22,12 @@ EXPECTED = {
     point: Expected(rank=k, step_seconds=1.0 + 0.1 * k, peak_bytes=100 - k, fit_probability=1.0)
     for k, point in enumerate(POINTS, start=1)
 }
-RULES = Rules(trials=100, first=2, repeats=3)
+OPTIONS = SweepOptions(trials=100, first=2, repeats=3)
 Finished = dict[Point, dict[int, Outcome]]
 
 
-def policy(**rules: object) -> PriorPolicy:
-    return PriorPolicy(EXPECTED, replace(RULES, **rules))
+def policy(**options: object) -> PriorPolicy:
+    return PriorPolicy(EXPECTED, replace(OPTIONS, **options))
 
 
 def as_predicted(*points: Point, factor: float = 1.0) -> Finished:
@@ -45,7 +45,7 @@ def test_the_advisor_s_best_first_of_what_may_run_and_is_not_running() -> None:
     running = History(running=frozenset({Task(POINTS[0])}))
     assert policy().next(running) == Measure(task=Task(POINTS[1]))
     expected = EXPECTED | {POINTS[0]: Expected(skip="does not fit")}
-    assert PriorPolicy(expected, RULES).next(History()) == Measure(task=Task(POINTS[1]))
+    assert PriorPolicy(expected, OPTIONS).next(History()) == Measure(task=Task(POINTS[1]))
 
 
 def test_predictions_that_hold_settle_it_soon() -> None:
@@ -94,7 +94,7 @@ def test_a_repeat_that_runs_elsewhere_is_waited_for() -> None:
 
 
 def test_the_budget_and_the_number_of_trials_end_it() -> None:
-    spent = policy(budget_seconds=60.0).next(History(spent_seconds=60.0))
+    spent = policy(budget="60s").next(History(spent_seconds=60.0))
     assert isinstance(spent, End)
     assert spent.why is Ending.BUDGET
     few = policy(trials=1, first=1).next(History(finished=as_predicted(POINTS[5])))
@@ -123,7 +123,7 @@ def test_points_without_any_prediction_are_all_measured() -> None:
     blind = {point: Expected(rank=one.rank) for point, one in EXPECTED.items()}
     finished: Finished = {}
     for point in POINTS:
-        action = PriorPolicy(blind, RULES).next(History(finished=finished))
+        action = PriorPolicy(blind, OPTIONS).next(History(finished=finished))
         assert isinstance(action, Measure)
         assert action.task.point not in finished
         finished[action.task.point] = {0: measured(point, 1.0)}

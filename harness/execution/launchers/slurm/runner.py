@@ -13,6 +13,7 @@ from contextlib import suppress
 from msgspec import field
 from msgspec.structs import replace
 
+from advisor.base.units import counted
 from harness.execution.execute import Attempt, conclude, keep
 from harness.execution.launchers.slurm.queue import (
     JobReport,
@@ -80,8 +81,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
             with signals.held():
                 jobs = self._submitter().submit(new)
             ids = ", ".join(dict.fromkeys(array_id(job) for job in jobs))
-            many = "1 trial" if len(new) == 1 else f"{len(new)} trials"
-            self.progress.say(f"{many} submitted as job {ids}")
+            self.progress.say(f"{counted(len(new), 'trial')} submitted as job {ids}")
 
     def _finished(self, trial: Trial) -> TrialResult | None:
         """As found; a job that measures what is not asked any more is cancelled."""

@@ -1,11 +1,11 @@
 """Order, budget and correction of guesses, on a clock that the test turns."""
 
 from collections.abc import Callable
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import pytest
 
-from harness.calibration.bench.case_order import Pace, Schedule, ordered, scattered
+from harness.calibration.bench.case_order import Pace, Schedule, queued, scattered, turns
 from harness.calibration.bench.cases import HOST_TIMES, Case, CaseKind
 from harness.calibration.bench.shapes import preset_cases
 
@@ -47,12 +47,12 @@ def test_scattered_covers_all_and_any_beginning_evenly() -> None:
 
 
 def test_the_largest_of_a_kind_comes_first_and_gemms_most_often() -> None:
-    assert next(ordered(copies(9))) == copies(9)[-1]
-    everything = [case.kind for case in islice(ordered(preset_cases()), 19)]
+    assert queued(copies(9))[CaseKind.COPY][0] == copies(9)[-1]
+    queues = queued(preset_cases())
     others = {CaseKind.ALL_REDUCE, CaseKind.SUSTAINED_GEMM, *HOST_TIMES}
-    assert set(everything) == set(CaseKind) - others
-    assert everything.count(CaseKind.GEMM) == 3
-    assert sorted(c.key for c in ordered(preset_cases())) == [c.key for c in preset_cases()]
+    assert set(turns(queues)) == set(CaseKind) - others
+    assert turns(queues).count(CaseKind.GEMM) == 3
+    assert sorted(c.key for q in queues.values() for c in q) == [c.key for c in preset_cases()]
 
 
 def test_everything_is_timed_where_there_is_time_and_nothing_where_there_is_none() -> None:
