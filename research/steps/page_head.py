@@ -22,8 +22,8 @@ A pass is the sum of its operators:
 |---|---|---|
 | matrix products (GEMMs) | shape: tiles and waves over the SMs, inner dimension, memory traffic \
 of thin shapes; the clock that the power limit leaves; casts to 8 and 4 bits. GEMMs of several \
-experts share waves. Under lasting load the rate follows the board's power: a FLOP takes the same \
-energy on all boards of one chip | `advisor/time/gemm.py` |
+experts share waves. Under lasting load the rate follows the board's power by an exponent below \
+one: at a lower clock a FLOP takes less energy | `advisor/time/gemm.py` |
 | attention | length, head sizes, mask, direction and kernel: FlashAttention-2, or the kernels of \
 cuDNN and FlashAttention-3; exponentials run beside the products | `advisor/time/attention.py` |
 | everything else | the bytes that it moves. torch's own kernels reach less bandwidth than fused \

@@ -1,4 +1,4 @@
-"""FSDP2 predictions against torchtitan's published runs. Nothing is fitted on these rows.
+"""FSDP2 predictions against torchtitan's published runs. No memory is fitted on them.
 
 Memory: the runs of Llama 3.1 8B with 8K tokens, and in float8 with 32K tokens of each rank, maximum
 of reserved memory (context and communicators are outside it), with expandable segments as
@@ -6,7 +6,7 @@ run_train.sh has them. Their H100 has 96 GB, of which torch sees 94.5 GiB (the H
 configs/hardware). Their torchtitan is of December 2024, whose loss was not compiled: with a
 compiled one the runs would lie 20 GiB lower.
 Throughput: the two runs on A100, of which the document does not say whether they were compiled.
-The H100 rows are no test of times: a part with HBM2e and 500 W, for which there is no datasheet.
+Times of the others, which are fitted on, are in docs/times.md.
 """
 
 import pytest
