@@ -19,6 +19,7 @@ FSDP: Final = "fsdp_config"
 DEEPSPEED: Final = "deepspeed_config"
 FP8: Final = "fp8_config"
 BACKEND: Final = f"{FP8}.backend"
+BLOCKS: Final = f"{FP8}.use_mxfp8_block_scaling"
 BACKENDS: Final = {"TE": Precision.FP8_DELAYED, "AO": Precision.FP8_CURRENT}
 CHECKPOINTING: Final = ("activation_checkpointing", "gradient_checkpointing")
 SECTIONS: Final = tuple(f"{name}_kwargs" for name in CHECKPOINTING)
@@ -161,6 +162,7 @@ FILE: Final[tuple[Option, ...]] = (
     ),
     key("mixed_precision", None, "job.precision", kind=str, means=_PRECISIONS),
     key(BACKEND, None, "job.precision", kind=str, means={}),
+    key(BLOCKS, False, "job.precision", kind=bool, means={}),
     key(f"{FP8}.enable_fsdp_float8_all_gather", True, "job.fp8_param_gather"),
     *keys(Status.CHECKED, "", {"": "distributed_type", "the number of GPUs": "num_processes"}),
     *keys(Status.UNPRICED, "", {"not modelled": _NOT_MODELLED}),

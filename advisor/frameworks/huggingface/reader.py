@@ -6,12 +6,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.base.dtypes import Precision
 from advisor.frameworks.deepspeed.options import SHARDINGS
 from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
 from advisor.frameworks.huggingface.checks import RULES, checkpointing
 from advisor.frameworks.huggingface.options import (
     BACKEND,
     BACKENDS,
+    BLOCKS,
     CHECKPOINTING,
     CP_SIZE,
     DEEPSPEED,
@@ -137,6 +139,8 @@ class HuggingFaceReader(KeyedReader):
         if keys.get("mixed_precision") == "fp8" and keys.has(BACKEND):
             its = str(keys.get(BACKEND)).upper()
             found["job.precision"] = keys.means(BACKEND, BACKENDS.get(its, f"{its}, not TE or AO"))
+            if keys.truth(BLOCKS):
+                found["job.precision"] = keys.means(BLOCKS, Precision.MXFP8)
         fsdp = str(keys.get("fsdp") or "")
         sharding = next((value for word, value in _SHARDINGS.items() if word in fsdp), None)
         if sharding is not None and not keys.has(f"{FSDP}.reshard_after_forward"):
