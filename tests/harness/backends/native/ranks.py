@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -109,13 +110,12 @@ def _cut(step: NativeStep) -> list[str]:
     ]
 
 
-def main(folder: Path) -> None:
-    """All cases; stops at the first that fails here."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def run_all(timeout: timedelta | None = None) -> dict[str, dict[str, Any]]:
+    """What all cases gave here; stops at the first that fails."""
+    dist.init_process_group("gloo", timeout=timeout)
     outcomes: dict[str, dict[str, Any]] = {}
-    for name, one in CASES.items():
-        try:
+    try:
+        for name, one in CASES.items():
             counted = build_step(one, SEED)
             outcomes[name] = as_dict(
                 replace(
@@ -124,13 +124,15 @@ def main(folder: Path) -> None:
                     replayed_flops_per_layer=counted.flops().replayed_per_layer,
                 )
             )
-        except Exception:
-            traceback.print_exc()
-            break
-    (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(outcomes))
-    sys.stderr.flush()
-    os._exit(0)  # a group of which one rank has failed may wait for ever
+    except Exception:
+        traceback.print_exc()
+    dist.destroy_process_group()
+    return outcomes
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    torch.set_num_threads(1)
+    found = run_all()
+    (Path(sys.argv[1]) / f"rank{os.environ['RANK']}.json").write_text(json.dumps(found))
+    sys.stderr.flush()
+    os._exit(0)  # a group of which one rank has failed may wait for ever

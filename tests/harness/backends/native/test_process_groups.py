@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 pytest.importorskip("torch")
 
-from ranks import CASES, PIPELINE, Outcome, exact
+from ranks import CASES, PIPELINE, Outcome, exact, run_all
 
 from advisor.job.layout import ParallelLayout
 from harness.backends.native.predict import predict_layer
@@ -27,38 +28,30 @@ Ranks = list[dict[str, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    """What both processes wrote, all cases in one start of them."""
+    """What both processes saw, all cases in one start of the second; this is the first."""
     folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    processes = []
-    for rank in range(2):
-        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_PORT": port}
-        environment = os.environ | {key: str(value) for key, value in variables.items()}
-        environment |= {"MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-        with (folder / f"log{rank}").open("w") as log:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(Path(__file__).with_name("ranks.py")), str(folder)],
-                    env=environment,
-                    stdout=log,
-                    stderr=log,
-                )
-            )
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    other = os.environ | variables | {"RANK": "1", "LOCAL_RANK": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(Path(__file__).with_name("ranks.py")), str(folder)]
+    with (folder / "log").open("w") as log:
+        second = subprocess.Popen(command, env=other, stdout=log, stderr=log)
     try:
-        for process in processes:
-            process.wait(TIMEOUT_SECONDS)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (variables | {"RANK": "0", "LOCAL_RANK": "0"}).items():
+                patch.setenv(name, value)
+            first = run_all(timedelta(seconds=TIMEOUT_SECONDS))
+        second.wait(TIMEOUT_SECONDS)
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    logs = "\n".join((folder / f"log{rank}").read_text()[-3000:] for rank in range(2))
-    found = [folder / f"rank{rank}.json" for rank in range(2)]
-    assert all(path.exists() for path in found), logs
-    outcomes = [json.loads(path.read_text()) for path in found]
+        second.kill()
+        second.wait()
+        said = (folder / "log").read_text()[-3000:]
+        print(said)
+    outcomes = [first, json.loads((folder / "rank1.json").read_text())]
     missing = [name for name in CASES if any(name not in one for one in outcomes)]
-    assert not missing, f"{missing}\n{logs}"
+    assert not missing, f"{missing}\n{said}"
     return outcomes
 
 
