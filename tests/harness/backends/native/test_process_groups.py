@@ -1,11 +1,6 @@
 """Two gloo processes have the losses and gradients of one, and keep what is predicted."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,38 +15,18 @@ from ranks import CASES, PIPELINE, Outcome, exact, run_all
 from advisor.job.layout import ParallelLayout
 from harness.backends.native.predict import predict_layer
 from harness.trial.trial import Workload
+from tests.harness.drive import two_ranks
 
-ROOT = Path(__file__).parents[4]
-TIMEOUT_SECONDS = 180
 Ranks = list[dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    """What both processes saw, all cases in one start of the second; this is the first."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    other = os.environ | variables | {"RANK": "1", "LOCAL_RANK": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(Path(__file__).with_name("ranks.py")), str(folder)]
-    with (folder / "log").open("w") as log:
-        second = subprocess.Popen(command, env=other, stdout=log, stderr=log)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in (variables | {"RANK": "0", "LOCAL_RANK": "0"}).items():
-                patch.setenv(name, value)
-            first = run_all(timedelta(seconds=TIMEOUT_SECONDS))
-        second.wait(TIMEOUT_SECONDS)
-    finally:
-        second.kill()
-        second.wait()
-        said = (folder / "log").read_text()[-3000:]
-        print(said)
-    outcomes = [first, json.loads((folder / "rank1.json").read_text())]
+def ranks() -> Ranks:
+    """What both processes saw, all cases in one start of the second."""
+    first, second = two_ranks(str(Path(__file__).with_name("ranks.py")), first=run_all)
+    outcomes = [first, json.loads(second)]
     missing = [name for name in CASES if any(name not in one for one in outcomes)]
-    assert not missing, f"{missing}\n{said}"
+    assert not missing
     return outcomes
 
 

@@ -1,10 +1,5 @@
 """Collectives over two processes, by gloo."""
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +7,7 @@ import pytest
 from harness.calibration.bench.cases import Case, CaseKind, sample_values
 from harness.calibration.bench.timer import measure_collectives, ranks
 from harness.trial.trial import Device
+from tests.harness.drive import two_ranks
 
 Samples = list[dict[str, Any]]
 
@@ -28,31 +24,8 @@ def timed() -> tuple[int, Samples, Samples]:
     return world_size, none, samples
 
 
-@pytest.fixture(scope="module")
-def two_ranks() -> tuple[int, Samples, Samples]:
-    """What rank 0 times: this process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    path = str(Path(__file__).parents[4])
-    other = os.environ | variables | {"RANK": "1", "LOCAL_RANK": "1", "PYTHONPATH": path}
-    with (
-        subprocess.Popen([sys.executable, __file__], env=other) as second,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in (variables | {"RANK": "0", "LOCAL_RANK": "0"}).items():
-            patch.setenv(name, value)
-        try:
-            found = timed()
-            assert second.wait(60) == 0
-        finally:
-            second.kill()
-    return found
-
-
-def test_two_ranks_time_collectives_together(two_ranks: tuple[int, Samples, Samples]) -> None:
-    world_size, none, samples = two_ranks
+def test_two_ranks_time_collectives_together() -> None:
+    (world_size, none, samples), _ = two_ranks(__file__, first=timed)
     assert world_size == 2
     assert none == [], "time that is up ends both ranks"
     found = {(sample["kind"], tuple(sample["sizes"])) for sample in samples}
@@ -67,4 +40,4 @@ def test_one_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 if __name__ == "__main__":
-    timed()
+    print(timed())
