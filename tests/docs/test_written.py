@@ -1,27 +1,23 @@
 """Tables and drawings that the model computes stand in the docs as it computes them now.
 
 ``DOCS=record python -m pytest tests/docs`` writes them anew. Of the jobs to choose for, one in
-three is answered; with ``DOCS=live``, all. Which third follows from the advisor's code: a change
-answers another, the same tree the same.
+three is answered, in turns; with ``DOCS=live``, all.
 """
 
 import os
 import re
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-import advisor
 from advisor.request.origin import changes
 from scripts.write_docs import choices
 from scripts.write_docs.choices import growing
 from scripts.write_docs.parts import DOCS, DRAWINGS, TABLES, names_in, written
+from tests.turns import TURN
 
 MODE = os.environ.get("DOCS", "")
 PAGES = [page for page in sorted(DOCS.glob("*.md")) if names_in(page.read_text())]
-CODE = sorted(Path(advisor.__file__).parent.rglob("*.py"))
-THIRD = int(sha256(b"".join(file.read_bytes() for file in CODE)).hexdigest(), 16) % 3
 LISTS = {name: getattr(choices, name) for name in ("PUBLISHED", "GROWING", "STACKS")}
 COUNTS = {"choose.svg": len(LISTS["PUBLISHED"] + LISTS["GROWING"])}
 COUNTS["choose.md"] = COUNTS["choose.svg"] + len(LISTS["STACKS"])
@@ -32,7 +28,7 @@ OF_A_JOB = re.compile(r"^\| `.+$|[\w.]+, \d+ \w+(?:, [\d,]+ tokens)?: [^;.<]+", 
 @pytest.fixture(autouse=True)
 def _one_job_in_three(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, jobs in LISTS.items() if not MODE else ():
-        monkeypatch.setattr(choices, name, jobs[THIRD::3])
+        monkeypatch.setattr(choices, name, jobs[TURN % 3 :: 3])
 
 
 def _stands(path: Path, made: str) -> None:
