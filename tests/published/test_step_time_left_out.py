@@ -1,9 +1,9 @@
 """Fits that have not seen a model, bands, and that the calibration files are the fits.
 
 Bars of issue 12, or what is reached where that is less, with the reason. A fit is made once. Long
-fits without a group end where they are recorded to, if they begin there: where they begin follows
-from every row, weight, error and slope of the whole fit, which is made anew. `ANSWERS=live` makes
-them anew too, `ANSWERS=record` also writes where they end, of this file alone.
+fits without a group end where it is recorded if they begin as recorded, which follows from every
+row, weight, error and slope of the whole fit. `ANSWERS=live` makes all anew, `ANSWERS=record` also
+writes where they end.
 """
 
 import json
@@ -55,12 +55,11 @@ def done() -> Report:
 
     def looked_up(shifts: Any, *how: Any) -> tuple[Any, Any]:
         begin = " ".join(f"{shift:.6f}" for shift in shifts)
-        if begin in recorded:
-            return np.array(recorded[begin]), None
-        ends = descended(shifts, *how)
-        if any(shifts):  # the whole fit begins at none
-            recorded[begin] = ends[0].tolist()
-        return ends
+        if not any(shifts):  # the whole fit
+            return descended(shifts, *how)
+        if begin not in recorded:
+            recorded[begin] = descended(shifts, *how)[0].tolist()
+        return np.array(recorded[begin]), None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit, "_descended", looked_up)

@@ -17,6 +17,7 @@ from tests.advisor.frameworks.megatron.configuration_cases import begins_like, c
 
 TABLE = Path(__file__).parent / "data" / "transformer_config_probes.csv"
 BASE: dict[str, Any] = {"num_layers": 8, "num_attention_heads": 8, "num_query_groups": 8}
+MEGATRON = Framework.MEGATRON_LM
 SETTINGS = {case.pop("probe"): case for case in recorded("probe_settings")}
 
 
@@ -34,9 +35,8 @@ def test_every_row_has_settings_and_every_settings_a_row() -> None:
 
 
 def _is_same(real: str, settings: dict[str, Any], version: str) -> bool:
-    refusal = first_refusal(
-        RawSettings(**{**BASE, **settings}), resolve_revision(Framework.MEGATRON_LM, version)
-    )
+    raw, revision = RawSettings(**BASE | settings), resolve_revision(MEGATRON, version)
+    refusal = first_refusal(raw, revision)
     if refusal is not None and refusal.rule == "unknown_field":
         return real.startswith("no such field")
     exception, _, message = real.partition(": ")
