@@ -62,7 +62,8 @@ test: $(VENV)/.installed-test
 	  && echo "== pytest, what failed once more" \
 	  && OMP_NUM_THREADS=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 	@echo "== pytest, the oracles under megatron-core $(NEWEST)"
-	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) $(SPREAD)
+	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) \
+	  -n logical --maxprocesses 8 --dist loadfile
 
 check: $(VENV)/.installed-check
 	@echo "== ruff check"
@@ -75,7 +76,8 @@ check: $(VENV)/.installed-check
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICK) $(SPREAD) $(PYTEST_ARGS)
 
 NEWEST_PYTHON ?= $(shell bash .ci/newest-python)
-# What is computed is the same under every Python: one test in six of each file, and all that are marked every_python.
+# What is computed is the same under every Python: one test in six of each file, and all that are marked every_python,
+# in one process: more would take longer to collect than to run.
 ONE_IN ?= 6
 newest:
 ifeq ($(NEWEST_PYTHON),)
@@ -85,7 +87,7 @@ else
 	@echo "== mypy and pytest, the advisor under $$($(NEWEST_PYTHON) --version)"
 	@$(VENV)/newest/bin/$(MYPY_ADVISOR) --cache-dir $(VENV)/newest/mypy
 	@OMP_NUM_THREADS=1 $(VENV)/newest/bin/python -m pytest $(QUICK) --one-in $(ONE_IN) \
-	  -p no:cacheprovider $(SPREAD) $(PYTEST_ARGS)
+	  -p no:cacheprovider $(if $(filter 1,$(ONE_IN)),$(SPREAD)) $(PYTEST_ARGS)
 endif
 
 # After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one
