@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from harness.execution.launchers.local import LocalLauncher
 from harness.execution.runner import Runner
 
 T = TypeVar("T")
+GROUPS = "torch.distributed.distributed_c10d"
 ROOT = str(Path(__file__).parents[2])
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub_trial.py")))
 stubbed = partial(Runner, launcher=lambda _: LocalLauncher(STUB), grace_seconds=0.3)
@@ -62,7 +64,8 @@ def two_ranks(program: str, *arguments: str, first: Callable[[], T]) -> tuple[T,
     command = [sys.executable, program, *arguments]
     with subprocess.Popen(command, env=other, stdout=subprocess.PIPE, text=True) as second:
         try:
-            with patch.dict(os.environ, both | {"RANK": "0", "LOCAL_RANK": "0"}):
+            here = patch.dict(os.environ, both | {"RANK": "0", "LOCAL_RANK": "0"})
+            with here, patch(f"{GROUPS}.default_pg_timeout", timedelta(minutes=2)):
                 found = first()
             said = second.communicate(timeout=120)[0].splitlines()
         finally:
