@@ -43,7 +43,7 @@ MYPY_ADVISOR := mypy --package advisor --no-warn-unused-ignores --allow-subclass
 # The part of the advisor's tests that needs few packages and little time: 90 of 100 tests in a fifth of the time.
 QUICK := tests/advisor tests/test_architecture.py tests/test_wording.py -m 'not slow'
 .DEFAULT_GOAL := help
-.PHONY: help advise check test oracles lint newest mutants docs pages bench clean
+.PHONY: help advise check test oracles lint collected newest mutants docs pages bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -53,15 +53,17 @@ advise: $(VENV)/.installed
 
 # Tests with real processes, a real Slurm and a real browser can meet a machine that stalls: what failed (exit code 1)
 # is tried once more, and shown. pytest-rerunfailures would cost 40 ms a test: its workers ask for counts by socket.
-# mypy has one process: the tests under the second Python run next to it.
+# mypy has one process: the tests under the second Python run next to it, and what is imported gets its byte code
+# once, where each of SPREAD's processes would make all of it at the same time.
 test: $(VENV)/.installed-test
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint newest
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint newest collected
 	@echo "== pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) $(PYTEST_ARGS) || { [ $$? = 1 ] \
 	  && echo "== pytest, what failed once more" \
 	  && OMP_NUM_THREADS=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 	@echo "== pytest, the oracles under megatron-core $(NEWEST)"
-	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) $(SPREAD)
+	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) \
+	  -n logical --maxprocesses 8 --dist loadfile
 
 check: $(VENV)/.installed-check
 	@echo "== ruff check"
@@ -74,7 +76,8 @@ check: $(VENV)/.installed-check
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICK) $(SPREAD) $(PYTEST_ARGS)
 
 NEWEST_PYTHON ?= $(shell bash .ci/newest-python)
-# What is computed is the same under every Python: one test in six of each file, and all that are marked every_python.
+# What is computed is the same under every Python: one test in six of each file, and all that are marked every_python,
+# in one process: more would take longer to collect than to run.
 ONE_IN ?= 6
 newest:
 ifeq ($(NEWEST_PYTHON),)
@@ -84,7 +87,7 @@ else
 	@echo "== mypy and pytest, the advisor under $$($(NEWEST_PYTHON) --version)"
 	@$(VENV)/newest/bin/$(MYPY_ADVISOR) --cache-dir $(VENV)/newest/mypy
 	@OMP_NUM_THREADS=1 $(VENV)/newest/bin/python -m pytest $(QUICK) --one-in $(ONE_IN) \
-	  -p no:cacheprovider $(SPREAD) $(PYTEST_ARGS)
+	  -p no:cacheprovider $(if $(filter 1,$(ONE_IN)),$(SPREAD)) $(PYTEST_ARGS)
 endif
 
 # After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one
@@ -96,6 +99,9 @@ oracles: $(VENV)/.installed-test
 	  -n logical --maxprocesses 8 --dist load $(PYTEST_ARGS)
 	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) ORACLES=live OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) \
 	  -n logical --maxprocesses 8 --dist load $(PYTEST_ARGS)
+
+collected: $(VENV)/.installed-test
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --collect-only -p no:cacheprovider >/dev/null 2>&1 || true
 
 lint: $(VENV)/.installed-test
 	@echo "== ruff check"

@@ -54,7 +54,7 @@ done
 if [ -n "${RESUME:-}" ]; then
   tar -xzf "$RESUME" -C "$keep" --skip-old-files || { echo "no archive: $RESUME" >&2; exit 2; }
 fi
-"$python" -c 'import hydra, msgspec, torch, yaml; print("torch", torch.__version__, "cuda", torch.version.cuda)' \
+"$python" -c 'import hydra, msgspec, yaml; from importlib.metadata import version as v; print("torch", v("torch"))' \
   || { echo "a package is missing: bring it in WHEELS (docs/campaign.md)" >&2; exit 2; }
 version=$("$python" -m research.campaign.version) || exit 2
 

@@ -12,6 +12,7 @@ import pytest
 os.environ.setdefault("MEGATRON_CORE", "")
 os.environ.pop("COLUMNS", None)  # pages are as wide as they are for everybody
 _AT_START = dict(os.environ)
+gc.set_threshold(100_000)  # by default a quarter of the time looks through objects that all stay
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

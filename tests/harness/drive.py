@@ -2,19 +2,26 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import harness.execution.launch
 from harness.cli.main import main
 from harness.execution.launchers.local import LocalLauncher
 from harness.execution.runner import Runner
 
+T = TypeVar("T")
+GROUPS = "torch.distributed.distributed_c10d"
+ROOT = str(Path(__file__).parents[2])
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub_trial.py")))
 stubbed = partial(Runner, launcher=lambda _: LocalLauncher(STUB), grace_seconds=0.3)
 
@@ -22,22 +29,49 @@ stubbed = partial(Runner, launcher=lambda _: LocalLauncher(STUB), grace_seconds=
 def started(folder: Path, faults: Mapping[str, str], *words: str) -> "subprocess.Popen[str]":
     """The command at work in `folder`; its stub trials end as `faults` says."""
     (folder / "faults.json").write_text(json.dumps(faults))
-    root = str(Path(__file__).parents[2])
-    environment = {
-        **os.environ,
-        "STUB_FAULTS": str(folder / "faults.json"),
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
-    }
     return subprocess.Popen(
         [sys.executable, __file__, *words],
-        env=environment,
+        env=variables(STUB_FAULTS=str(folder / "faults.json")),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def variables(**more: str) -> dict[str, str]:
+    """Of a process that finds the checkout, and no GPU."""
+    path = os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path, **more}
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def two_ranks(program: str, *arguments: str, first: Callable[[], T]) -> tuple[T, str]:
+    """What `first` gives in this process, which has imported all of it, as rank 0 next to
+    `program` as rank 1; and what that prints last."""
+    (port,) = free_ports(1)
+    both = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    other = variables(**both, RANK="1", LOCAL_RANK="1")
+    command = [sys.executable, program, *arguments]
+    with subprocess.Popen(command, env=other, stdout=subprocess.PIPE, text=True) as second:
+        try:
+            here = patch.dict(os.environ, both | {"RANK": "0", "LOCAL_RANK": "0"})
+            with here, patch(f"{GROUPS}.default_pg_timeout", timedelta(minutes=2)):
+                found = first()
+            said = second.communicate(timeout=120)[0].splitlines()
+        finally:
+            second.kill()
+    assert second.returncode == 0
+    return found, said[-1]
 
 
 def stored(folder: Path) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 another release of Megatron (MEGATRON_CORE), in data/measured-RELEASE.csv.
 
 A figure is taken from the recording where the packages installed are those it was made with. Every
-sixth case of each file is measured nevertheless, and has to equal its recording to the byte; so has
-every case under ORACLES=live (``make oracles``). A case without a recording is measured.
-``ORACLES=record python -m pytest tests/oracles``, in one process, writes the file anew; of some of
-its files, their rows.
+twelfth case of each file is measured nevertheless, in turns, and has to equal its recording to the
+byte; so has every case under ORACLES=live (``make oracles``), and one without a recording is
+measured. ``ORACLES=record python -m pytest tests/oracles``, in one process, writes the file anew;
+of some of its files, their rows.
 """
 
 import csv
@@ -24,11 +24,12 @@ from msgspec import Struct
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.request.origin import stated_fields
 from harness.backends.megatron_core.installed import VARIABLE
+from tests.turns import TURN
 
 DATA: Final = Path(__file__).with_name("data")
 OTHER_RELEASE: Final = bool(os.environ.get(VARIABLE))
 PACKAGES: Final = ("megatron-core", "torch", "torchtitan", "transformers", "accelerate")
-LIVE_ONE_IN: Final = 6
+LIVE_ONE_IN: Final = 12
 TABLE: Final = DATA / (
     f"measured-{version('megatron-core')}.csv" if OTHER_RELEASE else "measured.csv"
 )
@@ -110,14 +111,16 @@ def recordings() -> dict[str, Row]:
 
 @cache
 def sample() -> frozenset[str]:
-    """The cases that are measured in every run: of each file the first by digest, the seventh, …"""
+    """The cases that are measured in this run."""
     return frozenset(row.question for row in sampled(recordings().values()))
 
 
 def sampled(rows: Iterable[Row]) -> Iterator[Row]:
-    """Every sixth row of each file in the order of the digests."""
+    """Every twelfth row of each file in the order of the digests, from the first or the seventh."""
     for _, of_file in groupby(sorted(rows), key=lambda row: row.file):
-        yield from list(of_file)[::LIVE_ONE_IN]
+        there = list(of_file)
+        start = TURN % 2 * LIVE_ONE_IN // 2
+        yield from there[start if start < len(there) else 0 :: LIVE_ONE_IN]
 
 
 _NEW: dict[str, Row] = {}

@@ -33,7 +33,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[recorded.Row]]:
 
 
 def test_the_file_is_of_the_packages_the_tests_are_written_against() -> None:
-    """Every file of tests has cases that are measured in every run, one in six or a little more."""
+    """Every file of tests has cases that are measured in every run, one in twelve or so."""
     head, found = read()
     assert head == (
         "megatron-core==0.16.1 torch==2.13.0 torchtitan==0.2.2 transformers==5.23.0 "
@@ -42,7 +42,7 @@ def test_the_file_is_of_the_packages_the_tests_are_written_against() -> None:
     assert all(row.digest == digest(row.question) for row in found)
     live = list(sampled(found))
     assert {row.file for row in live} == {row.file for row in found}
-    assert 1 / 6 <= len(live) / len(found) <= 1 / 5
+    assert 1 / 14 <= len(live) / len(found) <= 1 / 9
 
 
 def asked(rows: list[recorded.Row], figures: Measured | None = None) -> list[str]:
@@ -58,9 +58,9 @@ def asked(rows: list[recorded.Row], figures: Measured | None = None) -> list[str
     return live
 
 
-def test_one_in_six_of_each_file_is_measured(rows: list[recorded.Row], monkeypatch) -> None:
+def test_one_in_twelve_of_each_file_is_measured(rows: list[recorded.Row], monkeypatch) -> None:
     live = asked(rows)
-    assert len(live) == 3
+    assert len(live) == 2
     assert rows[-1].question in live
     monkeypatch.setenv("ORACLES", "live")
     assert len(asked(rows)) == len(rows)

@@ -5,6 +5,7 @@ worst 10 % over cells left out; what misses its bar is named here, with its figu
 """
 
 from collections.abc import Iterator
+from functools import cache
 from math import sqrt
 from pathlib import Path
 from statistics import mean
@@ -49,17 +50,19 @@ def native(gpu: str) -> tuple[SettingRow, ...]:
     return setting_rows(again)
 
 
-ROWS = tuple(row for gpu in GPUS for row in native(gpu) if row.processes)
+@cache
+def rows() -> tuple[SettingRow, ...]:
+    return tuple(row for gpu in GPUS for row in native(gpu) if row.processes)
 
 
 def test_there_are_cells_enough() -> None:
-    assert len({row.cell for row in ROWS}) == 9
-    assert len(ROWS) == 38
+    assert len({row.cell for row in rows()}) == 9
+    assert len(rows()) == 38
 
 
 def test_bytes_of_a_layer_and_of_a_step() -> None:
     """A layer keeps 16 to 32 bytes of a random state beyond the prediction."""
-    judged = accuracy_of("native", ROWS)
+    judged = accuracy_of("native", rows())
     assert abs(judged.kept.worst) < 1e-6
     assert judged.allocated.mean < 0.0005
     assert abs(judged.allocated.worst) < 0.005
@@ -69,28 +72,28 @@ def test_bytes_of_a_layer_and_of_a_step() -> None:
 
 @pytest.mark.parametrize("half", Half)
 def test_step_times(half: Half) -> None:
-    step = accuracy_of(half, [row for row in ROWS if row.cell.half is half]).step
+    step = accuracy_of(half, [row for row in rows() if row.cell.half is half]).step
     assert step.mean < 0.04
     assert abs(step.worst) < 0.10
 
 
 @pytest.mark.parametrize("half", Half)
 def test_overheads(half: Half) -> None:
-    usual = [row for row in ROWS if row.cell.half is half and LAUNCH_BOUND not in row.cell.label]
+    usual = [row for row in rows() if row.cell.half is half and LAUNCH_BOUND not in row.cell.label]
     overhead = accuracy_of(half, usual).overhead
     assert overhead.mean < 0.01
     assert abs(overhead.worst) < 0.02
 
 
 def test_signs_of_overheads() -> None:
-    for row in ROWS:
+    for row in rows():
         predicted, measured = row.overhead.predicted, row.overhead.measured
         if measured is not None and predicted is not None and abs(measured) > 0.005:
             assert (predicted > 0) == (measured > 0), row
 
 
 def test_the_first_choice_is_the_best_that_was_measured() -> None:
-    judged = accuracy_of("native", ROWS)
+    judged = accuracy_of("native", rows())
     assert judged.worst_regret < 0.01
     assert judged.verdicts.false_fits == judged.verdicts.false_refusals == 0
 
@@ -152,7 +155,7 @@ def test_ranks_of_megatrons_own_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_spread_of_predicted_bytes_covers_what_was_seen(monkeypatch) -> None:
-    errors = [row.allocated.error for row in ROWS if row.allocated.error is not None]
+    errors = [row.allocated.error for row in rows() if row.allocated.error is not None]
     errors += [error for gpu in GPUS for _, error in rehearsed(gpu, monkeypatch)]
     assert len(errors) == 51
     assert sqrt(mean(error**2 for error in errors)) < model_error(Precision.BF16, derived=False)

@@ -78,32 +78,21 @@ def test_evidence_has_an_order_and_words() -> None:
 
 
 @pytest.mark.parametrize(("failure", "case"), CASES)
-def test_a_case_is_found_as_its_own_failure_and_as_no_other(failure: Failure, case: Case) -> None:
+def test_a_case_is_its_own_failure_and_no_other(failure: Failure, case: Case) -> None:
+    """Alone, deep in the log of a rank, and on the page. A template may hit another failure's text
+    only where that failure is a special case of it."""
     assert one(case.message).failure.id == failure.id
-
-
-@pytest.mark.parametrize(("failure", "case"), CASES)
-def test_only_texts_of_the_same_failure_match(failure: Failure, case: Case) -> None:
-    """A template may hit another failure's text only where that failure is a special case of it."""
     special = {("cuda_out_of_memory", "cuda_out_of_memory_graph_pools")}
     special |= {("cuda_out_of_memory", "cuda_out_of_memory_fraction")}
     text = " ".join(case.message.split())
     hits = {f.id for f in FAILURES for t in f.templates if t.regex.search(text)} - {failure.id}
     assert {(hit, failure.id) for hit in hits} <= special
-
-
-@pytest.mark.parametrize(("failure", "case"), CASES)
-def test_a_case_is_found_deep_in_a_log_of_a_rank(failure: Failure, case: Case) -> None:
     lines = [f"[rank7]: {line}" for line in case.message.splitlines()]
     text = CLEAN + "\n".join(lines) + "\n" + CLEAN
     found = one(text)
     assert found.failure.id == failure.id
     assert CLEAN.count("\n") < found.line_number <= CLEAN.count("\n") + len(lines)
     assert found.rank == 7
-
-
-@pytest.mark.parametrize(("failure", "case"), CASES)
-def test_a_case_renders_its_cause_fix_and_evidence(failure: Failure, case: Case) -> None:
     page = render(findings(case.message))
     assert failure.title in " ".join(page.split())
     if len(failure.cases) == 1:

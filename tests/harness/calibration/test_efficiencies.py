@@ -1,6 +1,7 @@
 """The fit finds the constants that synthetic samples were made of."""
 
 import random
+from functools import cache
 
 import pytest
 from msgspec.structs import replace
@@ -38,14 +39,15 @@ TRUE = {
     Resource.TO_HOST: 45e9,
 }
 RAMP = Ramp(rows=32_768.0, tokens=1_024.0)
-_ALL = [
-    case
-    for case in shapes.with_attention(shapes.preset_cases(), ("flash",))
-    if case.kind in RESOURCES or case.kind is CaseKind.COPY
-]
-_GEMMS = (CaseKind.GEMM, CaseKind.GEMM_FP8)
-CASES = [case for index, case in enumerate(_ALL) if case.kind not in _GEMMS or index % 5 == 0]
-"""Every GEMM is too many; of what moves memory there are few that are large."""
+
+
+@cache
+def cases() -> list[Case]:
+    """Every GEMM is too many; of what moves memory there are few that are large."""
+    every = shapes.with_attention(shapes.preset_cases(), ("flash",))
+    known = [case for case in every if case.kind in RESOURCES or case.kind is CaseKind.COPY]
+    gemms = (CaseKind.GEMM, CaseKind.GEMM_FP8)
+    return [case for index, case in enumerate(known) if case.kind not in gemms or index % 5 == 0]
 
 
 def seconds(case: Case) -> float:
@@ -61,7 +63,7 @@ def samples(noise: float = 0.0) -> list[Sample]:
     source = random.Random(3)
     return [
         Sample(case=case, seconds=seconds(case) * source.lognormvariate(0.0, noise))
-        for case in CASES
+        for case in cases()
     ]
 
 

@@ -1,7 +1,5 @@
 """Which runner and which machine ``launcher=`` means."""
 
-import os
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +25,7 @@ from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder
 from harness.trial.trial import Device, Trial
+from tests.harness.drive import free_ports, variables
 
 pytest.importorskip("hydra")
 
@@ -112,7 +111,6 @@ def test_a_trial_that_slurm_has_is_not_run_here(tmp_path: Path) -> None:
         runner.run()
 
 
-ROOT = Path(__file__).parents[4]
 MakePlan = Callable[..., RunPlan]
 
 
@@ -209,11 +207,7 @@ def test_a_skipped_setting_starts_nothing(tmp_path: Path, make_plan: MakePlan) -
 def test_two_machines_train_together(tmp_path: Path) -> None:
     """Both are this machine: real torchrun, real gloo."""
     pytest.importorskip("torch")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
+    (port,) = free_ports(1)
     asked = (
         f"run launcher=torchrun launcher.nnodes=2 launcher.rendezvous=127.0.0.1:{port} device=cpu "
         "experiment=tiny_cpu job.seq_length=64 gpus=2xH100 recompute.settings=[none] name=x "
@@ -223,7 +217,7 @@ def test_two_machines_train_together(tmp_path: Path) -> None:
     heard = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     nodes = [
         subprocess.Popen(
-            [*words, f"launcher.node_rank={rank}"], env=environment, cwd=tmp_path, **heard
+            [*words, f"launcher.node_rank={rank}"], env=variables(), cwd=tmp_path, **heard
         )
         for rank in (0, 1)
     ]

@@ -15,7 +15,7 @@ from harness.cli.main import main
 from harness.trial.files import exclusive
 from harness.trial.result import TrialStatus
 from harness.trial.store import RunFolder
-from tests.harness.drive import started, stored
+from tests.harness.drive import started, stored, until
 
 SPACE = ("--no-report", "sweep=tiny_cpu", "name=x", "sweep.repeats=1")
 Harness = Callable[..., subprocess.CompletedProcess[str]]
@@ -127,10 +127,7 @@ def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(tmp_path, fin
     kills = 0
     for _ in range(12):
         process = start(tmp_path, faults={"default": "slow"})
-        deadline = time.monotonic() + 30
-        while process.poll() is None and len(stored(tmp_path)) <= len(seen):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda: process.poll() is not None or len(stored(tmp_path)) > len(seen))  # noqa: B023
         time.sleep(chance.uniform(0.0, 0.06))
         kills += process.poll() is None
         process.kill()
@@ -150,8 +147,7 @@ def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(tmp_path, fin
 
 def test_sweeps_that_run_at_once_in_one_folder_share_the_work(tmp_path, finish: Finish) -> None:
     workers = [start(tmp_path, faults={"default": "slow"}) for _ in range(3)]
-    while not stored(tmp_path):
-        time.sleep(0.01)
+    until(lambda: stored(tmp_path))
     workers[0].kill()
     said = [worker.communicate(timeout=60) for worker in workers]
     assert [worker.returncode for worker in workers[1:]] == [0, 0], said

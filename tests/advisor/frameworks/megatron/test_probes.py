@@ -17,6 +17,7 @@ from tests.advisor.frameworks.megatron.configuration_cases import begins_like, c
 
 TABLE = Path(__file__).parent / "data" / "transformer_config_probes.csv"
 BASE: dict[str, Any] = {"num_layers": 8, "num_attention_heads": 8, "num_query_groups": 8}
+MEGATRON = Framework.MEGATRON_LM
 SETTINGS = {case.pop("probe"): case for case in recorded("probe_settings")}
 
 
@@ -33,17 +34,19 @@ def test_every_row_has_settings_and_every_settings_a_row() -> None:
     assert ROWS.keys() == SETTINGS.keys()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("probe", ROWS)
-def test_same_verdict_as_the_real_configuration(probe: str, version: str) -> None:
-    real = ROWS[probe][version]
-    raw = RawSettings(**{**BASE, **SETTINGS[probe]})
-    refusal = first_refusal(raw, resolve_revision(Framework.MEGATRON_LM, version))
+def _is_same(real: str, settings: dict[str, Any], version: str) -> bool:
+    raw, revision = RawSettings(**BASE | settings), resolve_revision(MEGATRON, version)
+    refusal = first_refusal(raw, revision)
     if refusal is not None and refusal.rule == "unknown_field":
-        assert real.startswith("no such field")
-        return
+        return real.startswith("no such field")
     exception, _, message = real.partition(": ")
-    assert begins_like(": ".join((exception.split()[0], message)), claims(refusal)), real
+    return begins_like(": ".join((exception.split()[0], message)), claims(refusal))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_same_verdict_as_the_real_configuration(version: str) -> None:
+    real = {probe: row[version] for probe, row in ROWS.items()}
+    assert {p: one for p, one in real.items() if not _is_same(one, SETTINGS[p], version)} == {}
 
 
 def test_the_promotion_is_the_one_the_real_configuration_made() -> None:

@@ -1,9 +1,6 @@
 """Megatron's real training step, on the CPU, in this process alone or with a second rank."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,8 +20,8 @@ from harness.trial.result import Phase  # noqa: E402
 from tests.advisor.toys import latent  # noqa: E402
 from tests.harness.backends.megatron_core.ranks import train  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, MOE, workload  # noqa: E402
+from tests.harness.drive import two_ranks  # noqa: E402
 
-ROOT = Path(__file__).parents[4]
 RANKS = Path(__file__).with_name("ranks.py")
 
 
@@ -119,27 +116,13 @@ def test_a_layout_of_more_ranks_than_there_are_is_refused() -> None:
 
 
 def test_two_ranks_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One loss on both; data-parallel ranks with half the batch each train as one with all. This
-    process, which has imported all of it, is the first of them."""
+    """One loss on both; data-parallel ranks with half the batch each train as one with all."""
     store = tmp_path / "store"
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYTHONWARNINGS": "ignore",
-        "OMP_NUM_THREADS": "1",
-        "RANK": "1",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "2",
-    }
-    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
+    for name, value in (("PYTHONWARNINGS", "ignore"), ("OMP_NUM_THREADS", "1")):
         monkeypatch.setenv(name, value)
-    command = [sys.executable, str(RANKS), str(store)]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as other:
-        first = train(0, store)
-        second = json.loads(other.communicate(timeout=90)[0].splitlines()[-1])
-    assert first == second
+    first, second = two_ranks(str(RANKS), str(store), first=lambda: train(0, store))
+    assert first == json.loads(second)
     assert set(first) == {"tp", "pp", "dp", "ep"}
     assert all(found[-1] < found[0] for found in first.values())
-    monkeypatch.undo()
     # bf16 gradients, summed in another order
     assert first["dp"] == pytest.approx(losses(steps=4), rel=1e-3)

@@ -1,6 +1,6 @@
-"""One of two processes: runs every parallel case in turn and writes what it saw.
+"""One of two processes: runs every parallel case in turn and prints what it saw.
 
-``python ranks.py FOLDER`` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
+``python ranks.py`` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
 """
 
 import json
@@ -109,13 +109,12 @@ def _cut(step: NativeStep) -> list[str]:
     ]
 
 
-def main(folder: Path) -> None:
-    """All cases; stops at the first that fails here."""
-    torch.set_num_threads(1)
+def run_all() -> dict[str, dict[str, Any]]:
+    """What all cases gave here; stops at the first that fails."""
     dist.init_process_group("gloo")
     outcomes: dict[str, dict[str, Any]] = {}
-    for name, one in CASES.items():
-        try:
+    try:
+        for name, one in CASES.items():
             counted = build_step(one, SEED)
             outcomes[name] = as_dict(
                 replace(
@@ -124,13 +123,13 @@ def main(folder: Path) -> None:
                     replayed_flops_per_layer=counted.flops().replayed_per_layer,
                 )
             )
-        except Exception:
-            traceback.print_exc()
-            break
-    (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(outcomes))
-    sys.stderr.flush()
-    os._exit(0)  # a group of which one rank has failed may wait for ever
+    except Exception:
+        traceback.print_exc()
+    dist.destroy_process_group()
+    return outcomes
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    torch.set_num_threads(1)
+    print(json.dumps(run_all()), flush=True)
+    os._exit(0)  # a group of which one rank has failed may wait for ever

@@ -1,10 +1,6 @@
 """Two gloo processes have the losses and gradients of one, and keep what is predicted."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,51 +10,22 @@ from msgspec.structs import replace
 
 pytest.importorskip("torch")
 
-from ranks import CASES, PIPELINE, Outcome, exact
+from ranks import CASES, PIPELINE, Outcome, exact, run_all
 
 from advisor.job.layout import ParallelLayout
 from harness.backends.native.predict import predict_layer
 from harness.trial.trial import Workload
+from tests.harness.drive import two_ranks
 
-ROOT = Path(__file__).parents[4]
-TIMEOUT_SECONDS = 180
 Ranks = list[dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    """What both processes wrote, all cases in one start of them."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
-    for rank in range(2):
-        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_PORT": port}
-        environment = os.environ | {key: str(value) for key, value in variables.items()}
-        environment |= {"MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-        with (folder / f"log{rank}").open("w") as log:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(Path(__file__).with_name("ranks.py")), str(folder)],
-                    env=environment,
-                    stdout=log,
-                    stderr=log,
-                )
-            )
-    try:
-        for process in processes:
-            process.wait(TIMEOUT_SECONDS)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    logs = "\n".join((folder / f"log{rank}").read_text()[-3000:] for rank in range(2))
-    found = [folder / f"rank{rank}.json" for rank in range(2)]
-    assert all(path.exists() for path in found), logs
-    outcomes = [json.loads(path.read_text()) for path in found]
-    missing = [name for name in CASES if any(name not in one for one in outcomes)]
-    assert not missing, f"{missing}\n{logs}"
+def ranks() -> Ranks:
+    """What both processes saw, all cases in one start of the second."""
+    first, second = two_ranks(str(Path(__file__).with_name("ranks.py")), first=run_all)
+    outcomes = [first, json.loads(second)]
+    assert [one.keys() for one in outcomes] == [CASES.keys()] * 2
     return outcomes
 
 

@@ -1,7 +1,6 @@
 """`harness run backend=command`, end to end: a real process that takes flags and prints lines."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -17,17 +16,11 @@ pytest.importorskip("hydra")
 from harness.judge.results import load_results
 from harness.trial.result import TrialResult
 from harness.trial.store import decode_result
-from tests.harness.drive import until
+from tests.harness.drive import until, variables
 
-ROOT = Path(__file__).parents[4]
 Harness = Callable[..., subprocess.CompletedProcess[str]]
 SCRIPT = f"{quote(sys.executable)} {quote(str(Path(__file__).with_name('pretrain_gpt.py')))}"
 QUICK = ("measure.steps=6", "measure.max_warmup_steps=6")
-ENVIRONMENT = {
-    **os.environ,
-    "CUDA_VISIBLE_DEVICES": "",
-    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-}
 
 
 @pytest.fixture
@@ -125,7 +118,7 @@ def test_nothing_is_left_where_the_harness_is_killed(tmp_path: Path) -> None:
     words = ("run", "backend=command", f"command={ranks} {{recompute}}", "name=x", "device=cpu")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     program = [sys.executable, "-m", "harness.cli.main", *words, "recompute=none"]
-    running = subprocess.Popen(program, cwd=tmp_path, env=ENVIRONMENT, **quiet)
+    running = subprocess.Popen(program, cwd=tmp_path, env=variables(), **quiet)
     until(lambda: any("hanging" in p.read_text() for p in tmp_path.rglob("log.txt")))
     running.send_signal(signal.SIGKILL)
     running.wait()

@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from tests.harness.drive import has_ended, until
+from tests.harness.drive import free_ports, has_ended, until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 NODES = ("node1", "node2")
@@ -146,15 +146,3 @@ class Cluster:
             pid = int(file.read_text())
             os.kill(pid, number)
             until(lambda: has_ended(pid), 10)
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
