@@ -65,7 +65,7 @@ def _on(
 
 
 _LARGEST: Final = 10**8
-_MOST_LAYERS: Final = 10_000
+MOST_LAYERS: Final = 10_000
 _ABOVE_0, _BELOW_1 = nextafter(0.0, 1.0), nextafter(1.0, 0.0)
 _POSITIVE: Final = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
@@ -105,7 +105,7 @@ def _divides_heads(name: str) -> ModelRule:
 _SHAPE: Final = (
     *(_between(name, 1, inf, "must be at least 1") for name in _POSITIVE),
     *(_between(name, 1, _LARGEST, f"must not exceed {_LARGEST}") for name in _POSITIVE),
-    _between("num_layers", 1, _MOST_LAYERS, f"must be at most {_MOST_LAYERS}"),
+    _between("num_layers", 1, MOST_LAYERS, f"must be at most {MOST_LAYERS}"),
     *(_between(name, 0.0, _BELOW_1, "must be at least 0 and below 1") for name in _DROPOUTS),
     _between("rotary_percent", _ABOVE_0, 1.0, "must be above 0 and at most 1"),
     _divides_heads("num_query_groups"),

@@ -30,7 +30,7 @@ _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
 _CONFIG: Final = "accelerate 1.15.0 commands/config/config_args.py"
 _LAUNCH: Final = "accelerate 1.15.0 commands/launch.py"
 _FP8_SOURCE: Final = "accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 common/recipe"
-_NO_RECIPE: Final = r"interval=(?!1$|none$)|override_linear_precision=.*true|fp8_format=e5m2"
+_NO_RECIPE: Final = r"interval=(?!1$|none$)|override_linear_precision=.*true|(fp8_)?format=e5m2"
 POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES: Final = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5"
 _CHOICES: Final = {
@@ -109,8 +109,10 @@ def _other_fp8(keys: Keys) -> Iterator[Match]:
         if re.match(_NO_RECIPE, said.lower()):
             place, found = keys.where(f"{FP8}.{name}"), f"DelayedScaling cannot take {said}"
             yield Match(fix="leave it out", found=found, place=place)
-    loads = keys.truth(f"{FSDP}.fsdp_cpu_ram_efficient_loading") is not False
-    if backend == "AO" and _version(keys) == 2 and loads:
+    loads = keys.truth(f"{FSDP}.fsdp_cpu_ram_efficient_loading")
+    if loads is None:  # the launcher's default is true, a plugin's in Python false
+        loads = keys.about["kind"] in ("file", "command")
+    if backend == "AO" and any(keys.under(FSDP)) and loads:
         reason = "torchao with FSDP2 and cpu_ram_efficient_loading is not supported"
         yield Match(fix="fsdp_cpu_ram_efficient_loading: false (default: true)", found=reason)
 

@@ -64,6 +64,8 @@ def _of(way: Way) -> Keys | None:
         elif recipe := _RECIPE.search(call.name):
             found = True
             said = {name: value.value for name, value in call.keywords.items()}
+            if isinstance(written := said.get("backend"), str):
+                said["backend"] = written.upper()  # as FP8RecipeKwargs does
             _put(keys, FP8, {"backend": recipe[1].replace("FP8", "TE"), **said}, call)
         elif call.name.endswith("Accelerator") and "mixed_precision" in call.keywords:
             keys.put("mixed_precision", call.keywords["mixed_precision"].value, call.place)

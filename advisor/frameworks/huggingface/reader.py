@@ -138,9 +138,10 @@ class HuggingFaceReader(KeyedReader):
                 found["job.precision"] = keys.means(name, name)
         if keys.get("mixed_precision") == "fp8" and keys.has(BACKEND):
             its = str(keys.get(BACKEND)).upper()
-            found["job.precision"] = keys.means(BACKEND, BACKENDS.get(its, f"{its}, not TE or AO"))
-            if keys.truth(BLOCKS):
-                found["job.precision"] = keys.means(BLOCKS, Precision.MXFP8)
+            precision = BACKENDS.get(its, f"{its}, not TE or AO")
+            if its == "TE" and keys.truth(BLOCKS):
+                precision = Precision.MXFP8
+            found["job.precision"] = keys.means(BACKEND, precision)
         fsdp = str(keys.get("fsdp") or "")
         sharding = next((value for word, value in _SHARDINGS.items() if word in fsdp), None)
         if sharding is not None and not keys.has(f"{FSDP}.reshard_after_forward"):
@@ -319,8 +320,8 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         name = variable.lower()
         if name.startswith(f"{PARALLELISM}_"):
             keys.put(f"{PARALLELISM}.{name}", word.text, word.place, variable)
-        elif name in ("accelerate_mixed_precision", "accelerate_fp8_backend"):
-            keys.put(name[11:].replace("fp8_", f"{FP8}."), word.text, word.place, variable)
+        elif name == "accelerate_mixed_precision" or name.startswith("accelerate_fp8_"):
+            keys.put(name[11:].replace("fp8_", f"{FP8}.", 1), word.text, word.place, variable)
     for option in options(command.words[at:]):
         _put(keys, option)
     own = any(name in _OWN for name in keys.under(""))

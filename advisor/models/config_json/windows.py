@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from advisor.models.checks import MOST_LAYERS
 from advisor.models.config_json.keys import HuggingFaceConfig
 from advisor.models.layer_pattern import LayerPattern
 
@@ -64,6 +65,8 @@ def _layer_types(config: HuggingFaceConfig, known: dict[str, bool]) -> tuple[str
 def layer_windows(config: HuggingFaceConfig, family: Windows) -> list[bool]:
     """Which layers have a window: those that layer_types calls so, else by the family's keys."""
     layers, types = config.positive("num_hidden_layers"), _layer_types(config, _SLIDING)
+    if layers > MOST_LAYERS:
+        raise config.refuse("num_hidden_layers", f"must be at most {MOST_LAYERS}")
     if types and len(types) != layers:
         raise config.refuse("layer_types", f"must list num_hidden_layers = {layers} layers")
     if types:

@@ -486,6 +486,8 @@ RECIPE = "Accelerator(mixed_precision='fp8', kwargs_handlers=[{}RecipeKwargs({})
         ("a.yaml", FP8.format("bf16", "AO"), ""),
         ("a.py", RECIPE.format("TE", "amax_history_len=16"), "TE"),
         ("a.py", RECIPE.format("FP8", "backend='TE'"), "TE"),
+        ("a.py", RECIPE.format("TE", "use_mxfp8_block_scaling=True"), "MX"),
+        ("a.yaml", FP8.format("fp8", "TE, use_mxfp8_block_scaling: true"), "MX"),
         ("a.sh", f"accelerate launch --mixed_precision fp8 --fp8_backend te {TRAINER}", "TE"),
         (
             "a.sh",
@@ -496,8 +498,15 @@ RECIPE = "Accelerator(mixed_precision='fp8', kwargs_handlers=[{}RecipeKwargs({})
 )
 def test_accelerates_fp8_is_the_precision(tmp_path: Path, name, text, precision) -> None:
     """A Trainer's bf16 leaves the layers that Accelerate has put in."""
-    said = {"TE": "fp8_delayed", "AO": "fp8_current", "": "bf16"}[precision]
+    said = {"TE": "fp8_delayed", "AO": "fp8_current", "MX": "mxfp8", "": "bf16"}[precision]
     assert read_text(tmp_path, text, name).request.precision == said
+
+
+def test_accelerates_variables_of_fp8_are_read(tmp_path: Path) -> None:
+    told = "MIXED_PRECISION=fp8 FP8_BACKEND=AO FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER=false"
+    told = " ".join(f"ACCELERATE_{one}" for one in told.split())
+    request = read_text(tmp_path, f"{told} torchrun {TRAINER}", "a.sh").request
+    assert "job.fp8_param_gather=false" in request.overrides
 
 
 def test_an_fp8_backend_that_is_not_modelled_is_named(tmp_path: Path) -> None:

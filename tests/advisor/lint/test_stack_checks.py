@@ -216,8 +216,16 @@ def test_accelerate(tmp_path: Path, fsdp: dict[str, Any], found: str) -> None:
         (FP8 | {"fp8_config": TE | {"fp8_format": "E5M2"}}, "ERROR fp8"),
         (FP8 | {"fp8_config": {**TE, "override_linear_precision": [True] * 3}}, "ERROR fp8"),
         (FP8 | {"fp8_config": {"backend": "AO"}, "fsdp_config": FSDP2}, "ERROR fp8"),
+        (FP8 | {"fp8_config": {"backend": "AO"}, "fsdp_config": {"fsdp_version": 1}}, "ERROR fp8"),
         (FP8 | {"fp8_config": {"backend": "AO"}, "fsdp_config": FSDP2 | WHOLE}, ""),
     ],
 )
 def test_the_file_of_accelerate(tmp_path: Path, given: dict[str, Any], found: str) -> None:
     assert linted(tmp_path, "a.yaml", yaml.safe_dump(FILE | given)) == found
+
+
+@pytest.mark.parametrize("recipe", ["AORecipeKwargs()", "FP8RecipeKwargs(backend='te')"])
+def test_fp8_in_python_has_other_defaults_than_a_file(tmp_path: Path, recipe: str) -> None:
+    plugin = "FullyShardedDataParallelPlugin(fsdp_version=2)"
+    text = f"p = {plugin}\nAccelerator(mixed_precision='fp8', kwargs_handlers=[{recipe}])\n"
+    assert linted(tmp_path, "a.py", text) == ""

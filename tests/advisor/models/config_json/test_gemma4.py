@@ -76,6 +76,7 @@ def test_the_last_layer_has_no_window(tmp_path) -> None:
             {"per_layer_config": {"11": {"intermediate_size": 8}, "5": {"intermediate_size": 8}}},
             "must hold head_dim and num_key_value_heads alone",
         ),
+        ({"num_hidden_layers": 10**9, "layer_types": None}, "must be at most 10000"),
         ({"num_global_key_value_heads": 5}, "num_global_query_groups = 5: must divide"),
         ({"hidden_size_per_layer_input": 256}, "embeddings of every layer are not modelled"),
         ({"num_kv_shared_layers": 2}, "layers that read another's keys and values are not"),
