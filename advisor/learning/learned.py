@@ -40,7 +40,6 @@ _SIZES: Final[Mapping[str, Callable[[Job], int]]] = {
     "CP": lambda job: job.layout.context_parallel_size,
     "EP": lambda job: job.layout.expert_model_parallel_size,
 }
-_ALWAYS_SAID: Final = ("layers", "precision")
 
 
 class Interval(Struct, frozen=True):
@@ -76,7 +75,7 @@ class MeasuredRange(Struct, frozen=True):
     @property
     def description(self) -> str:
         """``dense layers, bf16, TP 2, PP 1 to 4, …``; degrees of one are left out."""
-        said = [kind for name, kind in self.kinds if name in _ALWAYS_SAID]
+        said = [kind for name, kind in self.kinds if name in ("layers", "precision")]
         said += [f"{name} {of}" for name, of in self.sizes if of.most > 1]
         return ", ".join(said)
 

@@ -16,7 +16,6 @@ from advisor.reading.words import Word
 Path = tuple[str, ...]
 _SECTION: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
 _KEY: Final = re.compile(r"\s*([\w.\-]+|\"[^\"]+\")\s*=\s*")
-_TAB: Final = re.compile(r"\t")
 _VARIABLE: Final = re.compile(r"\$\{?\w+\}?|\{\{.*?\}\}")
 
 
@@ -72,7 +71,7 @@ def _place_at(content: Word, line: int, column: int) -> Place:
 def _read_yaml(content: Word, name: str) -> Tree | None:
     """All mappings with their places: a document of several is read to the first mapping."""
     try:
-        found = read_yaml_tree(_TAB.sub(" ", content.text), foreign=True)
+        found = read_yaml_tree(content.text.replace("\t", " "), foreign=True)
     except DocumentError as error:
         at = f" in line {_place_at(content, *error.place).line}" if error.place else ""
         reason = error.reason if error.beyond else f"is not valid {name.upper()}"

@@ -21,7 +21,6 @@ from advisor.learning.applied import Applied, applied
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, MeasuredSetting
 from advisor.learning.time_residual import TERMS, WIDTHS
 
-_STATES: Final = ("states", "activations")
 _SHOWN_SHARE: Final = 1e-4
 
 
@@ -169,7 +168,7 @@ def _memory_terms(kind: KindResiduals) -> dict[str, LearnedTerm]:
             sigma=states.sigma(number) * memory.scatter,
             shipped_sigma=width.allocated,
         )
-        for number, name in enumerate(_STATES)
+        for number, name in enumerate(("states", "activations"))
     }
     for name, shift, shipped in (
         ("unused", memory.unused, width.unused),

@@ -29,7 +29,6 @@ _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParalle
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
 _CONFIG: Final = "accelerate 1.15.0 commands/config/config_args.py"
 _LAUNCH: Final = "accelerate 1.15.0 commands/launch.py"
-_FP8_SOURCE: Final = "accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 common/recipe"
 _NO_RECIPE: Final = r"interval=(?!1$|none$)|override_linear_precision=.*true|fp8_format=e5m2"
 POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES: Final = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5"
@@ -39,7 +38,6 @@ _CHOICES: Final = {
     "fsdp_state_dict_type": ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
     "fsdp_backward_prefetch": ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
 }
-_PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
 _TYPES: Final = (
     *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA"),
     *("MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "TPU", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON"),
@@ -133,13 +131,19 @@ RULES: Final = (
     ),
     key_rules.no_choice(
         "mixed_precision",
-        _PRECISIONS,
+        ("no", "fp16", "bf16", "fp8"),
         fix="bf16",
         also=("False",),
         source="accelerate 1.15.0 utils/dataclasses.py PrecisionType",
         **_file,
     ),
-    key_rules.key_rule(BACKEND, _other_fp8, "{found}", fault="fp8", source=_FP8_SOURCE),
+    key_rules.key_rule(
+        BACKEND,
+        _other_fp8,
+        "{found}",
+        fault="fp8",
+        source="accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 common/recipe",
+    ),
     key_rules.illegal_values(
         (FSDP, DEEPSPEED),
         key_rules.is_section,

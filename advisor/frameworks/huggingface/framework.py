@@ -33,9 +33,6 @@ from advisor.models.options import PositionEmbedding, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
-_UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
-_FSDP_NOTE = "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
-_NO_TRAINER = "Accelerate refuses a Trainer here: --format file, and an Accelerator of your own"
 _FACTS: Final = supported_jobs.StackFacts(
     framework=names.Framework.HUGGINGFACE,
     own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch"),
@@ -210,11 +207,11 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
     if job.num_gpus == 1:
         return
     if job.has_te_linear:  # on several GPUs FSDP1 alone
-        yield _NO_TRAINER
+        yield "Accelerate refuses a Trainer here: --format file, and an Accelerator of your own"
     if setting.granularity is not Granularity.NONE:
-        yield _FSDP_NOTE
+        yield "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
     if job.config.weights_dtype is DType.BF16:
-        yield _UPCAST_NOTE
+        yield "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
 
 
 def parts() -> framework_parts.FrameworkParts:

@@ -53,7 +53,6 @@ _ON_HOST: Final = {
     "offload_param_device": "job.param_cpu_offload",
 }
 _LAUNCHERS_FILE: Final = "config_file"
-_DEEPSPEED_FILE: Final = "deepspeed_config_file"
 _STRATEGIES: Final = {
     **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), DataParallelSharding.FULL),
     **dict.fromkeys(
@@ -254,7 +253,7 @@ class HuggingFaceReader(KeyedReader):
 
 def _deepspeed_file(keys: Keys) -> ReadValue | None:
     """The file of DeepSpeed that a Trainer or Accelerate is given, or what stands in its place."""
-    for key in ("deepspeed", f"{DEEPSPEED}.{_DEEPSPEED_FILE}"):
+    for key in ("deepspeed", f"{DEEPSPEED}.deepspeed_config_file"):
         given = keys.values.get(key)
         if given is not None and given.value:
             return given

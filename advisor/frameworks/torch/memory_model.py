@@ -191,8 +191,6 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
 
 
 _COMPLEX64_BYTES: Final = 8
-_CACHES: Final = "communication streams' caches"
-_CACHES_SOURCE: Final = "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator"
 
 
 class TorchMemory(MemoryModel):
@@ -262,7 +260,11 @@ def eager_memory(
         words=_words(config, dtype),
         buffers=buffers,
         pools=(
-            NamedBytes(_CACHES, parameter_groups.stream_pools(shape, sharding), _CACHES_SOURCE),
+            NamedBytes(
+                "communication streams' caches",
+                parameter_groups.stream_pools(shape, sharding),
+                "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
+            ),
         ),
         working_set=replace(working_set, step=step),
     )

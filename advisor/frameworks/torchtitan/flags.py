@@ -21,7 +21,6 @@ Sections = dict[str, dict[str, str | int | float | bool | list[str]]]
 FLOAT8_TO_SAY: Final = (
     "set this in the recipe: float8 for all linear layers except the output (no option sets it)"
 )
-_FLOAT8: Final = "quantize.linear.float8"
 _SUBCOMMANDS: Final = {
     Granularity.NONE: "none",
     Granularity.FULL: "full",
@@ -202,7 +201,7 @@ def _float8(config: JobConfig) -> Sections:
     """All linear layers but the output."""
     if not config.precision.is_quantized or not says_float8(config):
         return {}
-    section = "float8" if config.framework_version == "0.1" else _FLOAT8
+    section = "float8" if config.framework_version == "0.1" else "quantize.linear.float8"
     own: dict[str, Any] = {"filter_fqns": ["output"]}
     if config.fp8_param_gather:
         own[GATHER] = True

@@ -264,7 +264,7 @@ def branches(job: Job, calibration: Calibration, given: Collection[str] = ()) ->
     decisions = parts_of(job.config.framework).optimum.decisions(job)
     if decisions is None:
         return []
-    for one in each_micro_batch(job, free=_MICRO_BATCH not in given):
+    for one in each_micro_batch(job, free="job.micro_batch_size" not in given):
         table = StageTable(one, calibration, StageSplits(one, moves=moves))
         fixed = table
         if table.splits.moves:
@@ -286,9 +286,6 @@ def space(found: list[Branch]) -> tuple[str, ...]:
             f"{len(splits.choices)} stages"
         )
     return tuple(lines)
-
-
-_MICRO_BATCH = "job.micro_batch_size"
 
 
 def _moves_layers(job: Job, given: Collection[str]) -> bool:

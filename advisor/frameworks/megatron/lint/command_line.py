@@ -22,7 +22,6 @@ from advisor.reading.document_keys import near
 from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 
-_PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
 _OVERRIDE: Final = re.compile(
     r"\+{0,2}(?:recipe\.|training\.|cfg\.|config\.)?"
     r"(model\.config|model|trainer\.strategy|mixed_precision)(?:\.(\w+))?=(.*)",
@@ -85,7 +84,7 @@ def _is_megatrons(command: ShellCommand, read: ReadSettings) -> bool:
 
 
 def _put(read: ReadSettings, option: CommandOption) -> None:
-    if option.name == _PER_STAGE and option.text.isdigit():
+    if option.name == "--num-layers-per-virtual-pipeline-stage" and option.text.isdigit():
         read.given.layers_per_virtual_stage = int(option.text)
         read.given.spellings.add(option.name)
         read.places["layers_per_virtual_stage"] = option.place
@@ -205,7 +204,6 @@ _PLAIN: Final = {
     "--cuda_graph_scope": "cuda_graph_modules",
     "--moe_a2a_overlap": "overlap_moe_expert_parallel_comm",
 }
-_PRECISIONS: Final = ("-c", "--compute_dtype")
 _WORDS: Final = {
     "bf16": Precision.BF16,
     "fp8_ds": Precision.FP8_DELAYED,
@@ -247,7 +245,7 @@ def _put_script_option(read: ReadSettings, option: CommandOption) -> None:
         field = _PLAIN[name]
         plain = {str: value, tuple: value.split(","), bool: True}
         read.put(field, plain[KINDS[field]], name, place)
-    elif name in _PRECISIONS and value in _WORDS:
+    elif name in ("-c", "--compute_dtype") and value in _WORDS:
         mixed = PRECISION_NAMES[_WORDS[value]]
         read.put_loose(yaml_config.MIXED_PRECISION, mixed, name, place)
         yaml_config.put_mixed_precision(read, mixed, place)

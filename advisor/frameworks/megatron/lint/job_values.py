@@ -51,7 +51,6 @@ _LEFT_OUT: Final[dict[str, Any]] = {
     "pipeline_model_parallel_size": 1,
     "context_parallel_size": 1,
 }
-_ACTIVATION_FUSIONS: Final = ("bias_activation_fusion", "bias_gelu_fusion", "bias_swiglu_fusion")
 _GRAPHS: Final = (
     "cuda_graph_impl",
     "cuda_graph_modules",
@@ -147,7 +146,7 @@ def _implementation(read: ReadSettings, said: Said) -> Fields:
         yield path, fusion.meaning(used if fusion.value else _NO_FUSION)
     elif read.given.framework == Framework.MEGATRON_LM and not read.unknown:
         yield path, read.omitted(_NO_FUSION, "no --cross-entropy-loss-fusion")
-    for name in _ACTIVATION_FUSIONS:
+    for name in ("bias_activation_fusion", "bias_gelu_fusion", "bias_swiglu_fusion"):
         if name in said:
             yield "model.bias_activation_fusion", said[name]
     recipe = said.get("fp8_recipe")

@@ -112,7 +112,6 @@ class Recompute(Options, title="Recompute and activation offload"):
 
 
 _OLD: Final = replace(SET_IN_RECIPES, nemo_1="")
-_POOL: Final = "one pool for all graphs is modelled"
 
 
 class CudaGraphs(Options, title="CUDA graphs"):
@@ -146,7 +145,9 @@ class CudaGraphs(Options, title="CUDA graphs"):
         True, "job.cuda_graph_impl", ON_LINE, value=values.checks_for_nan, bridge=""
     )
     cuda_graph_warmup_steps: int = checked(3, "warm-up steps before the capture are not modelled")
-    cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", older={"0.17": False})
+    cuda_graph_use_single_mempool: bool = unpriced(
+        True, "one pool for all graphs is modelled", flag="", older={"0.17": False}
+    )
     cuda_graph_retain_backward_graph: bool = unpriced(
         False, "retained backward graphs are not modelled", flag=""
     )

@@ -148,8 +148,10 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
     return None
 
 
-_SOURCE: Final = "Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py"
-_crashes = partial(stated.crashes, source=_SOURCE)
+_crashes = partial(
+    stated.crashes,
+    source="Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py",
+)
 
 _hierarchical_sizes = stated.argument(
     summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",

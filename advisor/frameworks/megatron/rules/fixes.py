@@ -18,7 +18,6 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.option import number
 
 MARK: Final = re.compile(r"\[(?:>=(?P<release>[\w.]+)|(?P<name>\w+)(?:=(?P<value>[^\]]*))?)\]")
-_BETWEEN: Final = re.compile(r"\] and \[")
 
 
 _DEPENDENTS: Final = {
@@ -45,7 +44,7 @@ def as_keys(fix: str, revision: Revision) -> str:
     """A fix as a request writes it: ``job.cuda_graph_modules=attn``, ``--framework-version 0.16``;
     in Megatron's own words where no KEY means the option. A framework without such a release gives
     way to Megatron-LM."""
-    together = _BETWEEN.sub("] [", fix)
+    together = fix.replace("] and [", "] [")
     return MARK.sub(lambda mark: _key(mark, revision) or _option(mark, revision), together)
 
 
