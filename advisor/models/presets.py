@@ -99,10 +99,8 @@ def load_preset(name: str, config_dir: Path | None = None) -> ModelPreset:
 
 
 def _preset_name(name: str, config_dir: Path | None) -> str | None:
-    for candidate in (name, name.lower().replace("-", "_")):
-        if find_config(ConfigGroup.MODEL, candidate, config_dir) is not None:
-            return candidate
-    return None
+    names = (name, name.lower().replace("-", "_"))
+    return next((n for n in names if find_config(ConfigGroup.MODEL, n, config_dir)), None)
 
 
 def _config_in(folder: Path) -> Path:

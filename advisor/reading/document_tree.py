@@ -43,10 +43,8 @@ class Tree(Struct, frozen=True, kw_only=True):
 
     def where(self, *path: str) -> Place:
         """The place of `path`, or of what is nearest above it."""
-        for length in range(len(path), 0, -1):
-            if path[:length] in self.places:
-                return self.places[path[:length]]
-        return self.place
+        above = (path[:length] for length in range(len(path), 0, -1))
+        return next((self.places[one] for one in above if one in self.places), self.place)
 
     def items(self, *path: str) -> Iterator[tuple[str, Any]]:
         """Keys and values of the mapping at `path`."""

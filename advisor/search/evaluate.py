@@ -122,9 +122,9 @@ class Evaluator:
         if self.learned is not None:  # what is measured may be less than what is predicted
             return self.evaluate_timed(timed)
         stages, unlikely = [], 1 - evaluation.CLEAR
-        for reserved in self.memory.at_least(timed.plans):
-            if reserved.fit_probability(self.budget_bytes) <= unlikely:
-                return None
+        least = self.memory.at_least(timed.plans)
+        if any(one.fit_probability(self.budget_bytes) <= unlikely for one in least):
+            return None
         for stage in self.memory.each_stage(timed.plans):
             if stage.reserved.fit_probability(self.budget_bytes) <= unlikely:
                 return None

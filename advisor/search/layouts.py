@@ -7,6 +7,7 @@ Jobs that every search looks at come from the usual answer and from recipes.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -30,14 +31,13 @@ T = TypeVar("T")
 
 def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
     """All of them; a Job says whether one is legal."""
-    for group in groups(resolution):
-        yield from of_group(resolution, group)
+    return chain.from_iterable(of_group(resolution, group) for group in groups(resolution))
 
 
 def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
     """What layouts have in common except pipeline and sharding: one layout of each, without."""
-    for dense in dense_groups(resolution):
-        yield from with_experts(resolution, dense)
+    every = dense_groups(resolution)
+    return chain.from_iterable(with_experts(resolution, dense) for dense in every)
 
 
 def dense_groups(resolution: Resolution) -> Iterator[ParallelLayout]:
@@ -171,9 +171,8 @@ def expert_degrees(resolution: Resolution, tp: int) -> Iterator[tuple[int, int |
         yield base.expert_model_parallel_size, base.expert_tensor_parallel_size
         return
     for ep in _wanted(resolution, "expert_model_parallel_size", divisors(experts)):
-        name = "expert_tensor_parallel_size"
-        for etp in _wanted(resolution, name, tuple(_cuts(tp, ep))):
-            yield ep, etp
+        degrees = _wanted(resolution, "expert_tensor_parallel_size", tuple(_cuts(tp, ep)))
+        yield from ((ep, etp) for etp in degrees)
 
 
 def _cuts(tp: int, ep: int) -> Iterator[int | None]:
@@ -187,8 +186,7 @@ def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[Parallel
     that was asked for, evenly as well, or nearly so. A job says whether the layers fit."""
     model, config = resolution.model, resolution.config
     own = () if layout.splits_evenly else _own_degrees(model.num_layers, layout)
-    for vpp in own:
-        yield replace(layout, virtual_pipeline_model_parallel_size=vpp)
+    yield from (replace(layout, virtual_pipeline_model_parallel_size=vpp) for vpp in own)
     if any(resolution.layout_fields.get(name) for name in EVEN):
         return
     ways = parts_of(config.framework).jobs.splits(config)

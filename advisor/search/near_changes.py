@@ -51,8 +51,7 @@ def _variants(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
         *_narrower_layouts(job),
         *_more_expert_parallel(job),
     )
-    for words, why, other in degrees:
-        yield words, why, {"layout": other}
+    yield from ((words, why, {"layout": other}) for words, why, other in degrees)
     for size in _other_micro_batches(job):
         yield (
             f"micro batch {size} instead of {config.micro_batch_size}",

@@ -80,8 +80,8 @@ def _segments(
     checkpoint = how.checkpoint(setting)
     size, whole = _checkpoints(setting, len(layers))
     if setting.granularity is Granularity.BLOCKS:
-        for kind, regime in zip(layers, setting.blocks, strict=False):
-            yield block_segment(regime, shape, kind, how)
+        blocks = zip(setting.blocks, layers, strict=False)
+        yield from (block_segment(regime, shape, kind, how) for regime, kind in blocks)
         return
     if setting.granularity in (Granularity.OP, Granularity.BUDGET):
         for kind in layers:

@@ -111,9 +111,8 @@ def _unknown_policy(setting: TorchSetting, _: Job, facts: StackFacts) -> Match |
 
 def _unknown_options(setting: TorchSetting, _: Job, facts: StackFacts) -> Iterator[Match]:
     fix = f"use {either(facts.options)}" if facts.options else "leave it out"
-    for option in setting.options:
-        if option not in facts.options:
-            yield Match(found=option, fix=fix, source=facts.source)
+    unknown = (option for option in setting.options if option not in facts.options)
+    return (Match(found=option, fix=fix, source=facts.source) for option in unknown)
 
 
 def _unknown_graph(setting: TorchSetting, job: Job, _: StackFacts) -> str | None:

@@ -136,10 +136,8 @@ def every_nth(setting: TorchSetting) -> int | None:
     marks = [regime == full for regime in setting.blocks]
     if any(one.checkpointed and one != full for one in setting.blocks):
         return None
-    for number in range(1, len(marks) + 1):
-        if marks == [(index + 1) % number == 0 for index in range(len(marks))]:
-            return number
-    return None
+    places = range(1, len(marks) + 1)
+    return next((n for n in places if marks == [place % n == 0 for place in places]), None)
 
 
 def _job(job: Job) -> Sections:

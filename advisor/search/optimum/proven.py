@@ -205,6 +205,4 @@ def _jobs(job: Job, usual: Job) -> Iterator[Job]:
 def _timed(evaluator: Evaluator, found: Evaluation) -> Iterator[Timed]:
     own = parts_of(found.job.config.framework).settings
     settings = dict.fromkeys((own.none, *own.candidates(evaluator.job), found.setting))
-    for setting in settings:
-        if is_legal(setting, evaluator.job):
-            yield evaluator.timed(setting)
+    return (evaluator.timed(one) for one in settings if is_legal(one, evaluator.job))

@@ -70,11 +70,8 @@ def _cause(read: ReadSettings, finding: Finding, revision: Revision) -> Place:
             return place
     causes = causes or [name for name in read.places if name in words]
     named = sorted((name for name in causes if name in words), key=words.index)
-    recompute = [name for name in causes if name.startswith("recompute_")]
-    for names in (named, recompute, causes):
-        if names:
-            return read.places[names[0]]
-    return read.place
+    first = [*named, *(name for name in causes if name.startswith("recompute_")), *causes]
+    return read.places[first[0]] if first else read.place
 
 
 def _causes(

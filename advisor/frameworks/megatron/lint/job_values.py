@@ -213,10 +213,8 @@ def _precision(read: ReadSettings) -> ReadValue | None:
         four_bits = str(Precision.NVFP4) in mixed.value
         named = str(Precision.NVFP4) if four_bits else mixed.value.partition("_")[0]
         return mixed.meaning(named) if named in ("bf16", "fp16", Precision.NVFP4) else None
-    for name in ("fp16", "bf16"):
-        if name in loose and truth(loose[name].value):
-            return loose[name].meaning(name)
-    return None
+    on = (name for name in ("fp16", "bf16") if name in loose and truth(loose[name].value))
+    return next((loose[name].meaning(name) for name in on), None)
 
 
 def recompute_values(read: ReadSettings) -> tuple[ReadValue, ...]:

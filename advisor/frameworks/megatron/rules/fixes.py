@@ -72,10 +72,12 @@ _OFF_BY_DEFAULT: Final = ("cross_entropy_loss_fusion", "fp8_param")
 def _key(mark: re.Match[str], revision: Revision) -> str:
     """Empty where there is none."""
     if mark["release"]:
-        for able in releases(revision.framework):
-            if able.number >= number(mark["release"]):
-                return f"--framework-version {able.version}"
-        return f"--framework {Framework.MEGATRON_LM}"
+        known = releases(revision.framework)
+        able = (one.version for one in known if one.number >= number(mark["release"]))
+        version = next(able, None)
+        return (
+            f"--framework-version {version}" if version else f"--framework {Framework.MEGATRON_LM}"
+        )
     row, value = SETTINGS[mark["name"]], mark["value"]
     part, _, field = row.ours.partition(".")
     dropped = value is None and row.name in _OFF_BY_DEFAULT
