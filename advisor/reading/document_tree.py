@@ -57,9 +57,7 @@ def read_tree(content: Word, suffix: str) -> Tree | None:
     """The tree of a text; None where it is no mapping, UserError where it cannot be read."""
     if suffix == ".toml":
         return _read_toml(content)
-    if suffix == ".json":
-        return _read_json(content)
-    return _read_yaml(content, "yaml")
+    return _read_json(content) if suffix == ".json" else _read_yaml(content, "yaml")
 
 
 def _place_at(content: Word, line: int, column: int) -> Place:

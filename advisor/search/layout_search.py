@@ -294,8 +294,7 @@ class Search:
                 else:
                     self._add_lighter(bound, root, layout, size)
             case _Graphed(job):
-                launches = frozenset((Effect.LAUNCHES,))
-                for _, other in variants(job, launches, self._resolution):
+                for _, other in variants(job, frozenset((Effect.LAUNCHES,)), self._resolution):
                     self._add_job(None, other)
             case _Ready(root, evaluator):
                 self._look_at(bound, root, evaluator)

@@ -221,8 +221,7 @@ def _wanted(resolution: Resolution, name: str, values: tuple[T, ...]) -> tuple[T
 def known_jobs(resolution: Resolution) -> tuple[Job, ...]:
     """Legal ones, each once, the usual layout's first. What is given stays as it is."""
     settings = parts_of(resolution.config.framework).settings
-    found = dict.fromkeys(_jobs(resolution))
-    return tuple(job for job in found if not settings.check_job(job))
+    return tuple(job for job in dict.fromkeys(_jobs(resolution)) if not settings.check_job(job))
 
 
 def _jobs(resolution: Resolution) -> Iterator[Job]:

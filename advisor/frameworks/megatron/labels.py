@@ -84,8 +84,7 @@ def _norms(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
 
 def _up_projections(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
     if _is_latent(model, kind):
-        apart = _is_local(model) or model.has_sparse_attention
-        fused = () if apart else (Module.QK_LAYERNORM,)
+        fused = () if _is_local(model) or model.has_sparse_attention else (Module.QK_LAYERNORM,)
         yield _discarding(Module.QKV_UP_PROJ, *fused, before=Module.CORE_ATTENTION)
 
 

@@ -63,20 +63,16 @@ class RecomputeSetting(Struct, frozen=True, kw_only=True):
     @property
     def spec(self) -> str:
         """The short spelling, e.g. ``selective:core_attn,mlp`` or ``full:block:8``."""
-        text = str(self.granularity)
-        if self.granularity is Granularity.SELECTIVE and self.modules is not None:
-            text += ":" + ",".join(self.modules)
-        if self.granularity is Granularity.FULL:
-            text += f":{self.method}:{self.num_layers}"
-        if self.offload_modules:
-            text += "+offload=" + ",".join(self.offload_modules)
-        if self.offload_fraction != 1.0:
-            text += f"+offload_fraction={self.offload_fraction:g}"
-        if self.cpu_offloading_num_layers:
-            text += f"+cpu_offloading={self.cpu_offloading_num_layers}"
-        if self.distribute_saved_activations:
-            text += "+distribute_saved_activations"
-        return text
+        listed = self.granularity is Granularity.SELECTIVE and self.modules is not None
+        parts = {
+            f":{','.join(self.modules or ())}": listed,
+            f":{self.method}:{self.num_layers}": self.granularity is Granularity.FULL,
+            f"+offload={','.join(self.offload_modules)}": self.offload_modules,
+            f"+offload_fraction={self.offload_fraction:g}": self.offload_fraction != 1.0,
+            f"+cpu_offloading={self.cpu_offloading_num_layers}": self.cpu_offloading_num_layers,
+            "+distribute_saved_activations": self.distribute_saved_activations,
+        }
+        return str(self.granularity) + "".join(part for part, holds in parts.items() if holds)
 
 
 NONE = RecomputeSetting()

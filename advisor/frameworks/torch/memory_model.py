@@ -121,8 +121,7 @@ def adam_words(config: JobConfig) -> tuple[str, str]:
 
 def _tensors(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple[Weight, int]]:
     """Weights and how many tensors of each there are."""
-    weights = stage_weights(shape, chunks)
-    return ((weight, number * weight.copies) for weight, number in weights)
+    return ((weight, number * weight.copies) for weight, number in stage_weights(shape, chunks))
 
 
 def _quantized(weight: Weight, ranks: int, optimizer: Optimizer, dtype: DType) -> int:

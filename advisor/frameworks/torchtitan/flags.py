@@ -117,16 +117,13 @@ def _mode(setting: TorchSetting) -> Sections:
             return {"compile": {"enable": True}, "activation_checkpoint": mode}
         case Granularity.BLOCKS if every_nth(setting) is not None:
             number = every_nth(setting)
-            mode = {"mode": "full"} if number == 1 else _every(number)
+            every = {"mode": "selective", "selective_ac_option": str(number)}
+            mode = {"mode": "full"} if number == 1 else every
             return {"activation_checkpoint": {**mode, "early_stop": True}}
         case Granularity.BLOCKS:
             custom: dict[str, Any] = {"custom_import": "recompute_plan"}
             return {"activation_checkpoint": {"mode": "full"}, "experimental": custom}
     return {"activation_checkpoint": mode}
-
-
-def _every(number: int | None) -> dict[str, Any]:
-    return {"mode": "selective", "selective_ac_option": str(number)}
 
 
 def every_nth(setting: TorchSetting) -> int | None:

@@ -173,11 +173,9 @@ class PointSearch:
         if node.setting is None:
             yield from self._members(node)
         elif node.level < _Level.PASSES:
-            level = _Level(node.level + 1)
-            yield self._narrowed(node, level)
+            yield self._narrowed(node, _Level(node.level + 1))
         else:
-            problem = problem_of(node.table, node.choices)
-            if split := problem.best(node.table.fits, self._below):
+            if split := problem_of(node.table, node.choices).best(node.table.fits, self._below):
                 yield split.seconds, replace(node, level=_Level.SPLIT, split=split)
 
     def _members(self, node: _Node) -> Iterator[tuple[float, _Node]]:

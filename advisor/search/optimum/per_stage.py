@@ -83,8 +83,7 @@ class _Stages:
         place = stage, choice.number
         if place in self._left and self._table.fits(stage, choice):
             return True
-        left = self._left.setdefault(place, self._fastest(*place))
-        self._first[place] = next(left, None)
+        self._first[place] = next(self._left.setdefault(place, self._fastest(*place)), None)
         return False
 
     def _at_best(self, branch: Branch, below: float) -> tuple[tuple[Choice, ...], ...]:

@@ -179,12 +179,10 @@ def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
     """Words that nobody knows and that are not the value of an option."""
     words = command.words
     program = program_at(words)
-    for number, word in enumerate(words):
-        if number <= program or not word.unknown or word.text[:1] != "$":
-            continue
-        if word.text in ("$@", "$*", "${@}") or words[number - 1].text.startswith("-"):
-            continue
-        read.unknown.append((word.text, word.place))
+    for before, word in zip(words[program:], words[program + 1 :], strict=False):
+        is_value = word.text in ("$@", "$*", "${@}") or before.text.startswith("-")
+        if word.unknown and word.text[:1] == "$" and not is_value:
+            read.unknown.append((word.text, word.place))
 
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")

@@ -5,7 +5,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.options import values
-from advisor.frameworks.megatron.options.values import packs_sequences
 from advisor.frameworks.option import (
     ALWAYS,
     CALLABLE,
@@ -106,7 +105,11 @@ class Recompute(Options, title="Recompute and activation offload"):
     moe_paged_stash_buffer_size_factor_cpu: float = harmless(0.0, _WITH_STASH, since="0.18")
     expandable_segments: bool = option(False, "job", flag="", bridge="")
     packed_sequences: bool = option(
-        False, "job.mean_packed_length", value=packs_sequences, flag="", bridge=""
+        False,
+        "job.mean_packed_length",
+        value=lambda job, _: job.config.mean_packed_length is not None,
+        flag="",
+        bridge="",
     )
     transformer_engine_version: str = option("", "job", flag="", bridge="")
 
@@ -132,7 +135,9 @@ class CudaGraphs(Options, title="CUDA graphs"):
     cuda_graph_modules: tuple[str, ...] = option(
         (),
         "job",
-        values.emitted_where(values.has_graphs, nemo_1=""),
+        values.emitted_where(
+            lambda job: job.config.cuda_graph_impl is not CudaGraphImpl.NONE, nemo_1=""
+        ),
         config="full",
         value=values.graph_modules,
         strict=True,
