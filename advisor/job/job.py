@@ -438,8 +438,9 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
     """Raise UserError where the GPU has no tensor cores for `precision`."""
     usual, lacked = sixteen_bits(gpu), _lacked(precision, gpu)
     if lacked:
-        reason = f"{gpu.name} has no {lacked} tensor cores"
-        raise UserError("job.precision", precision, reason, f"use {usual}")
+        raise UserError(
+            "job.precision", precision, f"{gpu.name} has no {lacked} tensor cores", f"use {usual}"
+        )
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
     refused = ""
     if needed and gpu.vendor is not Vendor.NVIDIA:

@@ -90,8 +90,9 @@ class Pipeline:
         numbers = [self.chunks.index(chunk) for chunk in held]
         distinct = tuple(dict.fromkeys(numbers))
         groups = Counter(self.group_of[number] for number in numbers)
-        classes = tuple(distinct.index(number) for number in numbers)
-        return Stage(distinct, classes, tuple(groups.items()))
+        return Stage(
+            distinct, tuple(distinct.index(number) for number in numbers), tuple(groups.items())
+        )
 
 
 def pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:

@@ -137,8 +137,9 @@ def _uneven_groups(m: ModelFields) -> Match | None:
     groups, experts = m.moe_router_num_groups, m.num_moe_experts or 0
     if groups is None or (groups >= 1 and experts % groups == 0):
         return None
-    near = f"nearest: {nearest_divisors(experts, groups)}"
-    return Match(f"must divide num_moe_experts = {experts}", near)
+    return Match(
+        f"must divide num_moe_experts = {experts}", f"nearest: {nearest_divisors(experts, groups)}"
+    )
 
 
 def _is_softmax(m: ModelFields) -> bool:

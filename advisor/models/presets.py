@@ -155,8 +155,9 @@ def _check_keys(values: dict[str, object], path: Path) -> None:
     known = (*field_types(ModelSpec), *_ABOUT, "base")
     for key, value in values.items():
         if key not in known:
-            near = nearest_names(key, known)
-            raise UserError(f"{path}: {key}", show(value), "is not a known key", near)
+            raise UserError(
+                f"{path}: {key}", show(value), "is not a known key", nearest_names(key, known)
+            )
 
 
 _ABOUT = ("source", "published_parameters", "notes")

@@ -159,8 +159,9 @@ def _of_classes(moment: SchedulePoint, classes: tuple[int, ...], alike: int) -> 
             sums[number] += load
         return tuple(sums)
 
-    spent = summed(moment.spent) if moment.spent else ()
-    return moment._replace(by_class=summed(moment.in_flight), spent=spent)
+    return moment._replace(
+        by_class=summed(moment.in_flight), spent=summed(moment.spent) if moment.spent else ()
+    )
 
 
 def _maximal(every: Iterable[SchedulePoint], classes: tuple[int, ...]) -> tuple[SchedulePoint, ...]:

@@ -187,8 +187,9 @@ class Evaluator:
     def stage_details(self, setting: Setting, *, simulated: bool) -> list[StageDetail]:
         """Memory of all stages as an evaluation of `setting`, or as its simulation has it."""
         plans = self.plans(setting)
-        found = self.memory.simulated(plans) if simulated else self.memory.each_stage(plans)
-        return self._moved(found)
+        return self._moved(
+            self.memory.simulated(plans) if simulated else self.memory.each_stage(plans)
+        )
 
     def most_allocated(self, setting: Setting) -> int:
         """The most bytes that the first stage may allocate and likely fit, if its allocator leaves

@@ -195,8 +195,9 @@ def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[Parallel
         return
     for vpp in virtual_degrees(model, layout.pipeline_model_parallel_size):
         if vpp not in own:
-            even = replace(plain, virtual_pipeline_model_parallel_size=vpp)
-            yield split_evenly(model, even, as_text=as_text)
+            yield split_evenly(
+                model, replace(plain, virtual_pipeline_model_parallel_size=vpp), as_text=as_text
+            )
 
 
 def _own_degrees(num_layers: int, layout: ParallelLayout) -> tuple[int, ...]:

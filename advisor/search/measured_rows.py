@@ -45,8 +45,9 @@ def _row(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEvalua
     ran = calibration.learned.measured(its.job, its.setting)
     if ran is not None:
         measured = _measured(ran)
-        notes = (*row.notes, _words(measured))
-        return replace(row, basis=Basis.MEASURED, measured=measured, notes=notes)
+        return replace(
+            row, basis=Basis.MEASURED, measured=measured, notes=(*row.notes, _words(measured))
+        )
     within = applied(calibration, its.job).kind is not None
     return replace(row, basis=Basis.LEARNED if within else Basis.SHIPPED)
 

@@ -83,8 +83,9 @@ def _offload_needs(keys: Keys) -> Match | None:
     if not keys.truth(INSIDE_OFFLOAD):
         return None
     if not keys.truth(INSIDE) and (asked is None or known(asked.value)):
-        fix = "fsdp_activation_checkpointing: true"
-        return Match(f"{reason} `activation_checkpointing=True`", fix)
+        return Match(
+            f"{reason} `activation_checkpointing=True`", "fsdp_activation_checkpointing: true"
+        )
     return None if _version(keys) == 2 else Match(f"{reason} `fsdp_version=2`", "fsdp_version: 2")
 
 
@@ -100,8 +101,10 @@ def _other_fp8(keys: Keys) -> Iterator[Match]:
     """Values with which Accelerate, or Transformer Engine's recipe, raises."""
     backend = keys.get(BACKEND) if keys.get("mixed_precision") == "fp8" else None
     if backend not in (None, "TE", "AO", "MSAMP"):
-        fix = "TE in the file, or ACCELERATE_FP8_BACKEND=TE (--fp8_backend takes small letters)"
-        yield Match(fix=fix, found=f"'{backend}' is not a valid FP8BackendType")
+        yield Match(
+            fix="TE in the file, or ACCELERATE_FP8_BACKEND=TE (--fp8_backend takes small letters)",
+            found=f"'{backend}' is not a valid FP8BackendType",
+        )
     for name in keys.under(FP8) if backend == "TE" else ():
         said = f"{name}={keys.get(f'{FP8}.{name}')}"
         if re.match(_NO_RECIPE, said.lower()):
@@ -109,8 +112,10 @@ def _other_fp8(keys: Keys) -> Iterator[Match]:
             yield Match(fix="leave it out", found=found, place=place)
     loads = keys.truth(f"{FSDP}.fsdp_cpu_ram_efficient_loading") is not False
     if backend == "AO" and _version(keys) == 2 and loads:
-        reason = "torchao with FSDP2 and cpu_ram_efficient_loading is not supported"
-        yield Match(fix="fsdp_cpu_ram_efficient_loading: false (default: true)", found=reason)
+        yield Match(
+            fix="fsdp_cpu_ram_efficient_loading: false (default: true)",
+            found="torchao with FSDP2 and cpu_ram_efficient_loading is not supported",
+        )
 
 
 def _other_stage(keys: Keys) -> str:

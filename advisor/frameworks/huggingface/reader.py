@@ -197,8 +197,9 @@ class HuggingFaceReader(KeyedReader):
         path = "layout.data_parallel_sharding"
         files = (_deepspeed_file(keys), keys.values.get(_LAUNCHERS_FILE))
         for file in filter(None, files if "file" not in keys.about else files[:1]):
-            text = str(file.value)
-            yield UnknownValue(written=file.written, text=text, place=file.place, path=path)
+            yield UnknownValue(
+                written=file.written, text=str(file.value), place=file.place, path=path
+            )
         if _is_a_trainers(keys) and not shards and "launcher" not in keys.about and not any(files):
             yield UnknownValue(written="no fsdp", text="", place=keys.place, path=path)
 

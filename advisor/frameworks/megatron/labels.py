@@ -58,8 +58,9 @@ def _has_experts(kind: LayerKind) -> bool:
 
 def _core_attention(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
     if kind.mixer in SOFTMAX_MIXERS:
-        module = frozenset({Module.CORE_ATTENTION})
-        yield ReplayRun(module, extra_kept_bytes=_ATTENTION_MASK_TYPE_BYTES)
+        yield ReplayRun(
+            frozenset({Module.CORE_ATTENTION}), extra_kept_bytes=_ATTENTION_MASK_TYPE_BYTES
+        )
 
 
 def _dense_mlp(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:

@@ -127,8 +127,9 @@ def parse_setting(text: str) -> RecomputeSetting:
         case ["selective"]:
             return RecomputeSetting(granularity=Granularity.SELECTIVE, **common)
         case ["selective", modules]:
-            named = _names(modules)
-            return RecomputeSetting(granularity=Granularity.SELECTIVE, modules=named, **common)
+            return RecomputeSetting(
+                granularity=Granularity.SELECTIVE, modules=_names(modules), **common
+            )
         case ["full", method, number]:
             return RecomputeSetting(
                 granularity=Granularity.FULL,
@@ -174,8 +175,9 @@ def _parse_fraction(text: str, number: str) -> float:
         fraction = -1.0
     if not 0 < fraction <= 1:
         reason = f"{number} must be more than 0 and at most 1"
-        fix = "write e.g. none+offload=core_attn+offload_fraction=0.5"
-        raise UserError("--recompute", text, reason, fix)
+        raise UserError(
+            "--recompute", text, reason, "write e.g. none+offload=core_attn+offload_fraction=0.5"
+        )
     return fraction
 
 
@@ -189,6 +191,7 @@ def _parse_method(text: str, method: str) -> Method:
 def _parse_number(text: str, number: str) -> int:
     if not whole_number(number):
         reason = f"{number} must be a positive number of layers"
-        fix = "write e.g. full:block:8 or none+cpu_offloading=8"
-        raise UserError("--recompute", text, reason, fix)
+        raise UserError(
+            "--recompute", text, reason, "write e.g. full:block:8 or none+cpu_offloading=8"
+        )
     return int(number)

@@ -165,8 +165,9 @@ def _policy_run(
     kept = kept_by_policy(operators, setting.policy, how)
     if how.compiled and is_known(shape, kind):
         return policy_run(shape, kind, kept, how.attention)
-    modules = frozenset(operator.module for operator in operators)
-    return ReplayRun(modules, keeps=kept, checkpoint=how.hooked)
+    return ReplayRun(
+        frozenset(operator.module for operator in operators), keeps=kept, checkpoint=how.hooked
+    )
 
 
 def kept_by_policy(

@@ -405,8 +405,9 @@ def given_sharding(
         if given.get(name, 1) != 1:
             own = (framework, name) == (Framework.DEEPSPEED, DATA_PARALLEL_ONLY[0])
             relation = f"is not modelled for {framework}{' (AutoTP)' if own else ''}: {modelled}"
-            nearest = "leave it out, or --framework megatron_lm"
-            raise UserError(f"layout.{name}", given[name], relation, nearest)
+            raise UserError(
+                f"layout.{name}", given[name], relation, "leave it out, or --framework megatron_lm"
+            )
     for name, value in given.items():
         if name == REPLICAS and value != 1 and not facts.replicates:
             relation = f"HSDP is not modelled for {framework}"

@@ -71,8 +71,9 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
     own = [layers.get(layer, {}) for layer, has in enumerate(windowed) if not has]
     others = [layers.get(layer, {}) for layer, has in enumerate(windowed) if has]
     if len(layers) < len(read) or any(others) or any(one != own[0] for one in own):
-        relation = "must be of the layers without a window, and the same of all"
-        raise config.refuse("per_layer_config", relation)
+        raise config.refuse(
+            "per_layer_config", "must be of the layers without a window, and the same of all"
+        )
     if not set(own[0]) <= {"head_dim", "num_key_value_heads"}:
         raise config.refuse("per_layer_config", "must hold head_dim and num_key_value_heads alone")
     return own[0].get("head_dim", usual[0]), own[0].get("num_key_value_heads", usual[1])

@@ -88,8 +88,9 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
 
     def refuse(self, key: str, relation: str, nearest: str = "") -> UserError:
         """The error about one key."""
-        value = show(self.values.get(key, "(none)"))
-        return UserError(f"{self.path}: {key}", value, relation, nearest)
+        return UserError(
+            f"{self.path}: {key}", show(self.values.get(key, "(none)")), relation, nearest
+        )
 
     def check_architecture(self) -> None:
         """Refuse what is no causal language model: its head has another size."""

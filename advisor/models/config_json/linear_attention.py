@@ -144,8 +144,9 @@ def _linear_layers(config: HuggingFaceConfig) -> LayerPattern:
 def _read_nemotron_h(config: HuggingFaceConfig) -> ModelSpec:
     """Nemotron-H and Nemotron 3: one letter, or one name, a layer."""
     config.check_keys(_NEMOTRON_H | _NEMOTRON_H_RUNS | set(_FIXED_IN_MEGATRON))
-    other = "other values do not exist in Megatron or are not modelled"
-    config.check_fixed(_FIXED_IN_MEGATRON, other)
+    config.check_fixed(
+        _FIXED_IN_MEGATRON, "other values do not exist in Megatron or are not modelled"
+    )
     config.check_activation("mlp_hidden_act", "relu2", "is not a modelled activation")
     pattern = _pattern(config)
     return ModelSpec(

@@ -296,8 +296,10 @@ def provider_values(read: ReadSettings, said: Said) -> Fields:
         return
     for name, fused in families.items():
         if name not in said:
-            written = f"{read.model} in the library"
-            yield f"model.{name}", read.omitted(read.model.startswith(fused), written)
+            yield (
+                f"model.{name}",
+                read.omitted(read.model.startswith(fused), f"{read.model} in the library"),
+            )
 
 
 RECOMPUTE: Final = "recompute"
@@ -324,8 +326,9 @@ def _unknown_precision(read: ReadSettings) -> Iterator[UnknownValue]:
     """Without either type Megatron-LM trains in fp32, which is not modelled."""
     whole_command = read.given.framework == Framework.MEGATRON_LM and not read.unknown
     if whole_command and not {"bf16", "fp16"} & read.loose.keys():
-        written = "no --bf16 and no --fp16"
-        yield UnknownValue(written=written, text="", place=read.place, path="job.precision")
+        yield UnknownValue(
+            written="no --bf16 and no --fp16", text="", place=read.place, path="job.precision"
+        )
 
 
 def _path_of(name: str) -> str | None:
