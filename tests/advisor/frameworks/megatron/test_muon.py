@@ -114,11 +114,8 @@ SHARDED, OVERLAPS = {"use_distributed_optimizer": True}, {"overlap_grad_reduce":
         ("0.17", OVERLAPS, "muon_overlap"),
         ("0.17", OVERLAPS | {"optimizer": "dist_muon"}, ""),
         ("0.18", SHARDED | OVERLAPS, "muon_becomes_layer_wise"),
-        ("0.19", {"use_precision_aware_optimizer": True}, "muon_precision_aware"),
-        ("0.19", {"fp16": True}, "muon_fp16"),
         ("0.15", SHARDED | {"optimizer": "adam"}, ""),
         ("0.19", {"optimizer": "soap"}, ""),
-        ("0.19", {"optimizer": "dist_muom"}, "optimizer_choice"),
     ],
 )
 def test_what_releases_make_of_it(version: str, raw: dict[str, Any], rule: str) -> None:

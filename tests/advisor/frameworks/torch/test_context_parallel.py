@@ -111,25 +111,10 @@ def test_what_does_not_divide_is_one_line(framework, options, words) -> None:
         stack_job(framework, **{"context_parallel_size": 2, **options})
 
 
-@pytest.mark.parametrize(
-    ("framework", "options", "rule"),
-    [
-        ("huggingface", {"model": "gemma3_27b"}, "layout.context_parallel_attention"),
-        (
-            "huggingface",
-            {"overrides": ("job.attn_implementation=eager",)},
-            "layout.context_parallel_attention",
-        ),
-        (
-            "huggingface",
-            {"overrides": ("job.flat_parameters=true",)},
-            "layout.context_parallel_fsdp1",
-        ),
-    ],
-)
-def test_what_does_not_run_over_ranks_is_refused(framework, options, rule) -> None:
-    stack, job = stack_job(framework, context_parallel_size=2, **options)
-    assert rule in [rejection.rule for rejection in stack.settings.check(NONE, job)]
+def test_windows_do_not_run_over_ranks() -> None:
+    stack, job = stack_job("huggingface", context_parallel_size=2, model="gemma3_27b")
+    found = [rejection.rule for rejection in stack.settings.check(NONE, job)]
+    assert "layout.context_parallel_attention" in found
 
 
 def test_each_says_it_in_its_own_words() -> None:

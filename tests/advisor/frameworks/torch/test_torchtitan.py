@@ -221,9 +221,6 @@ def test_an_all_gather_in_8_bits(tmp_path: Path) -> None:
     script.write_text(f"torchrun -m torchtitan.train {stack.spelling.layout_flags(job)}")
     request = read_job(str(script), {"gpus": "8xH100", "model": "llama3_8b"}).request
     assert overrides[1] in request.overrides
-    stack, job = stack_job("torchtitan", overrides=overrides)
-    rules = [found.rule for found in stack.settings.check(FULL, job)]
-    assert rules == ["float8.enable_fsdp_float8_all_gather"]
 
 
 def test_components_are_read_and_written(tmp_path: Path) -> None:
@@ -241,11 +238,3 @@ def test_components_are_read_and_written(tmp_path: Path) -> None:
     lines = stack.spelling.config_file(FULL, job).splitlines()
     assert "    config.compile.enable = True" in lines
     assert '    config.compile.components = ["model"]' in lines
-
-
-def test_asynchronous_tp_needs_a_compiler() -> None:
-    stack, job = stack_job(
-        "torchtitan", tensor_model_parallel_size=8, overrides=("layout.tp_comm_overlap=true",)
-    )
-    rules = [found.rule for found in stack.settings.check(FULL, job)]
-    assert rules == ["parallelism.enable_async_tensor_parallel"]
