@@ -21,6 +21,7 @@ from advisor.report.header import layout_words
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
+from tests.advisor.jobs import evaluator_of
 
 
 def job(*overrides: str, **request: Any) -> Job:
@@ -41,7 +42,7 @@ def job(*overrides: str, **request: Any) -> Job:
 def test_whole_weights_and_gradients_and_the_fullest_ranks_states(version: str, own: int) -> None:
     """The step: 4 bytes of gradient an own parameter, 2 of each gathered, in 0.16 of own twice."""
     dealt = job("job.main_grads_dtype=bf16", framework_version=version)
-    evaluator = Evaluator(dealt, load_calibration(dealt.gpu))
+    evaluator = evaluator_of(dealt)
     shape, chunks = evaluator.shape, evaluator.stages[0]
     fixed = evaluator.stage_detail(NONE, 0).fixed
     share = fullest_share(muon_shares(shape, chunks, dealt.layout, dealt=True))

@@ -7,15 +7,14 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.frameworks.torch.setting import FULL, NONE
-from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job
 from advisor.layers.transformer import transformer_layer
 from advisor.lint.request_from import read_job
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import CpCommType
 from advisor.request.resolve import resolve
-from advisor.search.evaluate import Evaluator
 from advisor.search.rank_shape import rank_shape
+from tests.advisor.jobs import evaluator_of
 
 from .jobs import stack_job
 
@@ -48,7 +47,7 @@ def test_states_are_cut_by_all_ranks_and_activations_by_some(framework, kind) ->
     assert (job.layout.cp_comm_type, job.layout.data_parallel_size) == (kind, 2)
     peaks = []
     for one in (alone, job):
-        evaluator = Evaluator(one, load_calibration(one.gpu))
+        evaluator = evaluator_of(one)
         found = evaluator.evaluate(FULL)
         static = evaluator.stage_detail(FULL, 0).fixed.static
         peaks.append((static.weights, static.optimizer, found.saved_bytes_per_layer[DENSE]))
@@ -79,7 +78,7 @@ def test_a_ring_is_slower_than_no_ring_by_what_is_exposed() -> None:
     times = []
     for ranks in (1, 4):
         job = _job("fsdp2", ranks, global_batch_size=8)
-        times.append(Evaluator(job, load_calibration(job.gpu)).evaluate(NONE).time_seconds)
+        times.append(evaluator_of(job).evaluate(NONE).time_seconds)
     alone, ring = times
     assert ring.total > alone.total
     assert ring.forward == pytest.approx(
