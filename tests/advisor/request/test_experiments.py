@@ -169,7 +169,6 @@ def test_a_preset_for_a_gpu_nobody_describes_is_passed_over(tmp_path: Path) -> N
     ("text", "says"),
     [
         (OWN.replace("model: llama3_8b\n", ""), "model = (none): is missing"),
-        (OWN.replace("gpus: 16xH100\n", ""), "gpus = (none): is missing"),
         (OWN.replace("16xH100", "H100"), "is not COUNTxTYPE"),
         (
             OWN.replace("size: 2", "size: 3"),

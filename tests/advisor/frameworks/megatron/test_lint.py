@@ -7,6 +7,7 @@ from advisor.frameworks.megatron.lint.settings import field_of
 from advisor.frameworks.names import Framework
 from advisor.lint.target import LintReport, lint_target
 
+CONFIGURATIONS = Path(__file__).with_name("configurations")
 PROMOTED = "--recompute-granularity selective"
 SELECTIVE = f"{PROMOTED} --recompute-modules"
 LOCAL_GRAPHS = f"{SELECTIVE} mlp --cuda-graph-impl local"
@@ -94,26 +95,8 @@ def test_virtual_stages_make_the_chunk() -> None:
         assert found(lint_target(common + layout, "0.16")) == "ERROR uniform_must_divide"
 
 
-SCRIPT = """#!/bin/bash
-#SBATCH --recompute-granularity partial
-TP=4          # tensor parallel
-OPTIONS=" \\
-    --num-layers 80 --tensor-model-parallel-size $TP \\
-    --sequence-parallel"
-MODEL_ARGS=(
-    --recompute-granularity full   # --recompute-modules bogus
-    --recompute-method "block"
-    --recompute-num-layers ${LAYERS:-10}
-)
-# --recompute-granularity selective
-torchrun --nproc-per-node 8 pretrain_gpt.py $OPTIONS "${MODEL_ARGS[@]}" \\
-    --distribute-saved-activations > log.txt 2>&1
-"""
-
-
-def test_a_shell_script(tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    script.write_text(SCRIPT)
+def test_a_shell_script() -> None:
+    script = CONFIGURATIONS / "train.sh"
     report = lint_target(str(script))
     assert found(report) == "ERROR distribute_with_sequence_parallel"
     assert report.target == str(script)
@@ -153,59 +136,14 @@ def test_bridge_overrides() -> None:
     assert cleared.checked[0].settings.recompute_granularity is None
 
 
-MODEL_ARGS = """
-ENV_VARS:
-  PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True
-MODEL_ARGS:
-  --num-layers: 12
-  --recompute-granularity: selective
-  --recompute-modules: [core_attn, layernorm]
-  --attention-backend: unfused
-  --sequence-parallel: true
-  --tensor-model-parallel-size: 2
-  --distribute-saved-activations: false
-  --cuda-graph-impl: transformer_engine
-  --attention-dropout: 0.0
-"""
-
-
 def test_model_args_of_megatron_lm_and_plain_fields(tmp_path: Path) -> None:
-    file = tmp_path / "model_config.yaml"
-    file.write_text(MODEL_ARGS)
-    report = lint_target(str(file))
+    report = lint_target(str(CONFIGURATIONS / "model_config.yaml"))
     assert found(report) == "WARNING layernorm_on_te, NOTE graph_register_environment"
     assert report.checked[0].settings.num_layers == 12
     assert not report.checked[0].settings.distribute_saved_activations
+    file = tmp_path / "model_config.yaml"
     file.write_text("language_model:\n  recompute_granularity: partial\nmicro_batch_size: 1\n")
     assert found(lint_target(str(file))) == "ERROR recompute_granularity"
-
-
-CONTAINER = """
-_target_: megatron.bridge.training.config.ConfigContainer
-model:
-  _target_: megatron.bridge.models.llama.Llama3ModelProvider70B
-  num_layers: 80
-  recompute_granularity: full
-  recompute_method: uniform
-  recompute_num_layers: 1
-  recompute_modules: [core_attn]
-  cuda_graph_impl: none
-  cuda_graph_scope: null
-  cuda_graph_modules: []
-  hidden_dropout: 0.0
-  attention_backend:
-    _target_: megatron.core.transformer.enums.AttnBackend
-    _call_: true
-    _args_: [1]
-  distribute_saved_activations: true
-  tensor_model_parallel_size: 4
-  sequence_parallel: %s
-  virtual_pipeline_model_parallel_size: null
-  init_method: {_target_: functools.partial}
-mixed_precision:
-  fp8: hybrid
-  fp8_recipe: tensorwise
-"""
 
 
 @pytest.mark.parametrize(
@@ -214,7 +152,9 @@ mixed_precision:
 )
 def test_a_configuration_that_bridge_dumped(sequence_parallel, findings, tmp_path) -> None:
     file = tmp_path / "run.yml"
-    file.write_text(CONTAINER % sequence_parallel)
+    text = (CONFIGURATIONS / "dumped.yml").read_text()
+    assert text.count("parallel: true") == 1
+    file.write_text(text.replace("parallel: true", f"parallel: {sequence_parallel}"))
     report = lint_target(str(file))
     assert report.checked[0].release.label == "Megatron Bridge 0.6 (megatron-core 0.19)"
     assert found(report) == findings

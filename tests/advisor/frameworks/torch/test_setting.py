@@ -79,8 +79,6 @@ def test_the_kind_of_checkpoint() -> None:
         ("op:save_attn", "there is no operator policy save_attn"),
         ("full+offlod", "did you mean offload"),
         ("none+offload", "has nothing to act on"),
-        ("none+use_reentrant", "has nothing to act on"),
-        ("op:save_matmul+use_reentrant", "has nothing to act on"),
     ],
 )
 def test_what_is_no_setting_is_one_line(text: str, words: str) -> None:

@@ -118,14 +118,12 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
     ("base", "changes", "says"),
     [
         (LLAMA3_8B, {"num_local_experts": 8}, "num_local_experts = 8: mixture-of-experts"),
-        (LLAMA3_8B, {"n_routed_experts": 64}, "n_routed_experts = 64: mixture-of-experts"),
         (LLAMA3_8B, {"quantization_config": {"bits": 4}}, "quantization_config = {'bits': 4}: qu"),
         (LLAMA3_8B, {"attention_bias": True}, "attention_bias = true: needs mlp_bias = true too"),
         (LLAMA3_8B, {"mlp_bias": True}, "mlp_bias = true: needs attention_bias = true too"),
         (LLAMA3_8B, {"auto_map": {"AutoModel": "x.y"}}, "auto_map = {'AutoModel': 'x.y'}: points"),
         (LLAMA3_8B, {"sliding_window": 9}, "sliding_window = 9: this family has no sliding-window"),
         (LLAMA3_8B, {"my_extra_layers": 3}, "my_extra_layers = 3: is unknown"),
-        (LLAMA3_8B, {"kv_lora_rank": 512}, "kv_lora_rank = 512: is unknown"),
         (LLAMA3_8B, {"output_hidden_states": True}, "output_hidden_states = true: returns every"),
         (LLAMA3_8B, {"architectures": ["LlamaForSequenceClassification"]}, "is not a causal"),
         (LLAMA3_8B, {"hidden_act": "relu"}, "hidden_act = relu: is not a modelled activation"),
@@ -134,7 +132,6 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
         (LLAMA3_8B, {"num_hidden_layers": 0}, "num_hidden_layers = 0: must be at least 1"),
         (LLAMA3_8B, {"num_hidden_layers": "32"}, "num_hidden_layers = 32: must be an integer"),
         (LLAMA3_8B, {"vocab_size": None}, "vocab_size = None: is missing"),
-        (LLAMA3_8B, {"head_dim": -1}, "head_dim = -1: must be at least 1"),
         (LLAMA3_8B, {"num_key_value_heads": 5}, "model.num_query_groups = 5: must divide"),
         (LLAMA3_8B, {"attention_dropout": 1.5}, "dropout = 1.5: must be at least 0 and below 1"),
         (LLAMA3_8B, {"tie_word_embeddings": "no"}, "tie_word_embeddings = no: must be true or"),
@@ -155,7 +152,6 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
         (NEMOTRON4_15B, {"hidden_act": "silu"}, "hidden_act = silu: is not a modelled activation"),
         (GPT2, {"embd_pdrop": 0.0}, "embd_pdrop = 0.0: must equal resid_pdrop = 0.1"),
         (GPT2, {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn = true: fp32"),
-        (GPT2, {"add_cross_attention": True}, "add_cross_attention = true: is unknown"),
         (GPT2, {"n_embd": 770}, "n_head = 12: must divide the hidden size = 770"),
     ],
 )
@@ -195,11 +191,8 @@ def test_the_name_is_the_file_or_its_folder(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (b"", "is not valid JSON: line 1, column 1: Expecting value"),
-        (b'{"a": 1,}', "is not valid JSON"),
         (b"\xff\xff\xff", "is not UTF-8 text in line 1"),
-        (b"[" * 200_000, "is not valid JSON"),
         (b"[]", "must hold keys and values, but holds a list"),
-        (b"null", "must hold keys and values, but holds nothing"),
     ],
 )
 def test_broken_json_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
