@@ -16,6 +16,7 @@ from advisor.models.config_json.keys import NEUTRAL_KEYS, HuggingFaceConfig
 from advisor.models.options import Activation
 from advisor.models.presets import load_model
 from tests.advisor.models.config_json.published import NEWER, PUBLISHED, load
+from tests.advisor.refusals import refused
 
 LLAMA3_8B, MISTRAL_7B, QWEN25_7B, QWEN3_32B, NEMOTRON4_15B, GPT2 = (
     PUBLISHED[name]
@@ -156,11 +157,8 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(tmp_path, base, changes, says) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(says, "config.json: "):
         load(tmp_path, base, **changes)
-    assert says in str(error.value)
-    assert "config.json: " in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -200,10 +198,8 @@ def test_broken_json_is_one_line(tmp_path: Path, content: bytes, says: str) -> N
     with pytest.raises(UserError, match="cannot be read: No such file"):
         load_config_json(path)
     path.write_bytes(content)
-    with pytest.raises(UserError) as error:
+    with refused(says):
         load_config_json(path)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @given(
@@ -214,6 +210,5 @@ def test_no_unknown_key_gets_through(key: str, value: object) -> None:
     config = HuggingFaceConfig(path=Path("config.json"), values={key: value})
     if key in NEUTRAL_KEYS:
         return
-    with pytest.raises(UserError) as error:
+    with refused():
         config.check_keys(frozenset())
-    assert "\n" not in str(error.value)
