@@ -78,16 +78,13 @@ def test_every_kind_of_field_is_read() -> None:
     ],
 )
 def test_wrong_values_are_one_line(values: dict[str, object], line: str) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(f"f.yaml: {line}"):
         read_record(Outer, {"width": 1} | values, "f.yaml")
-    assert str(error.value).startswith(f"f.yaml: {line}")
-    assert "\n" not in str(error.value)
 
 
 def test_a_field_without_a_default_is_missing() -> None:
-    with pytest.raises(UserError) as error:
+    with refused("f.yaml: width = (none): is missing and has no default"):
         read_record(Outer, {}, "f.yaml")
-    assert str(error.value).startswith("f.yaml: width = (none): is missing and has no default")
 
 
 def test_an_enum_is_named_by_value_or_by_member_and_fields_need_no_complete_set() -> None:
@@ -149,9 +146,8 @@ def test_override_replaces_fields() -> None:
     ],
 )
 def test_override_names_the_field(key: str, text: str, line: str) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(line):
         replace(LLAMA, **parse_all(ModelSpec, {key: text}, "model."))
-    assert str(error.value).startswith(line)
 
 
 @pytest.mark.slow
