@@ -146,6 +146,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
         flags: flags to paste, by framework.
         job_flags: flags of the job that stand before them, if the row's job differs from the first
             row's (whose flags are Advice.job_flags).
+        environment: ``NAME=VALUE`` of the variables without which the flags of the job's own
+            framework are refused or mean less, with blanks between them.
     """
 
     rank: int
@@ -186,6 +188,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     measured: answer.Measured | None = None
     flags: dict[str, str]
     job_flags: dict[str, str] = field(default_factory=dict)
+    environment: str = ""
 
     def __post_init__(self) -> None:
         force_setattr(self, "simulated", self.replayed)  # an old answer has the old name alone

@@ -68,8 +68,9 @@ def known_framework(name: str, field: str = "job.framework") -> str:
     """`name`, where it is one; UserError with all of them otherwise."""
     if name.lower() not in _KNOWN:
         names = framework_names()
-        legal = f"must be one of {', '.join(names)}"
-        raise UserError(field, show(name), legal, likely_names(name, names))
+        raise UserError(
+            field, show(name), f"must be one of {', '.join(names)}", likely_names(name, names)
+        )
     return name.lower()
 
 

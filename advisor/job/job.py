@@ -413,8 +413,13 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def has_te_linear(self) -> bool:
         """Whether eager layers have Transformer Engine's linear layers in 8 bits (Accelerate)."""
-        eager = self.model.transformer_impl.is_eager
-        return eager and self.config.precision is Precision.FP8_DELAYED
+        return self.has_eager_fp8 and self.config.precision is Precision.FP8_DELAYED
+
+    @property
+    def has_eager_fp8(self) -> bool:
+        """Whether eager layers compute in 8 bits without torch.compile."""
+        eager = self.model.transformer_impl.is_eager and not self.config.torch_compile
+        return eager and self.config.precision.is_fp8
 
 
 def predates_ampere(gpu: Gpu) -> bool:
@@ -438,8 +443,9 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
     """Raise UserError where the GPU has no tensor cores for `precision`."""
     usual, lacked = sixteen_bits(gpu), _lacked(precision, gpu)
     if lacked:
-        reason = f"{gpu.name} has no {lacked} tensor cores"
-        raise UserError("job.precision", precision, reason, f"use {usual}")
+        raise UserError(
+            "job.precision", precision, f"{gpu.name} has no {lacked} tensor cores", f"use {usual}"
+        )
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
     refused = ""
     if needed and gpu.vendor is not Vendor.NVIDIA:

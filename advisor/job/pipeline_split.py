@@ -90,8 +90,9 @@ class Pipeline:
         numbers = [self.chunks.index(chunk) for chunk in held]
         distinct = tuple(dict.fromkeys(numbers))
         groups = Counter(self.group_of[number] for number in numbers)
-        classes = tuple(distinct.index(number) for number in numbers)
-        return Stage(distinct, classes, tuple(groups.items()))
+        return Stage(
+            distinct, tuple(distinct.index(number) for number in numbers), tuple(groups.items())
+        )
 
 
 def pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
@@ -283,8 +284,6 @@ def _counted(layout: ParallelLayout) -> str:
     return f" ({' and '.join(named)} counted)" if named else ""
 
 
-_GROUP = r"\(([^)]+)\)\*(\d+)"
-_SINGLE = r"(.)\*(\d+)"
 _FIELD = "layout.pipeline_model_parallel_layout"
 
 
@@ -304,7 +303,7 @@ def chunk_texts(text: str) -> list[str]:
     E is the embedding, t a transformer layer, m a multi-token-prediction layer, L the loss.
     """
     text = text.replace(",", "")
-    for pattern in (_GROUP, _SINGLE):
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
         text = re.sub(pattern, _repeated, text)
         if len(text) > _MOST_LAYERS:
             raise UserError(_FIELD, f"{text[:20]}…", f"must have at most {_MOST_LAYERS:,} layers")

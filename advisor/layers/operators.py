@@ -363,9 +363,3 @@ def cached_operators(make: Callable[P, tuple[Operator, ...]]) -> Callable[P, Ope
 def total_bytes(tensors: tuple[Tensor, ...]) -> int:
     """Bytes of a group of storages."""
     return sum(tensor.num_bytes for tensor in tensors)
-
-
-def find(operators: tuple[Operator, ...], module: Module) -> tuple[int, int] | None:
-    """Index range [first, last + 1) of the operators of one module; None where it has none."""
-    hits = [i for i, operator in enumerate(operators) if operator.module is module]
-    return (hits[0], hits[-1] + 1) if hits else None

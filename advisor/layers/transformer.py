@@ -40,9 +40,7 @@ def _whole(shape: RankShape) -> RankShape:
 
 def _sided(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """What `shape.side` allocates of them."""
-    if shape.side is None:
-        return operators
-    return one_side(operators, shape.side)
+    return operators if shape.side is None else one_side(operators, shape.side)
 
 
 def head_operators(shape: RankShape) -> tuple[Operator, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -40,7 +41,6 @@ _SIZES: Final[Mapping[str, Callable[[Job], int]]] = {
     "CP": lambda job: job.layout.context_parallel_size,
     "EP": lambda job: job.layout.expert_model_parallel_size,
 }
-_ALWAYS_SAID: Final = ("layers", "precision")
 
 
 class Interval(Struct, frozen=True):
@@ -65,18 +65,16 @@ class MeasuredRange(Struct, frozen=True):
 
     def outside(self, job: Job) -> str:
         """Why a job lies outside, ``TP 8, measured 1 to 4``; empty where it lies within."""
-        for name, kind in self.kinds:
-            if (its := _kind(name, job)) != kind:
-                return f"{name} {its}, measured {kind}"
-        for name, interval in self.sizes:
-            if (size := _SIZES[name](job)) not in interval:
-                return f"{name} {size:,}, measured {interval}"
-        return ""
+        kinds = ((name, _kind(name, job), kind) for name, kind in self.kinds)
+        sizes = ((name, _SIZES[name](job), interval) for name, interval in self.sizes)
+        others = (f"{name} {its}, measured {kind}" for name, its, kind in kinds if its != kind)
+        outside = (f"{name} {its:,}, measured {of}" for name, its, of in sizes if its not in of)
+        return next(chain(others, outside), "")
 
     @property
     def description(self) -> str:
         """``dense layers, bf16, TP 2, PP 1 to 4, …``; degrees of one are left out."""
-        said = [kind for name, kind in self.kinds if name in _ALWAYS_SAID]
+        said = [kind for name, kind in self.kinds if name in ("layers", "precision")]
         said += [f"{name} {of}" for name, of in self.sizes if of.most > 1]
         return ", ".join(said)
 

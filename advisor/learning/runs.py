@@ -25,7 +25,6 @@ from advisor.plan.recompute_plan import Setting
 
 RESULT: Final = "result.json"
 MOST_RESULTS: Final = 5_000
-_SET_ASIDE: Final = "superseded"
 _OK, _UNSTABLE, _OUT_OF_MEMORY = "ok", "unstable", "oom"
 _SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})
 """Concerns that leave bytes as good as ever, as for harness.trial.result."""
@@ -93,7 +92,7 @@ def read_runs(folder: Path, gpu: Gpu, config_dir: Path | None = None) -> Runs:
 def _results(folder: Path) -> list[Path]:
     found = []
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name != _SET_ASIDE)
+        folders[:] = sorted(name for name in folders if name != "superseded")
         if RESULT in files:
             found.append(Path(where) / RESULT)
         if len(found) > MOST_RESULTS:
@@ -101,9 +100,6 @@ def _results(folder: Path) -> list[Path]:
                 "--calibration", show_path(folder), f"holds more than {MOST_RESULTS:,} results"
             )
     return found
-
-
-_NOT_WHOLE: Final = "without the whole job (for logs: harness ingest LOG experiment=NAME states it)"
 
 
 class _LeftOutError(Exception):
@@ -179,7 +175,9 @@ def _job(
             num_gpus=layout.world_size,
         )
     except UserError:
-        raise _LeftOutError(_NOT_WHOLE) from None
+        raise _LeftOutError(
+            "without the whole job (for logs: harness ingest LOG experiment=NAME states it)"
+        ) from None
     other = _mapping(trial, "prediction").get("other_seconds", 0.0)
     return job, float(convert(other, float, "", "other_seconds"))
 

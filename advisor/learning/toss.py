@@ -112,8 +112,10 @@ def _difference(first: RankedEvaluation, other: RankedEvaluation) -> StepDiffere
 
 def _known(evaluation: Evaluation) -> Known:
     if type(evaluation.calibration) is Calibration:
-        own = setting_sigma(words_of(evaluation.setting))
-        return Known(shares=shares(evaluation.time_seconds), setting=own)
+        return Known(
+            shares=shares(evaluation.time_seconds),
+            setting=setting_sigma(words_of(evaluation.setting)),
+        )
     from advisor.learning.applied import known
 
     return known(evaluation)

@@ -11,13 +11,13 @@ from advisor.job.layout import ParallelLayout
 from advisor.memory.imbalance import EVEN, Unevenness
 from advisor.memory.resident import NamedBytes
 
-_USUAL, _USUAL_SPREAD = 0.039, 0.034
-_USUAL_EXPANDABLE, _USUAL_EXPANDABLE_SPREAD = 0.005, 0.008
+_USUAL = 0.039, 0.034
+_USUAL_EXPANDABLE = 0.005, 0.008
 """Share of allocated bytes that 496 simulations (memory/simulation.py) of ranks of published
 recipes leave unused, mean and standard deviation, without and with expandable segments: what stands
 for a rank that is not simulated."""
-_USUAL_EAGER, _USUAL_EAGER_SPREAD = 0.124, 0.162
-_USUAL_EAGER_EXPANDABLE, _USUAL_EAGER_EXPANDABLE_SPREAD = 0.036, 0.045
+_USUAL_EAGER = 0.124, 0.162
+_USUAL_EAGER_EXPANDABLE = 0.036, 0.045
 """The same of torch's own layers: 405 simulations of settings of eight models in four
 frameworks."""
 _BEYOND_SIMULATION, _BEYOND_SIMULATION_SPREAD = 0.0038, 0.0055
@@ -180,13 +180,9 @@ def model_error(precision: Precision, *, derived: bool) -> float:
 
 def _usual(*, expandable_segments: bool, eager: bool) -> tuple[float, float]:
     """Share of allocated bytes that stays unused, mean and standard deviation."""
-    if eager and expandable_segments:
-        return _USUAL_EAGER_EXPANDABLE, _USUAL_EAGER_EXPANDABLE_SPREAD
     if eager:
-        return _USUAL_EAGER, _USUAL_EAGER_SPREAD
-    if expandable_segments:
-        return _USUAL_EXPANDABLE, _USUAL_EXPANDABLE_SPREAD
-    return _USUAL, _USUAL_SPREAD
+        return _USUAL_EAGER_EXPANDABLE if expandable_segments else _USUAL_EAGER
+    return _USUAL_EXPANDABLE if expandable_segments else _USUAL
 
 
 def _beyond_simulation(*, expandable_segments: bool, engine: bool) -> tuple[float, float]:
@@ -236,8 +232,7 @@ def reserved_memory(
     else:
         fragmentation = float(unused)
     fragmentation += beyond * allocated
-    cut = layout.context_parallel_size > 1
-    if cut:
+    if layout.context_parallel_size > 1:
         spread = hypot(spread, _CONTEXT_RANKS_SPREAD * allocated)
     fixed, fixed_bytes, variance = _fixed_terms(layout, pools)
     return Reserved(

@@ -85,8 +85,7 @@ def muon_shares(
     dense: list[tuple[Weight, int]] = []
     experts: list[tuple[Weight, int]] = []
     for weight, layers in stage_weights(shape, chunks):
-        group = experts if apart and weight.expert else dense
-        group.append((weight, layers * weight.copies))
+        (experts if apart and weight.expert else dense).append((weight, layers * weight.copies))
     of_dense = _deal(dense, ranks if dealt else 1)
     of_experts = _deal(experts, layout.expert_data_parallel_size if dealt else 1)
     tp = layout.tensor_model_parallel_size

@@ -39,14 +39,13 @@ def check_model(model: ModelFields) -> None:
     if model.linear_attention_freq is not None:
         with_linear_attention((LayerKind(),) * model.num_layers, model.linear_attention_freq)
     mixers = {kind.mixer for kind in layer_kinds(model)}
-    if Mixer.GATED_DELTA_NET in mixers:
-        refuse(_DELTA_NET, model)
-    if Mixer.MAMBA in mixers:
-        refuse(_MAMBA, model)
-    if model.has_sparse_attention:
-        refuse(_SPARSE, model)
-    if mixers & LINEAR_MIXERS or model.attention_output_gate:
-        refuse(_PLAIN_ATTENTION, model)
+    of_mixers = (
+        (Mixer.GATED_DELTA_NET in mixers, _DELTA_NET),
+        (Mixer.MAMBA in mixers, _MAMBA),
+        (model.has_sparse_attention, _SPARSE),
+        (mixers & LINEAR_MIXERS or model.attention_output_gate, _PLAIN_ATTENTION),
+    )
+    refuse((rule for holds, rules in of_mixers if holds for rule in rules), model)
 
 
 _Test = Callable[[ModelFields], object]
@@ -138,8 +137,9 @@ def _uneven_groups(m: ModelFields) -> Match | None:
     groups, experts = m.moe_router_num_groups, m.num_moe_experts or 0
     if groups is None or (groups >= 1 and experts % groups == 0):
         return None
-    near = f"nearest: {nearest_divisors(experts, groups)}"
-    return Match(f"must divide num_moe_experts = {experts}", near)
+    return Match(
+        f"must divide num_moe_experts = {experts}", f"nearest: {nearest_divisors(experts, groups)}"
+    )
 
 
 def _is_softmax(m: ModelFields) -> bool:

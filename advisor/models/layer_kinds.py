@@ -21,7 +21,6 @@ _SYMBOLS = {
     "-": LayerKind(Mixer.NONE, FeedForward.DENSE),
     "E": LayerKind(Mixer.NONE, FeedForward.MOE),
 }
-_PATTERN = "model.hybrid_layer_pattern"
 
 
 def layer_kinds(model: ModelFields) -> tuple[LayerKind, ...]:
@@ -57,7 +56,7 @@ def hybrid_kinds(pattern: str) -> tuple[LayerKind, ...]:
     unknown = sorted(set(letters) - set(_SYMBOLS))
     if unknown or not letters:
         raise UserError(
-            _PATTERN,
+            "model.hybrid_layer_pattern",
             pattern,
             f"must not hold {unknown[0]!r}" if unknown else "must hold a layer",
             "write M (Mamba), G (gated delta net), * (attention), - (MLP), E (experts), |",

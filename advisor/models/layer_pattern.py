@@ -41,8 +41,9 @@ class LayerPattern(str):
         if isinstance(entries, int):
             return tuple(layer % entries == 0 for layer in range(num_layers))
         if len(entries) != num_layers:
-            relation = f"has {len(entries)} layers, but the model has {num_layers}"
-            raise UserError(where, self, relation)
+            raise UserError(
+                where, self, f"has {len(entries)} layers, but the model has {num_layers}"
+            )
         return entries
 
     def expand_from_one(self, num_layers: int, where: str) -> tuple[bool, ...]:

@@ -151,3 +151,8 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     def has_sparse_attention(self) -> bool:
         """Whether an indexer chooses what a token attends to (DSA)."""
         return self.experimental_attention_variant is options.AttentionVariant.DSA
+
+    @property
+    def widest_head(self) -> int:
+        """Channels of a query head of the kind of layers where they are most."""
+        return max(self.kv_channels, self.global_kv_channels or 0)

@@ -99,10 +99,8 @@ def load_preset(name: str, config_dir: Path | None = None) -> ModelPreset:
 
 
 def _preset_name(name: str, config_dir: Path | None) -> str | None:
-    for candidate in (name, name.lower().replace("-", "_")):
-        if find_config(ConfigGroup.MODEL, candidate, config_dir) is not None:
-            return candidate
-    return None
+    names = (name, name.lower().replace("-", "_"))
+    return next((n for n in names if find_config(ConfigGroup.MODEL, n, config_dir)), None)
 
 
 def _config_in(folder: Path) -> Path:
@@ -157,8 +155,9 @@ def _check_keys(values: dict[str, object], path: Path) -> None:
     known = (*field_types(ModelSpec), *_ABOUT, "base")
     for key, value in values.items():
         if key not in known:
-            near = nearest_names(key, known)
-            raise UserError(f"{path}: {key}", show(value), "is not a known key", near)
+            raise UserError(
+                f"{path}: {key}", show(value), "is not a known key", nearest_names(key, known)
+            )
 
 
 _ABOUT = ("source", "published_parameters", "notes")

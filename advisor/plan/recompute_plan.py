@@ -179,8 +179,8 @@ class Segment(Struct, frozen=True, cache_hash=True):
         if len(self.layers) == 1:  # most segments: no need to count
             yield self.layers[0], self.copies
             return
-        for kind, count in Counter(self.layers).items():
-            yield kind, count * self.copies
+        counted = Counter(self.layers).items()
+        yield from ((kind, count * self.copies) for kind, count in counted)
 
 
 def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:

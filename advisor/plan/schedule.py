@@ -55,13 +55,11 @@ def passes(pp: int, vpp: int, microbatches: int, stage: int) -> Iterator[Pass]:
     warmup = num_warmup_passes(pp, vpp, microbatches, stage)
     there = [Pass(False, chunk) for chunk in range(vpp)]
     back = [Pass(True, chunk) for chunk in reversed(range(vpp))]
-    for chunk in order[:warmup]:
-        yield there[chunk]
+    yield from (there[chunk] for chunk in order[:warmup])
     for chunk, earlier in zip(order[warmup:], order, strict=False):
         yield there[chunk]
         yield back[earlier]
-    for chunk in order[len(order) - warmup :]:
-        yield back[chunk]
+    yield from (back[chunk] for chunk in order[len(order) - warmup :])
 
 
 @lru_cache(maxsize=4096)
@@ -161,8 +159,9 @@ def _of_classes(moment: SchedulePoint, classes: tuple[int, ...], alike: int) -> 
             sums[number] += load
         return tuple(sums)
 
-    spent = summed(moment.spent) if moment.spent else ()
-    return moment._replace(by_class=summed(moment.in_flight), spent=spent)
+    return moment._replace(
+        by_class=summed(moment.in_flight), spent=summed(moment.spent) if moment.spent else ()
+    )
 
 
 def _maximal(every: Iterable[SchedulePoint], classes: tuple[int, ...]) -> tuple[SchedulePoint, ...]:

@@ -1,6 +1,7 @@
 """Options among the words of a command, and what its launcher says of the GPUs."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct
 
@@ -56,13 +57,10 @@ def is_number(text: str) -> bool:
 
 def program_at(words: Sequence[Word]) -> int:
     """Where the training program stands among the words of a command; 0 where it is not found."""
-    for number, word in enumerate(words):
-        if word.text.endswith(".py"):
-            return number
-    for number, word in enumerate(words[:-1]):
-        if word.text in ("-m", "--module") and number:
-            return number + 1
-    return 0
+    texts = [word.text for word in words]
+    scripts = (number for number, text in enumerate(texts) if text.endswith(".py"))
+    modules = (number for number in range(2, len(texts)) if texts[number - 1] in ("-m", "--module"))
+    return next(chain(scripts, modules), 0)
 
 
 _NODES = ("--nnodes", "--num_nodes", "--num_machines", "--nodes", "-N")

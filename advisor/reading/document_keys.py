@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
+from itertools import chain
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -59,14 +60,9 @@ class Keys(Struct, kw_only=True):
 
     def where(self, *keys: str) -> Place:
         """The place of the first of `keys` that is given, or of what lies below one."""
-        for key in keys:
-            if key in self.values:
-                return self.values[key].place
-        for key in keys:
-            for name, value in self.values.items():
-                if name.startswith(f"{key}."):
-                    return value.place
-        return self.place
+        given = (key for key in keys if key in self.values)
+        below = (name for key in keys for name in self.values if name.startswith(f"{key}."))
+        return next((self.values[name].place for name in chain(given, below)), self.place)
 
     def means(self, key: str, value: Any) -> ReadValue:
         """`value` of a field of ours, as what is written at `key` means it."""

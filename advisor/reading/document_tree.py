@@ -16,7 +16,6 @@ from advisor.reading.words import Word
 Path = tuple[str, ...]
 _SECTION: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
 _KEY: Final = re.compile(r"\s*([\w.\-]+|\"[^\"]+\")\s*=\s*")
-_TAB: Final = re.compile(r"\t")
 _VARIABLE: Final = re.compile(r"\$\{?\w+\}?|\{\{.*?\}\}")
 
 
@@ -44,10 +43,8 @@ class Tree(Struct, frozen=True, kw_only=True):
 
     def where(self, *path: str) -> Place:
         """The place of `path`, or of what is nearest above it."""
-        for length in range(len(path), 0, -1):
-            if path[:length] in self.places:
-                return self.places[path[:length]]
-        return self.place
+        above = (path[:length] for length in range(len(path), 0, -1))
+        return next((self.places[one] for one in above if one in self.places), self.place)
 
     def items(self, *path: str) -> Iterator[tuple[str, Any]]:
         """Keys and values of the mapping at `path`."""
@@ -60,9 +57,7 @@ def read_tree(content: Word, suffix: str) -> Tree | None:
     """The tree of a text; None where it is no mapping, UserError where it cannot be read."""
     if suffix == ".toml":
         return _read_toml(content)
-    if suffix == ".json":
-        return _read_json(content)
-    return _read_yaml(content, "yaml")
+    return _read_json(content) if suffix == ".json" else _read_yaml(content, "yaml")
 
 
 def _place_at(content: Word, line: int, column: int) -> Place:
@@ -72,7 +67,7 @@ def _place_at(content: Word, line: int, column: int) -> Place:
 def _read_yaml(content: Word, name: str) -> Tree | None:
     """All mappings with their places: a document of several is read to the first mapping."""
     try:
-        found = read_yaml_tree(_TAB.sub(" ", content.text), foreign=True)
+        found = read_yaml_tree(content.text.replace("\t", " "), foreign=True)
     except DocumentError as error:
         at = f" in line {_place_at(content, *error.place).line}" if error.place else ""
         reason = error.reason if error.beyond else f"is not valid {name.upper()}"

@@ -120,8 +120,9 @@ def no_choice(
             return None
         return Match(fix=did_you_mean(text, legal, cutoff, otherwise), found=str(value))
 
-    reason = f"{name} = {{found}}: must be one of {', '.join(legal)}"
-    return key_rule(key, found, reason, "", **rest)
+    return key_rule(
+        key, found, f"{name} = {{found}}: must be one of {', '.join(legal)}", "", **rest
+    )
 
 
 def did_you_mean(name: str, known: Collection[str], cutoff: float, otherwise: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
 from advisor.base.rule import Finding, Level
+from advisor.base.units import counted
 from advisor.frameworks.part_types import RulesOverview
 from advisor.lint.target import LintReport
 from advisor.reading.read_configuration import Checked
@@ -79,7 +80,7 @@ def rules_page(overview: RulesOverview, word: str = "") -> Block:
         else:
             for name, text in of_kind:
                 parts += ["", name, Indented(text, 2)]
-    return group(f"{overview.label}: {len(rules)} rules", *parts)
+    return group(f"{overview.label}: {counted(len(rules), 'rule')}", *parts)
 
 
 def keys_page(options: Mapping[str, Collection[str]], word: str = "") -> Block:

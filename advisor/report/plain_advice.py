@@ -29,7 +29,7 @@ from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.changes import caveat, read_file
-from advisor.report.setting_flags import all_flags, all_job_flags
+from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.wording import chosen, row_of, verdict
 from advisor.request.origin import changes
 
@@ -146,6 +146,7 @@ def _candidate(
         price_per_trillion_tokens=None if price is None else hours * price,
         flags=_plain(all_flags(evaluation)),
         job_flags=job_flags,
+        environment=environment_words(evaluation),
     )
 
 

@@ -156,7 +156,9 @@ def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
     best, framework = leading(advice), advice.job.config.framework
     if best is None:
         return ""
-    return job_outside_flags(advice, best.evaluation, framework, with_layout=with_layout)
+    said = job_outside_flags(advice, best.evaluation, framework, with_layout=with_layout)
+    words = environment_words(best.evaluation)
+    return " · ".join(filter(None, [said, f"with {words} in the environment" if words else ""]))
 
 
 def file_report(advice: Answer) -> str:

@@ -119,9 +119,7 @@ def _with_optimum(request: Request, resolution: Resolution, calibration: Calibra
     from advisor.search.optimum.proven import with_optimum
 
     usual = _advise(replace(request, search=None), resolution, calibration)
-    if usual.stopped:
-        return usual
-    return with_optimum(usual, calibration)
+    return usual if usual.stopped else with_optimum(usual, calibration)
 
 
 def _rank_borrowed(

@@ -110,8 +110,7 @@ def notes_on(evaluations: Sequence[Evaluation]) -> Callable[[Evaluation], tuple[
                 figure = f": peak {human_bytes(more)} above that of none" if alone and more else ""
                 said.insert(0, f"saves nothing{figure}")
         if job.model.num_moe_experts is not None and evaluation.uneven is not None:
-            most = job.layout.expert_model_parallel_size
-            said.append(_words_of_routing(evaluation.uneven, most))
+            said.append(_words_of_routing(evaluation.uneven, job.layout.expert_model_parallel_size))
         return tuple(said)
 
     return notes
@@ -152,8 +151,7 @@ def _with_toss(answer: Answer, request: Request) -> Answer:
         return answer
     command, beside = command_for(answer, (found.first, found.second), request)
     ranks = found.first.rank, found.second.rank
-    toss = Toss(ranks=ranks, why=found.why, command=command, beside=beside)
-    return replace(answer, toss=toss)
+    return replace(answer, toss=Toss(ranks=ranks, why=found.why, command=command, beside=beside))
 
 
 def command_for(

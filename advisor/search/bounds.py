@@ -263,8 +263,7 @@ class TooLarge:
 
     def did_not_fit(self, root: int, job: Job) -> None:
         """No setting of the job does; nor of its layout with a multiple of its micro batch."""
-        sizes = self._unfit.setdefault((root, job.layout), [])
-        sizes.append(job.config.micro_batch_size)
+        self._unfit.setdefault((root, job.layout), []).append(job.config.micro_batch_size)
 
     def is_group(self, root: int, group: ParallelLayout) -> bool:
         """Whether all layouts of a group are, or illegal."""

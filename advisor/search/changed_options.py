@@ -33,9 +33,8 @@ def changes(job: Job, effects: frozenset[Effect] = frozenset(Effect)) -> Iterato
             lambda: replace(job, config=replace(job.config, expandable_segments=True)),
             Effect.FREE,
         )
-    for change in parts_of(job.config.framework).jobs.job_changes(job):
-        if change.effect in effects:
-            yield change
+    changes = parts_of(job.config.framework).jobs.job_changes(job)
+    yield from (change for change in changes if change.effect in effects)
 
 
 def variants(

@@ -122,9 +122,9 @@ class Evaluator:
         if self.learned is not None:  # what is measured may be less than what is predicted
             return self.evaluate_timed(timed)
         stages, unlikely = [], 1 - evaluation.CLEAR
-        for reserved in self.memory.at_least(timed.plans):
-            if reserved.fit_probability(self.budget_bytes) <= unlikely:
-                return None
+        least = self.memory.at_least(timed.plans)
+        if any(one.fit_probability(self.budget_bytes) <= unlikely for one in least):
+            return None
         for stage in self.memory.each_stage(timed.plans):
             if stage.reserved.fit_probability(self.budget_bytes) <= unlikely:
                 return None
@@ -187,8 +187,9 @@ class Evaluator:
     def stage_details(self, setting: Setting, *, simulated: bool) -> list[StageDetail]:
         """Memory of all stages as an evaluation of `setting`, or as its simulation has it."""
         plans = self.plans(setting)
-        found = self.memory.simulated(plans) if simulated else self.memory.each_stage(plans)
-        return self._moved(found)
+        return self._moved(
+            self.memory.simulated(plans) if simulated else self.memory.each_stage(plans)
+        )
 
     def most_allocated(self, setting: Setting) -> int:
         """The most bytes that the first stage may allocate and likely fit, if its allocator leaves

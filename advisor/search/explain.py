@@ -106,9 +106,8 @@ def _layer_tensors(shape: RankShape, plan: RecomputePlan) -> Iterator[tuple[Tens
         for kind, count in segment.kinds():
             operators = transformer.transformer_layer(shape, kind)
             away = offloaded_names(operators, segment.runs, segment.offloaded)
-            for name, tensor in kept_tensors(operators, segment.runs).items():
-                if name not in away:
-                    yield tensor, count
+            kept = kept_tensors(operators, segment.runs).items()
+            yield from ((tensor, count) for name, tensor in kept if name not in away)
 
 
 def _readers(shape: RankShape, chunk: ModelChunk) -> dict[str, str]:

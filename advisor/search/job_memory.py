@@ -291,8 +291,10 @@ class JobMemory:
     def with_unused(self, detail: StageDetail, unused: int, returnable: int = 0) -> StageDetail:
         """`detail` where the allocator leaves so many bytes unused, as a simulation says, and gives
         so many of them back to a card that is full."""
-        found = self._with_allocated(detail, detail.reserved.allocated, unused, returnable)
-        return replace(detail, reserved=found)
+        return replace(
+            detail,
+            reserved=self._with_allocated(detail, detail.reserved.allocated, unused, returnable),
+        )
 
     def _with_allocated(
         self, detail: StageDetail, allocated: int, unused: int | None, returnable: int

@@ -272,8 +272,9 @@ class Search:
         tp, model = item.group.tensor_model_parallel_size, self._roots[item.root].resolution.model
         degrees = tuple(expert_degrees(self._resolution, tp))
         if degrees and has_whole_heads(model, item.group):
-            floors = self._floors[item.root]
-            self._wait_at_floor(floors.of_dense(item.group, degrees, exact=item.exact), item)
+            self._wait_at_floor(
+                self._floors[item.root].of_dense(item.group, degrees, exact=item.exact), item
+            )
 
     def _expand(self, bound: float, item: _Waiting) -> None:
         match item:
@@ -294,8 +295,7 @@ class Search:
                 else:
                     self._add_lighter(bound, root, layout, size)
             case _Graphed(job):
-                launches = frozenset((Effect.LAUNCHES,))
-                for _, other in variants(job, launches, self._resolution):
+                for _, other in variants(job, frozenset((Effect.LAUNCHES,)), self._resolution):
                     self._add_job(None, other)
             case _Ready(root, evaluator):
                 self._look_at(bound, root, evaluator)

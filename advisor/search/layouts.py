@@ -7,6 +7,7 @@ Jobs that every search looks at come from the usual answer and from recipes.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -30,14 +31,13 @@ T = TypeVar("T")
 
 def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
     """All of them; a Job says whether one is legal."""
-    for group in groups(resolution):
-        yield from of_group(resolution, group)
+    return chain.from_iterable(of_group(resolution, group) for group in groups(resolution))
 
 
 def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
     """What layouts have in common except pipeline and sharding: one layout of each, without."""
-    for dense in dense_groups(resolution):
-        yield from with_experts(resolution, dense)
+    every = dense_groups(resolution)
+    return chain.from_iterable(with_experts(resolution, dense) for dense in every)
 
 
 def dense_groups(resolution: Resolution) -> Iterator[ParallelLayout]:
@@ -171,9 +171,8 @@ def expert_degrees(resolution: Resolution, tp: int) -> Iterator[tuple[int, int |
         yield base.expert_model_parallel_size, base.expert_tensor_parallel_size
         return
     for ep in _wanted(resolution, "expert_model_parallel_size", divisors(experts)):
-        name = "expert_tensor_parallel_size"
-        for etp in _wanted(resolution, name, tuple(_cuts(tp, ep))):
-            yield ep, etp
+        degrees = _wanted(resolution, "expert_tensor_parallel_size", tuple(_cuts(tp, ep)))
+        yield from ((ep, etp) for etp in degrees)
 
 
 def _cuts(tp: int, ep: int) -> Iterator[int | None]:
@@ -187,8 +186,7 @@ def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[Parallel
     that was asked for, evenly as well, or nearly so. A job says whether the layers fit."""
     model, config = resolution.model, resolution.config
     own = () if layout.splits_evenly else _own_degrees(model.num_layers, layout)
-    for vpp in own:
-        yield replace(layout, virtual_pipeline_model_parallel_size=vpp)
+    yield from (replace(layout, virtual_pipeline_model_parallel_size=vpp) for vpp in own)
     if any(resolution.layout_fields.get(name) for name in EVEN):
         return
     ways = parts_of(config.framework).jobs.splits(config)
@@ -197,8 +195,9 @@ def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[Parallel
         return
     for vpp in virtual_degrees(model, layout.pipeline_model_parallel_size):
         if vpp not in own:
-            even = replace(plain, virtual_pipeline_model_parallel_size=vpp)
-            yield split_evenly(model, even, as_text=as_text)
+            yield split_evenly(
+                model, replace(plain, virtual_pipeline_model_parallel_size=vpp), as_text=as_text
+            )
 
 
 def _own_degrees(num_layers: int, layout: ParallelLayout) -> tuple[int, ...]:
@@ -223,8 +222,7 @@ def _wanted(resolution: Resolution, name: str, values: tuple[T, ...]) -> tuple[T
 def known_jobs(resolution: Resolution) -> tuple[Job, ...]:
     """Legal ones, each once, the usual layout's first. What is given stays as it is."""
     settings = parts_of(resolution.config.framework).settings
-    found = dict.fromkeys(_jobs(resolution))
-    return tuple(job for job in found if not settings.check_job(job))
+    return tuple(job for job in dict.fromkeys(_jobs(resolution)) if not settings.check_job(job))
 
 
 def _jobs(resolution: Resolution) -> Iterator[Job]:

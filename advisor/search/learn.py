@@ -31,7 +31,6 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 
 _FLAG: Final = "--calibration"
-_YAML: Final = (".yaml", ".yml")
 _MOST_SIMULATED: Final = 12
 """Settings whose allocator is simulated: tens of milliseconds each."""
 _LEAST_BAND: Final = 0.12
@@ -46,7 +45,7 @@ def calibration_from(
 
     UserError where a path is neither, or no run in the folders is one on `gpu` to learn from.
     """
-    files = [path for path in paths if path.suffix in _YAML]
+    files = [path for path in paths if path.suffix in (".yaml", ".yml")]
     folders = [path for path in paths if path not in files]
     if len(files) > 1:
         raise UserError(

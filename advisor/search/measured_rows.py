@@ -21,7 +21,6 @@ from advisor.learning.applied import Applied, applied
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, MeasuredSetting
 from advisor.learning.time_residual import TERMS, WIDTHS
 
-_STATES: Final = ("states", "activations")
 _SHOWN_SHARE: Final = 1e-4
 
 
@@ -46,8 +45,9 @@ def _row(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEvalua
     ran = calibration.learned.measured(its.job, its.setting)
     if ran is not None:
         measured = _measured(ran)
-        notes = (*row.notes, _words(measured))
-        return replace(row, basis=Basis.MEASURED, measured=measured, notes=notes)
+        return replace(
+            row, basis=Basis.MEASURED, measured=measured, notes=(*row.notes, _words(measured))
+        )
     within = applied(calibration, its.job).kind is not None
     return replace(row, basis=Basis.LEARNED if within else Basis.SHIPPED)
 
@@ -169,7 +169,7 @@ def _memory_terms(kind: KindResiduals) -> dict[str, LearnedTerm]:
             sigma=states.sigma(number) * memory.scatter,
             shipped_sigma=width.allocated,
         )
-        for number, name in enumerate(_STATES)
+        for number, name in enumerate(("states", "activations"))
     }
     for name, shift, shipped in (
         ("unused", memory.unused, width.unused),

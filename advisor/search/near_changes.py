@@ -51,8 +51,7 @@ def _variants(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
         *_narrower_layouts(job),
         *_more_expert_parallel(job),
     )
-    for words, why, other in degrees:
-        yield words, why, {"layout": other}
+    yield from ((words, why, {"layout": other}) for words, why, other in degrees)
     for size in _other_micro_batches(job):
         yield (
             f"micro batch {size} instead of {config.micro_batch_size}",
@@ -66,11 +65,10 @@ def _variants(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
             {"layout": replace(layout, sequence_parallel=True)},
         )
     if layout.data_parallel_sharding not in (None, DataParallelSharding.FULL):
-        full = DataParallelSharding.FULL
         yield (
             "shard everything (ZeRO-3, reshard after forward)",
             "parameters are gathered again for the backward",
-            {"layout": replace(layout, data_parallel_sharding=full)},
+            {"layout": replace(layout, data_parallel_sharding=DataParallelSharding.FULL)},
         )
     if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.A2A_P2P:
         for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
@@ -195,5 +193,8 @@ def _other_chunk_counts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     legal = virtual_degrees(job.model, pp)
     for other in [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:2]:
-        why = "changes the microbatches in flight and the pipeline bubble"
-        yield f"VPP {other} instead of {vpp}", why, _on_chunks(job, layout, other)
+        yield (
+            f"VPP {other} instead of {vpp}",
+            "changes the microbatches in flight and the pipeline bubble",
+            _on_chunks(job, layout, other),
+        )

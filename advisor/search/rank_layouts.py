@@ -147,10 +147,8 @@ def _beyond_the_menu(
     """What is faster than the first row, of all settings of the jobs that matter; not for measured
     runs, which move settings one by one."""
     jobs, usual = [first.job, *searched.short], _job_of(resolution)
-    if usual is not None:
-        settings = parts_of(usual.config.framework).settings
-        if not settings.check_job(usual):
-            jobs += each_micro_batch(usual, free=resolution.micro_batch_is_free)
+    if usual is not None and not parts_of(usual.config.framework).settings.check_job(usual):
+        jobs += each_micro_batch(usual, free=resolution.micro_batch_is_free)
     below = first.step_time_seconds if first.fits else inf
     return fastest_beyond_the_menu(jobs, calibration, below * (1 - SAME_TIME))
 
@@ -261,8 +259,7 @@ def with_another_job(
     if not (searched.evaluations and searched.best.fits):
         return advice
     best = with_fewest_changes(searched.best, free)
-    first = advice.candidates[0].evaluation
-    remedy = other_job(best, first)
+    remedy = other_job(best, advice.candidates[0].evaluation)
     return replace(
         advice,
         remedies=(remedy, *advice.remedies),

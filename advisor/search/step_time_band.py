@@ -18,8 +18,7 @@ which no run without overlap is published. Qwen3-30B in FP8 on 16 H100 (Megatron
 
 _NEVER_TIMED: Final = 0.5
 """The same of kernels that no published run has: sparse attention's, that of heads too wide for a
-flash kernel, and te.Linear's between eager layers. A judgement, as of a GPU without a calibration.
-"""
+flash kernel, and eager linear layers in 8 bits. A judgement, as of a GPU without a calibration."""
 
 
 class Gain(Struct, frozen=True):
@@ -68,8 +67,8 @@ def step_time_error(job: Job, calibration: Calibration) -> float:
     as published pairs, and the known error of runs like it, reach."""
     eager, experts = job.model.transformer_impl.is_eager, job.model.num_moe_experts is not None
     usual = calibration.error_of(job.gpu.name, experts=experts, eager=eager)
-    wide = (job.model.global_kv_channels or 0) > WIDEST_FLASH_HEAD
-    if wide or job.has_te_linear or job.model.has_sparse_attention:
+    wide = job.model.widest_head > WIDEST_FLASH_HEAD
+    if wide or job.has_eager_fp8 or job.model.has_sparse_attention:
         return max(usual, _NEVER_TIMED)
     if not experts:
         return usual

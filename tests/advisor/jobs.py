@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, JobConfig
@@ -11,6 +12,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.request.recipes import load_experiment
+from advisor.search.evaluate import Evaluator
 
 _DEGREES = {
     "tp": "tensor_model_parallel_size",
@@ -52,3 +54,8 @@ def experiment_job(**config: Any) -> Job:
     made = load_experiment("llama3_70b_32xh100")
     model, changed = made.configure(load_model(made.model)), replace(made.config, **config)
     return job_of(model, made.layout, changed)
+
+
+def evaluator_of(job: Job) -> Evaluator:
+    """With the calibration of the job's own GPU."""
+    return Evaluator(job, load_calibration(job.gpu))

@@ -85,8 +85,6 @@ QUERY = 32 * 2 * (8 // 2) * 8 * 2
 KEY = 32 * 2 * (4 // 2) * 8 * 2
 MIXED = QUERY + 2 * KEY
 LSE = 2 * (8 // 2) * 32 * 4
-ROPE_TABLE = 32 * 8 * 2
-RSTD = (32 // 2) * 2 * 4
 ACTIVATED = 32 * 2 * (128 // 2) * 2
 
 _ENUMS: dict[str, Callable[[Any], Any]] = {

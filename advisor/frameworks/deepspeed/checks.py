@@ -45,8 +45,6 @@ ZERO_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/config.py"
 OFFLOAD_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/offload_config.py"
 _AC_SOURCE: Final = "DeepSpeed 0.19.8 runtime/activation_checkpointing"
 _PRECISION: Final = "DeepSpeed 0.19.8 runtime/precision_config.py"
-_TWICE: Final = "DeepSpeed 0.19.8 runtime/config_utils.py dict_raise_error_on_duplicate_keys"
-_READS_JSON: Final = "accelerate 1.15.0 utils/deepspeed.py:143"
 _SECTIONS: Final = {
     ZERO: ZERO_SOURCE,
     PARAMETERS: ZERO_SOURCE,
@@ -177,13 +175,19 @@ def _no_batch(keys: Keys) -> bool:
 
 
 RULES: Final = (
-    key_rule("duplicate_key", partial(_faults, twice=True), "{found}", "keep one", source=_TWICE),
+    key_rule(
+        "duplicate_key",
+        partial(_faults, twice=True),
+        "{found}",
+        "keep one",
+        source="DeepSpeed 0.19.8 runtime/config_utils.py dict_raise_error_on_duplicate_keys",
+    ),
     key_rule(
         "json_syntax",
         partial(_faults, twice=False),
         "{found}; DeepSpeed reads Hjson, but Accelerate and the Trainer read only JSON",
         "write it as JSON",
-        source=_READS_JSON,
+        source="accelerate 1.15.0 utils/deepspeed.py:143",
         verdict=Verdict.NO_EFFECT,
     ),
     *chain.from_iterable(map(_in_zero, (ZERO, PARAMETERS, OPTIMIZER))),

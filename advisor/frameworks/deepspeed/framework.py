@@ -153,12 +153,13 @@ class _Settings(recompute_settings.TorchSettings):
             yield _COMPILED
         elif job.config.attn_implementation is not AttnImplementation.SDPA:
             yield attention_note(job.config.attn_implementation)
-        if Modifier.PARTITION_ACTIVATIONS in setting.options:
-            yield _ALONE
-        if {Modifier.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Modifier.PROFILE} & {*setting.options}:
-            yield _TIMING
-        if job.layout.context_parallel_size > 1 and calls_deepspeed(job):
-            yield _ULYSSES
+        timers = {Modifier.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Modifier.PROFILE}
+        notes = {
+            _ALONE: Modifier.PARTITION_ACTIVATIONS in setting.options,
+            _TIMING: not timers.isdisjoint(setting.options),
+            _ULYSSES: job.layout.context_parallel_size > 1 and calls_deepspeed(job),
+        }
+        yield from (note for note, holds in notes.items() if holds)
         host = static.host_bytes(job, parameter_count(job.model).total)
         if host:
             yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory per GPU"

@@ -21,7 +21,6 @@ from advisor.job.layout import DataParallelSharding
 from advisor.reading import document_tree, python_source, read_configuration
 from advisor.reading.document_keys import Keys, put_mapping, put_tree
 
-_OWN: Final = (ZERO, MICRO_BATCH, "zero_allow_untested_optimizer", AC)
 _SWITCHES: Final = tuple(option for option in Modifier if option is not Modifier.OFFLOAD)
 
 
@@ -91,7 +90,7 @@ def _is_own_tree(tree: document_tree.Tree) -> bool:
 def _is_own(values: Mapping[str, Any]) -> bool:
     if BATCH in values and any(name in values for name in ("fp16", "bf16")):
         return True
-    return any(name in values for name in _OWN)
+    return any(name in values for name in (ZERO, MICRO_BATCH, "zero_allow_untested_optimizer", AC))
 
 
 def _in_python(source: python_source.PythonSource) -> Iterator[Keys]:

@@ -13,7 +13,6 @@ from advisor.frameworks.torch.supported_jobs import StackFacts
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 
-_CHECKPOINTING: Final = "DeepSpeed runtime/activation_checkpointing/checkpointing.py"
 _ZERO: Final = "DeepSpeed runtime/zero"
 
 
@@ -60,7 +59,7 @@ RULES: Final[Rules] = {
         when=lambda setting, _, __: Modifier.PARTITION_ACTIVATIONS not in setting.options,
         reason="Contiguous Checkpointing is only available with partitioned activations",
         fix="add +partition_activations",
-        source=f"{_CHECKPOINTING} configure",
+        source="DeepSpeed runtime/activation_checkpointing/checkpointing.py configure",
         example="full+contiguous_memory_optimization",
     ),
     "activation_checkpointing.huggingface": TorchRule(

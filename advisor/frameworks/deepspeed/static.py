@@ -24,7 +24,6 @@ SUB_GROUP_ELEMENTS: Final = 1_000_000_000
 REDUCE_BUCKET_ELEMENTS: Final = 500_000_000
 MAX_LIVE_ELEMENTS: Final = 1_000_000_000
 _BUCKETS_AHEAD: Final = 2
-_COORDINATOR: Final = "DeepSpeed partitioned_param_coordinator.py"
 _FP32_STATES: Final = 3  # main parameter and two Adam moments
 _WORDS: Final = StaticLabels(
     weights=(
@@ -163,7 +162,7 @@ def _stream_pools(
     bucket, left = _bucket(elements), max(0, elements - _live(shape, elements))
     end = min(_end(shape), left) * DType.BF16.itemsize
     return (
-        NamedBytes("all-gather stream's cache", end, _COORDINATOR),
+        NamedBytes("all-gather stream's cache", end, "DeepSpeed partitioned_param_coordinator.py"),
         NamedBytes(
             "reduce bucket copied in rank order", bucket, "DeepSpeed coalesced_collectives.py"
         ),

@@ -29,7 +29,6 @@ _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParalle
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
 _CONFIG: Final = "accelerate 1.15.0 commands/config/config_args.py"
 _LAUNCH: Final = "accelerate 1.15.0 commands/launch.py"
-_FP8_SOURCE: Final = "accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 common/recipe"
 _NO_RECIPE: Final = r"interval=(?!1$|none$)|override_linear_precision=.*true|(fp8_)?format=e5m2"
 POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES: Final = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5"
@@ -39,7 +38,6 @@ _CHOICES: Final = {
     "fsdp_state_dict_type": ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
     "fsdp_backward_prefetch": ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
 }
-_PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
 _TYPES: Final = (
     *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA"),
     *("MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "TPU", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON"),
@@ -85,8 +83,9 @@ def _offload_needs(keys: Keys) -> Match | None:
     if not keys.truth(INSIDE_OFFLOAD):
         return None
     if not keys.truth(INSIDE) and (asked is None or known(asked.value)):
-        fix = "fsdp_activation_checkpointing: true"
-        return Match(f"{reason} `activation_checkpointing=True`", fix)
+        return Match(
+            f"{reason} `activation_checkpointing=True`", "fsdp_activation_checkpointing: true"
+        )
     return None if _version(keys) == 2 else Match(f"{reason} `fsdp_version=2`", "fsdp_version: 2")
 
 
@@ -102,19 +101,33 @@ def _other_fp8(keys: Keys) -> Iterator[Match]:
     """Values with which Accelerate, or Transformer Engine's recipe, raises."""
     backend = keys.get(BACKEND) if keys.get("mixed_precision") == "fp8" else None
     if backend not in (None, "TE", "AO", "MSAMP"):
-        fix = "TE in the file, or ACCELERATE_FP8_BACKEND=TE (--fp8_backend takes small letters)"
-        yield Match(fix=fix, found=f"'{backend}' is not a valid FP8BackendType")
+        yield Match(
+            fix="TE in the file, or ACCELERATE_FP8_BACKEND=TE (--fp8_backend takes small letters)",
+            found=f"'{backend}' is not a valid FP8BackendType",
+        )
     for name in keys.under(FP8) if backend == "TE" else ():
         said = f"{name}={keys.get(f'{FP8}.{name}')}"
         if re.match(_NO_RECIPE, said.lower()):
             place, found = keys.where(f"{FP8}.{name}"), f"DelayedScaling cannot take {said}"
             yield Match(fix="leave it out", found=found, place=place)
+    if backend == "TE" and any(keys.under(FSDP)):
+        if _version(keys) == 2:
+            found = "FSDP2 enters no fp8_autocast: te.Linear computes in 16 bits"
+            yield Match(fix="fsdp_version: 1", found=found)
+        if keys.truth(replays := f"{FSDP}.fsdp_activation_checkpointing"):
+            found = "a replay runs outside fp8_autocast: torch raises CheckpointError"
+            yield Match(fix="leave it out", found=found, place=keys.where(replays))
+    if backend == "AO" and keys.truth("bf16"):
+        found = "a Trainer's bf16 makes no handler of fp8, which torchao's layers need"
+        yield Match(fix="leave bf16 out", found=found, place=keys.where("bf16"))
     loads = keys.truth(f"{FSDP}.fsdp_cpu_ram_efficient_loading")
     if loads is None:  # the launcher's default is true, a plugin's in Python false
         loads = keys.about["kind"] in ("file", "command")
     if backend == "AO" and any(keys.under(FSDP)) and loads:
-        reason = "torchao with FSDP2 and cpu_ram_efficient_loading is not supported"
-        yield Match(fix="fsdp_cpu_ram_efficient_loading: false (default: true)", found=reason)
+        yield Match(
+            fix="fsdp_cpu_ram_efficient_loading: false (default: true)",
+            found="torchao with FSDP and cpu_ram_efficient_loading is not supported",
+        )
 
 
 def _other_stage(keys: Keys) -> str:
@@ -135,13 +148,19 @@ RULES: Final = (
     ),
     key_rules.no_choice(
         "mixed_precision",
-        _PRECISIONS,
+        ("no", "fp16", "bf16", "fp8"),
         fix="bf16",
         also=("False",),
         source="accelerate 1.15.0 utils/dataclasses.py PrecisionType",
         **_file,
     ),
-    key_rules.key_rule(BACKEND, _other_fp8, "{found}", fault="fp8", source=_FP8_SOURCE),
+    key_rules.key_rule(
+        BACKEND,
+        _other_fp8,
+        "{found}",
+        fault="fp8",
+        source="accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 common/recipe",
+    ),
     key_rules.illegal_values(
         (FSDP, DEEPSPEED),
         key_rules.is_section,

@@ -21,7 +21,6 @@ _ARGUMENTS: Final = "transformers 5.23.0 training_args.py"
 _TRAINER: Final = "transformers 5.23.0 trainer.py"
 _PARSER: Final = "transformers 5.23.0 hf_argparser.py"
 _CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
-_BEGINNINGS: Final = ("gradient_check", "activation_check", "grad_check", "gradient-c")
 _FSDP_WORDS: Final = (
     *("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"),
     *("offload", "auto_wrap"),
@@ -51,7 +50,7 @@ def _unknown_arguments(keys: Keys) -> Iterator[Match]:
     source = _PARSER if keys.about["kind"] == "command" else _ARGUMENTS
     for key, given in keys.values.items():
         name = key.partition(".")[0]
-        begins = name.startswith(_BEGINNINGS)
+        begins = name.startswith(("gradient_check", "activation_check", "grad_check", "gradient-c"))
         fix = key_rules.did_you_mean(
             name, _ABOUT_IT, 0.5 if begins else 0.85, "drop it" if begins else ""
         )

@@ -33,9 +33,6 @@ from advisor.models.options import PositionEmbedding, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
-_UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
-_FSDP_NOTE = "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
-_NO_TRAINER = "Accelerate refuses a Trainer here: --format file, and an Accelerator of your own"
 _FACTS: Final = supported_jobs.StackFacts(
     framework=names.Framework.HUGGINGFACE,
     own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch"),
@@ -119,23 +116,40 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
     """Run with a stand-in for Transformer Engine; what it asks of tokens and widths is read."""
     config, model = job.config, job.model
     if config.flat_parameters and config.fp8_param_gather:
-        yield Match("FSDP1 gathers parameters in 16 bits", "job.fp8_param_gather=false")
+        yield Match("FSDP1 gathers parameters in 16 bits", "use job.fp8_param_gather=false")
     if not job.has_te_linear:
         return
-    if job.num_gpus > 1 and not config.flat_parameters:
-        fix = "job.flat_parameters=true (FSDP1), or job.precision=fp8_current (torchao)"
-        yield Match("FSDP2 enters no fp8_autocast: te.Linear computes in 16 bits", fix)
-    if setting.granularity is not Granularity.NONE:
-        yield Match("a replay runs outside fp8_autocast: torch raises CheckpointError", "none")
-    if model.share_embeddings_and_output_weights:
-        yield Match("the output layer is untied, and no optimizer steps it", "--precision bf16")
-    if config.micro_batch_size * config.seq_length % 8:
-        yield Match("FP8 execution requires tokens divisible by 8", "a sequence divisible by 8")
     widths = (model.hidden_size, model.ffn_hidden_size, model.num_query_groups * model.kv_channels)
     conv1d = model.position_embedding_type is PositionEmbedding.LEARNED
-    if conv1d or any(n % 16 for n in widths) or config.torch_compile or config.tiled_mlp:
-        reason = "features not divisible by 16, Conv1D, torch.compile and TiledMLP"
-        yield Match(f"te.Linear is not modelled with {reason}", "--precision bf16")
+    refused = (
+        (
+            job.num_gpus > 1 and not config.flat_parameters,
+            "FSDP2 enters no fp8_autocast: te.Linear computes in 16 bits",
+            "use job.flat_parameters=true (FSDP1), or job.precision=fp8_current (torchao)",
+        ),
+        (
+            setting.granularity is not Granularity.NONE,
+            "a replay runs outside fp8_autocast: torch raises CheckpointError",
+            "use none",
+        ),
+        (
+            model.share_embeddings_and_output_weights,
+            "the output layer is untied, and no optimizer steps it",
+            "use --precision bf16",
+        ),
+        (
+            config.micro_batch_size * config.seq_length % 8,
+            "FP8 execution requires tokens divisible by 8",
+            "use a sequence divisible by 8",
+        ),
+        (
+            conv1d or any(n % 16 for n in widths) or config.torch_compile or config.tiled_mlp,
+            "te.Linear is not modelled with features not divisible by 16, Conv1D, torch.compile "
+            "and TiledMLP",
+            "use --precision bf16",
+        ),
+    )
+    yield from (Match(reason, fix) for holds, reason, fix in refused if holds)
 
 
 class _Settings(recompute_settings.TorchSettings):
@@ -190,6 +204,11 @@ class _Spelling(stack.TorchSpelling):
         """Batch, precision, FSDP2."""
         return shlex.join(job_arguments(job))
 
+    def omitted(self, job: Job) -> str:
+        """On several GPUs te.Linear needs FSDP1, with which Accelerate refuses a Trainer."""
+        alone = not job.has_te_linear or job.num_gpus == 1
+        return "" if alone else "no Trainer can run this: use --format file and an Accelerator"
+
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Context parallelism and the allocator's option: a Trainer has no argument for it."""
         return (*super().environment(setting, job), *parallelism_variables(job))
@@ -207,14 +226,15 @@ class _Spelling(stack.TorchSpelling):
 def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
     if job.config.attn_implementation is not AttnImplementation.SDPA:
         yield attention_note(job.config.attn_implementation)
-    if job.num_gpus == 1:
-        return
-    if job.has_te_linear:  # on several GPUs FSDP1 alone
-        yield _NO_TRAINER
-    if setting.granularity is not Granularity.NONE:
-        yield _FSDP_NOTE
-    if job.config.weights_dtype is DType.BF16:
-        yield _UPCAST_NOTE
+    of_several = {
+        "ignore Trainer's warning of a redundant all-gather: FSDP2 has none": (
+            setting.granularity is not Granularity.NONE
+        ),
+        "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)": (
+            job.config.weights_dtype is DType.BF16
+        ),
+    }
+    yield from (note for note, holds in of_several.items() if holds and job.num_gpus > 1)
 
 
 def parts() -> framework_parts.FrameworkParts:

@@ -46,7 +46,6 @@ _OPTIMIZERS: Final = {
     "adamw_torch_8bit": "adamw_torch_8bit",
     "adamw_torch_4bit": "adamw_torch_4bit",
 }
-_PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
 _FLAT: Final = {1: True, "1": True, 2: False, "2": False}
 KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
 _ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
@@ -160,7 +159,7 @@ FILE: Final[tuple[Option, ...]] = (
         PARALLELISM,
         {"repeats the sequence length or the attention kernel": _REPEATED},
     ),
-    key("mixed_precision", None, "job.precision", kind=str, means=_PRECISIONS),
+    key("mixed_precision", None, "job.precision", kind=str, means={"bf16": "bf16", "fp16": "fp16"}),
     key(BACKEND, None, "job.precision", kind=str, means={}),
     key(BLOCKS, False, "job.precision", kind=bool, means={}),
     key(f"{FP8}.enable_fsdp_float8_all_gather", True, "job.fp8_param_gather"),

@@ -15,8 +15,6 @@ _ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
 _ADAPTER: Final = re.compile(r"(?:\bget_peft_model|LoraConfig)$")
 _RECIPE: Final = re.compile(r"\b(TE|AO|MSAMP|FP8)RecipeKwargs$")
 _CACHE: Final = re.compile(r"\.config\.use_cache$")
-_LOADED: Final = ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length")
-_PLUGIN: Final = "FullyShardedDataParallelPlugin"
 
 
 def in_python(source: PythonSource) -> Iterator[Keys]:
@@ -55,7 +53,7 @@ def _of(way: Way) -> Keys | None:
                     keys.put(name, call.keywords[name].value, call.keywords[name].place)
         elif call.name.endswith("from_pretrained"):
             _put_loaded(keys, call)
-        elif call.name.endswith(_PLUGIN):
+        elif call.name.endswith("FullyShardedDataParallelPlugin"):
             found = True
             for name, value in call.keywords.items():
                 key = name if name.startswith("fsdp_") else f"fsdp_{name}"
@@ -88,7 +86,7 @@ def _put(keys: Keys, name: str, value: object, given: object) -> None:
 
 def _put_loaded(keys: Keys, call: Call) -> None:
     """What a model is loaded with, and a tokenizer's length."""
-    for name in _LOADED:
+    for name in ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length"):
         given = call.keywords.get(name)
         if given is None:
             continue

@@ -55,7 +55,6 @@ _ON_HOST: Final = {
     "offload_param_device": "job.param_cpu_offload",
 }
 _LAUNCHERS_FILE: Final = "config_file"
-_DEEPSPEED_FILE: Final = "deepspeed_config_file"
 _STRATEGIES: Final = {
     **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), DataParallelSharding.FULL),
     **dict.fromkeys(
@@ -136,9 +135,9 @@ class HuggingFaceReader(KeyedReader):
         for name in ("bf16", "fp16"):
             if keys.truth(name):
                 found["job.precision"] = keys.means(name, name)
-        if keys.get("mixed_precision") == "fp8" and keys.has(BACKEND):
+        if keys.get("mixed_precision") == "fp8" and keys.get(BACKEND):
             its = str(keys.get(BACKEND)).upper()
-            precision = BACKENDS.get(its, f"{its}, not TE or AO")
+            precision = BACKENDS.get(its, f"fp8 by {its}")
             if its == "TE" and keys.truth(BLOCKS):
                 precision = Precision.MXFP8
             found["job.precision"] = keys.means(BACKEND, precision)
@@ -188,9 +187,12 @@ class HuggingFaceReader(KeyedReader):
             yield UnknownValue(
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
-        if keys.get("mixed_precision") == "fp8" and not keys.has(BACKEND):
+        mixed = keys.get("mixed_precision")
+        misspelt = isinstance(mixed, str) and mixed not in ("bf16", "fp16", "fp8", "no")
+        if misspelt or (mixed == "fp8" and not keys.get(BACKEND)):
             place, path = keys.where("mixed_precision"), "job.precision"
-            yield UnknownValue(written="fp8 without a backend", text="", place=place, path=path)
+            written = f"mixed_precision {mixed}" if misspelt else "fp8 without a backend"
+            yield UnknownValue(written=written, text="", place=place, path=path)
         shards = any(keys.has(name) or any(keys.under(name)) for name in ("fsdp", FSDP))
         words = keys.values.get("fsdp")
         if words is not None and "hybrid_shard" in str(words.value):
@@ -203,8 +205,9 @@ class HuggingFaceReader(KeyedReader):
         path = "layout.data_parallel_sharding"
         files = (_deepspeed_file(keys), keys.values.get(_LAUNCHERS_FILE))
         for file in filter(None, files if "file" not in keys.about else files[:1]):
-            text = str(file.value)
-            yield UnknownValue(written=file.written, text=text, place=file.place, path=path)
+            yield UnknownValue(
+                written=file.written, text=str(file.value), place=file.place, path=path
+            )
         if _is_a_trainers(keys) and not shards and "launcher" not in keys.about and not any(files):
             yield UnknownValue(written="no fsdp", text="", place=keys.place, path=path)
 
@@ -259,7 +262,7 @@ class HuggingFaceReader(KeyedReader):
 
 def _deepspeed_file(keys: Keys) -> ReadValue | None:
     """The file of DeepSpeed that a Trainer or Accelerate is given, or what stands in its place."""
-    for key in ("deepspeed", f"{DEEPSPEED}.{_DEEPSPEED_FILE}"):
+    for key in ("deepspeed", f"{DEEPSPEED}.deepspeed_config_file"):
         given = keys.values.get(key)
         if given is not None and given.value:
             return given

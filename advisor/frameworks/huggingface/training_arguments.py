@@ -48,8 +48,10 @@ def job_arguments(job: Job) -> Iterator[str]:
         yield from ("--use_liger_kernel", "True")
     yield from kernel_arguments(config)
     if config.sync_each_batch:
-        accumulation = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-        yield from ("--accelerator_config", json.dumps(accumulation))
+        yield from (
+            "--accelerator_config",
+            json.dumps({"gradient_accumulation_kwargs": {"sync_each_batch": True}}),
+        )
     if job.num_gpus > 1:
         reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
         fsdp = {

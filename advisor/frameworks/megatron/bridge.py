@@ -96,7 +96,7 @@ def _types(job: Job) -> dict[str, Any]:
     return types
 
 
-_MODEL_AND_DATA: Final = (
+MODEL_AND_DATA: Final = (
     Parallelism,
     Experts,
     Attention,
@@ -105,9 +105,8 @@ _MODEL_AND_DATA: Final = (
     Batch,
     DataParallel,
 )
-_RUN: Final = (NumberTypes, Implementation, Loss)
-EMITTED_SECTIONS: Final = (*_MODEL_AND_DATA, *_RUN)
-"""What a recipe is given of a job, in order."""
+RUN: Final = (NumberTypes, Implementation, Loss)
+"""What a recipe is given of a job, after MODEL_AND_DATA."""
 
 
 def bridge_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
@@ -145,10 +144,10 @@ def bridge_layout_overrides(job: Job, revision: Revision) -> str:
     values = job_values(job, revision)
     return shlex.join(
         (
-            *_overrides(_MODEL_AND_DATA, values, job, revision),
+            *_overrides(MODEL_AND_DATA, values, job, revision),
             *muon_overrides(job),
             *precision_overrides(job),
-            *_overrides(_RUN, values, job, revision),
+            *_overrides(RUN, values, job, revision),
             *_repeats(job),
         )
     )

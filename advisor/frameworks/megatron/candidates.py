@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final
 
 from msgspec.structs import replace
@@ -119,8 +119,7 @@ def label_sets(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
 
 def subsets(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """All except the empty one, small ones first."""
-    for size in range(1, len(names) + 1):
-        yield from combinations(names, size)
+    return chain.from_iterable(combinations(names, size) for size in range(1, len(names) + 1))
 
 
 @lru_cache(maxsize=1024)

@@ -161,5 +161,4 @@ def _acting_regions(model: ModelSpec, revision: Revision) -> tuple[str, ...]:
 def _offloads(model: ModelSpec, regions: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Sets of modules, the first of those that send the same."""
     sets = (replace(NONE, offload_modules=names) for names in subsets(regions))
-    for setting in _first_alike(sets, offloaded_modules, model):
-        yield setting.offload_modules
+    return (one.offload_modules for one in _first_alike(sets, offloaded_modules, model))

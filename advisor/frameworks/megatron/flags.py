@@ -171,18 +171,16 @@ def environment(setting: RecomputeSetting, job: Job, revision: Revision) -> tupl
     Source: megatron-core 0.19.2 training/arguments.py:1854-1887; Transformer Engine 2.20
     pytorch/module/base.py initialize_ub.
     """
-    variables = []
-    if job.config.expandable_segments:
-        variables.append("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-        if job.config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
-            variables.append("NCCL_GRAPH_REGISTER=0")
-    if job.layout.tp_comm_overlap and not job.gpu.has_multicast:
-        variables.append("UB_SKIPMC=1")
-    if job.config.deterministic_mode:
-        variables += _DETERMINISTIC
-    if setting.offload_modules:
-        variables.append("NVTE_CPU_OFFLOAD_V1=1")
-    return tuple(variables)
+    expandable = job.config.expandable_segments
+    engine_graphs = job.config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE
+    variables = {
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": expandable,
+        "NCCL_GRAPH_REGISTER=0": expandable and engine_graphs,
+        "UB_SKIPMC=1": job.layout.tp_comm_overlap and not job.gpu.has_multicast,
+        **dict.fromkeys(_DETERMINISTIC, job.config.deterministic_mode),
+        "NVTE_CPU_OFFLOAD_V1=1": setting.offload_modules,
+    }
+    return tuple(variable for variable, holds in variables.items() if holds)
 
 
 NEMO_SECTIONS: Final = (

@@ -136,8 +136,7 @@ def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision
         if not any(chunk.embedding or chunk.head for chunk in chunks):
             return 0
         row = _BATCH + (config.seq_length if config.loads_attention_mask else 0)
-        tokens = config.micro_batch_size * config.seq_length
-        return job.num_microbatches * tokens * row
+        return job.num_microbatches * config.micro_batch_size * config.seq_length * row
     if revision.at_least(0, 19) or job.layout.pipeline_model_parallel_size == 1:
         return 0
     names = frozenset(config.cuda_graph_modules)

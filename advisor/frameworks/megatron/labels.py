@@ -58,8 +58,9 @@ def _has_experts(kind: LayerKind) -> bool:
 
 def _core_attention(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
     if kind.mixer in SOFTMAX_MIXERS:
-        module = frozenset({Module.CORE_ATTENTION})
-        yield ReplayRun(module, extra_kept_bytes=_ATTENTION_MASK_TYPE_BYTES)
+        yield ReplayRun(
+            frozenset({Module.CORE_ATTENTION}), extra_kept_bytes=_ATTENTION_MASK_TYPE_BYTES
+        )
 
 
 def _dense_mlp(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
@@ -84,8 +85,7 @@ def _norms(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
 
 def _up_projections(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
     if _is_latent(model, kind):
-        apart = _is_local(model) or model.has_sparse_attention
-        fused = () if apart else (Module.QK_LAYERNORM,)
+        fused = () if _is_local(model) or model.has_sparse_attention else (Module.QK_LAYERNORM,)
         yield _discarding(Module.QKV_UP_PROJ, *fused, before=Module.CORE_ATTENTION)
 
 

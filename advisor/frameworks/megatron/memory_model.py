@@ -97,8 +97,9 @@ def muon_memory(
 
 
 def _pools(job: Job, shape: RankShape, chunks: Chunks) -> Terms:
-    overlaps = job.layout.overlap_moe_expert_parallel_comm
-    return stream_pools(shape, chunks, overlaps_exchange=overlaps)
+    return stream_pools(
+        shape, chunks, overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm
+    )
 
 
 class MegatronMemory(MegatronPart, MemoryModel):
@@ -109,8 +110,9 @@ class MegatronMemory(MegatronPart, MemoryModel):
         own, revision = as_megatron(setting), self.revision(job.config)
         if own.granularity is Granularity.FULL:
             own = own if reads_full_recompute(shape.model.hybrid_layer_pattern, revision) else NONE
-        copies = copies_outputs_of(revision)
-        return chunk_plan(own, shape.model, layers, job.layout.sequence_parallel, copies)
+        return chunk_plan(
+            own, shape.model, layers, job.layout.sequence_parallel, copies_outputs_of(revision)
+        )
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """See of_release."""

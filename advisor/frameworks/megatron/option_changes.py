@@ -58,15 +58,18 @@ def _free(job: Job) -> Iterator[JobChange]:
         kind = CrossEntropyFusion.TE if engine else CrossEntropyFusion.NATIVE
         why = "the loss keeps no logits in fp32"
         yield _change(job, why, Effect.FREE, model={"cross_entropy_fusion": kind})
-    if not layout.tp_comm_overlap and layout.sequence_parallel:
-        why = "TP collectives overlap matrix products"
-        yield _change(job, why, Effect.FREE, layout={"tp_comm_overlap": True})
-    if not layout.overlap_grad_reduce:
-        why = "gradient reduction overlaps the backward"
-        yield _change(job, why, Effect.FREE, layout={"overlap_grad_reduce": True})
-    if not layout.overlap_param_gather and layout.use_distributed_optimizer:
-        why = "parameter gathering overlaps the forward"
-        yield _change(job, why, Effect.FREE, layout={"overlap_param_gather": True})
+    overlaps = (
+        ("tp_comm_overlap", layout.sequence_parallel, "TP collectives overlap matrix products"),
+        ("overlap_grad_reduce", True, "gradient reduction overlaps the backward"),
+        (
+            "overlap_param_gather",
+            layout.use_distributed_optimizer,
+            "parameter gathering overlaps the forward",
+        ),
+    )
+    for name, able, why in overlaps:
+        if able and not getattr(layout, name):
+            yield _change(job, why, Effect.FREE, layout={name: True})
 
 
 def _dispatcher(job: Job, revision: Revision) -> JobChange:

@@ -240,8 +240,9 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     if whole and is_newer(text, (revision.version for revision in known)):
         return known[-1]
     fix = f"use {either(revision.version for revision in known)}"
-    reason = f"is not a known version of {framework}"
-    raise UserError("--framework-version", version_text, reason, fix)
+    raise UserError(
+        "--framework-version", version_text, f"is not a known version of {framework}", fix
+    )
 
 
 FIRST_WITH_MUON: Final = (0, 16)

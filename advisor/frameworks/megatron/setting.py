@@ -63,20 +63,16 @@ class RecomputeSetting(Struct, frozen=True, kw_only=True):
     @property
     def spec(self) -> str:
         """The short spelling, e.g. ``selective:core_attn,mlp`` or ``full:block:8``."""
-        text = str(self.granularity)
-        if self.granularity is Granularity.SELECTIVE and self.modules is not None:
-            text += ":" + ",".join(self.modules)
-        if self.granularity is Granularity.FULL:
-            text += f":{self.method}:{self.num_layers}"
-        if self.offload_modules:
-            text += "+offload=" + ",".join(self.offload_modules)
-        if self.offload_fraction != 1.0:
-            text += f"+offload_fraction={self.offload_fraction:g}"
-        if self.cpu_offloading_num_layers:
-            text += f"+cpu_offloading={self.cpu_offloading_num_layers}"
-        if self.distribute_saved_activations:
-            text += "+distribute_saved_activations"
-        return text
+        listed = self.granularity is Granularity.SELECTIVE and self.modules is not None
+        parts = {
+            f":{','.join(self.modules or ())}": listed,
+            f":{self.method}:{self.num_layers}": self.granularity is Granularity.FULL,
+            f"+offload={','.join(self.offload_modules)}": self.offload_modules,
+            f"+offload_fraction={self.offload_fraction:g}": self.offload_fraction != 1.0,
+            f"+cpu_offloading={self.cpu_offloading_num_layers}": self.cpu_offloading_num_layers,
+            "+distribute_saved_activations": self.distribute_saved_activations,
+        }
+        return str(self.granularity) + "".join(part for part, holds in parts.items() if holds)
 
 
 NONE = RecomputeSetting()
@@ -131,8 +127,9 @@ def parse_setting(text: str) -> RecomputeSetting:
         case ["selective"]:
             return RecomputeSetting(granularity=Granularity.SELECTIVE, **common)
         case ["selective", modules]:
-            named = _names(modules)
-            return RecomputeSetting(granularity=Granularity.SELECTIVE, modules=named, **common)
+            return RecomputeSetting(
+                granularity=Granularity.SELECTIVE, modules=_names(modules), **common
+            )
         case ["full", method, number]:
             return RecomputeSetting(
                 granularity=Granularity.FULL,
@@ -178,8 +175,9 @@ def _parse_fraction(text: str, number: str) -> float:
         fraction = -1.0
     if not 0 < fraction <= 1:
         reason = f"{number} must be more than 0 and at most 1"
-        fix = "write e.g. none+offload=core_attn+offload_fraction=0.5"
-        raise UserError("--recompute", text, reason, fix)
+        raise UserError(
+            "--recompute", text, reason, "write e.g. none+offload=core_attn+offload_fraction=0.5"
+        )
     return fraction
 
 
@@ -193,6 +191,7 @@ def _parse_method(text: str, method: str) -> Method:
 def _parse_number(text: str, number: str) -> int:
     if not whole_number(number):
         reason = f"{number} must be a positive number of layers"
-        fix = "write e.g. full:block:8 or none+cpu_offloading=8"
-        raise UserError("--recompute", text, reason, fix)
+        raise UserError(
+            "--recompute", text, reason, "write e.g. full:block:8 or none+cpu_offloading=8"
+        )
     return int(number)

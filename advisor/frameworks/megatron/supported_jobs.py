@@ -90,8 +90,9 @@ def _only_elsewhere(field: str, plain: object) -> _LayerRule:
             return Match(_BRIDGES_OWN if own else _NO_LAYERS, "use --framework huggingface")
         if framework != Framework.MEGATRON_LM:
             return None
-        bridge = "use --framework megatron_bridge"
-        return Match("Megatron-LM's command line has no such layers", bridge)
+        return Match(
+            "Megatron-LM's command line has no such layers", "use --framework megatron_bridge"
+        )
 
     return _LayerRule.on(f"model.{field}", found, "")
 

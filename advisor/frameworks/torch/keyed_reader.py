@@ -121,8 +121,7 @@ class KeyedReader(ABC):
 
     def read(self, document: Document) -> Iterator[ReadConfiguration]:
         """The configurations in a document that are the framework's."""
-        for keys in self.find(document):
-            yield self._configuration(keys)
+        return map(self._configuration, self.find(document))
 
     def merged(self, command: ReadConfiguration, file: ReadConfiguration) -> ReadConfiguration:
         """The options of a command over the keys of a file that it names."""

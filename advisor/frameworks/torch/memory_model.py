@@ -121,8 +121,7 @@ def adam_words(config: JobConfig) -> tuple[str, str]:
 
 def _tensors(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple[Weight, int]]:
     """Weights and how many tensors of each there are."""
-    for weight, number in stage_weights(shape, chunks):
-        yield weight, number * weight.copies
+    return ((weight, number * weight.copies) for weight, number in stage_weights(shape, chunks))
 
 
 def _quantized(weight: Weight, ranks: int, optimizer: Optimizer, dtype: DType) -> int:
@@ -191,8 +190,6 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
 
 
 _COMPLEX64_BYTES: Final = 8
-_CACHES: Final = "communication streams' caches"
-_CACHES_SOURCE: Final = "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator"
 
 
 class TorchMemory(MemoryModel):
@@ -262,7 +259,11 @@ def eager_memory(
         words=_words(config, dtype),
         buffers=buffers,
         pools=(
-            NamedBytes(_CACHES, parameter_groups.stream_pools(shape, sharding), _CACHES_SOURCE),
+            NamedBytes(
+                "communication streams' caches",
+                parameter_groups.stream_pools(shape, sharding),
+                "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
+            ),
         ),
         working_set=replace(working_set, step=step),
     )

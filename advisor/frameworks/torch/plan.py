@@ -80,8 +80,8 @@ def _segments(
     checkpoint = how.checkpoint(setting)
     size, whole = _checkpoints(setting, len(layers))
     if setting.granularity is Granularity.BLOCKS:
-        for kind, regime in zip(layers, setting.blocks, strict=False):
-            yield block_segment(regime, shape, kind, how)
+        blocks = zip(setting.blocks, layers, strict=False)
+        yield from (block_segment(regime, shape, kind, how) for regime, kind in blocks)
         return
     if setting.granularity in (Granularity.OP, Granularity.BUDGET):
         for kind in layers:
@@ -165,8 +165,9 @@ def _policy_run(
     kept = kept_by_policy(operators, setting.policy, how)
     if how.compiled and is_known(shape, kind):
         return policy_run(shape, kind, kept, how.attention)
-    modules = frozenset(operator.module for operator in operators)
-    return ReplayRun(modules, keeps=kept, checkpoint=how.hooked)
+    return ReplayRun(
+        frozenset(operator.module for operator in operators), keeps=kept, checkpoint=how.hooked
+    )
 
 
 def kept_by_policy(

@@ -134,16 +134,11 @@ def _every_setting(job: Job) -> Iterator[TorchSetting]:
     layers = job.model.num_layers
     yield NONE
     yield FULL
-    for option in (Modifier.OFFLOAD, Modifier.CPU_CHECKPOINTING):
-        yield with_options(FULL, option)
-    for number in (2, 3, 4, 6, 8):
-        if number <= layers:
-            yield every(number)
+    yield with_options(FULL, Modifier.OFFLOAD)
+    yield with_options(FULL, Modifier.CPU_CHECKPOINTING)
+    yield from (every(number) for number in (2, 3, 4, 6, 8) if number <= layers)
     yield from (op(policy) for policy in OpPolicy)
     root = max(2, round(layers**0.5))  # Chen et al., arXiv 1604.06174: sqrt(N) segments
-    for number in dict.fromkeys((2, root, layers)):
-        if 1 < number <= layers:
-            yield sequential(number)
-    for number in (2, root):
-        if number <= layers:
-            yield uniform(number)
+    numbers = dict.fromkeys((2, root, layers))
+    yield from (sequential(number) for number in numbers if 1 < number <= layers)
+    yield from (uniform(number) for number in (2, root) if number <= layers)

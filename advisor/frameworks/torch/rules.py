@@ -111,9 +111,8 @@ def _unknown_policy(setting: TorchSetting, _: Job, facts: StackFacts) -> Match |
 
 def _unknown_options(setting: TorchSetting, _: Job, facts: StackFacts) -> Iterator[Match]:
     fix = f"use {either(facts.options)}" if facts.options else "leave it out"
-    for option in setting.options:
-        if option not in facts.options:
-            yield Match(found=option, fix=fix, source=facts.source)
+    unknown = (option for option in setting.options if option not in facts.options)
+    return (Match(found=option, fix=fix, source=facts.source) for option in unknown)
 
 
 def _unknown_graph(setting: TorchSetting, job: Job, _: StackFacts) -> str | None:
@@ -219,14 +218,15 @@ def _other_number(setting: TorchSetting, job: Job, _: StackFacts) -> str:
 def _unknown_calls(_: TorchSetting, job: Job, __: StackFacts) -> Iterator[str]:
     """How blocks call their products and attention otherwise."""
     config = job.config
-    if config.precision.is_quantized:
-        yield "8-bit linear layers"
-    if config.tiled_mlp:
-        yield "DeepSpeed's tiled MLP"
-    if config.attn_implementation is not AttnImplementation.SDPA:
-        yield "attention that is not torch's own"
-    if job.num_gpus == 1 and config.weights_dtype is DType.FP32:
-        yield "autocast"
+    calls = {
+        "8-bit linear layers": config.precision.is_quantized,
+        "DeepSpeed's tiled MLP": config.tiled_mlp,
+        "attention that is not torch's own": (
+            config.attn_implementation is not AttnImplementation.SDPA
+        ),
+        "autocast": job.num_gpus == 1 and config.weights_dtype is DType.FP32,
+    }
+    return (name for name, holds in calls.items() if holds)
 
 
 def _unknown_names(setting: TorchSetting, job: Job, _: StackFacts) -> Iterator[dict[str, str]]:

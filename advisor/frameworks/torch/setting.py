@@ -182,8 +182,9 @@ def _parse_head(text: str, head: str) -> TorchSetting:
             return uniform(_number(text, number))
         case ["op", name]:
             if name not in list(OpPolicy):
-                near = nearest_names(name, list(OpPolicy))
-                raise _wrong(text, f"there is no operator policy {name}", near)
+                raise _wrong(
+                    text, f"there is no operator policy {name}", nearest_names(name, list(OpPolicy))
+                )
             return op(OpPolicy(name))
         case ["blocks", regimes]:
             return by_block(parse_blocks(text, regimes))

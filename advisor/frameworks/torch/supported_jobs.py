@@ -278,8 +278,8 @@ _JOB_RULES: Final = (
     ),
     _on(
         "job.attn_implementation",
-        lambda a: (a.model.global_kv_channels or 0) > WIDEST_FLASH_HEAD,
-        "has no kernel for heads of {asked.model.global_kv_channels} channels: at most "
+        lambda a: a.model.widest_head > WIDEST_FLASH_HEAD,
+        "has no kernel for heads of {asked.model.widest_head} channels: at most "
         f"{WIDEST_FLASH_HEAD}",
         "sdpa or eager",
         given=lambda a: a.job.attn_implementation in _FLASH_ATTENTION,
@@ -405,8 +405,9 @@ def given_sharding(
         if given.get(name, 1) != 1:
             own = (framework, name) == (Framework.DEEPSPEED, DATA_PARALLEL_ONLY[0])
             relation = f"is not modelled for {framework}{' (AutoTP)' if own else ''}: {modelled}"
-            nearest = "leave it out, or --framework megatron_lm"
-            raise UserError(f"layout.{name}", given[name], relation, nearest)
+            raise UserError(
+                f"layout.{name}", given[name], relation, "leave it out, or --framework megatron_lm"
+            )
     for name, value in given.items():
         if name == REPLICAS and value != 1 and not facts.replicates:
             relation = f"HSDP is not modelled for {framework}"

@@ -14,13 +14,8 @@ from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys, as_whole_number, near
 
 _CONFIG: Final = "torchtitan 0.2.2 config/job_config.py"
-_MANAGER: Final = "torchtitan 0.2.2 config/manager.py _dict_to_dataclass"
 _CHECKPOINT: Final = "torchtitan 0.2.2 distributed/activation_checkpoint.py"
-_APPLIED: Final = f"{_CHECKPOINT} _apply_ac_to_transformer_block"
 _DIMS: Final = "torchtitan 0.2.2 distributed/parallel_dims.py _validate"
-_TENSOR_PARALLEL: Final = (
-    "torchtitan 0.2.2 models/qwen3/infra/parallelize.py, distributed/tensor_parallel.py"
-)
 _MODE: Final = f"{options.AC}.mode"
 _OPTION: Final = f"{options.AC}.selective_ac_option"
 _REPLICATE, _SHARD, _TP, _CP, _PP, _EP, _ETP = (
@@ -89,7 +84,10 @@ def _other_product(keys: Keys) -> int:
 
 
 _LEFT: Final = "-1 takes all GPUs that are left"
-_manager: Final[dict[str, Any]] = {"source": _MANAGER, "given": _has_own_fields}
+_manager: Final[dict[str, Any]] = {
+    "source": "torchtitan 0.2.2 config/manager.py _dict_to_dataclass",
+    "given": _has_own_fields,
+}
 _compile: Final[dict[str, Any]] = {"fix": "compile.enable = true", "lacks": "compile.enable"}
 _degree: Final[dict[str, Any]] = {"source": _DIMS, "fault": "parallel_degree"}
 
@@ -127,7 +125,9 @@ RULES: Final = (
         fix=f"mode = {options.MODES[1]}",
         source=f"{_CONFIG} ActivationCheckpoint",
     ),
-    key_rules.key_rule(_OPTION, _illegal_option, source=_APPLIED),
+    key_rules.key_rule(
+        _OPTION, _illegal_option, source=f"{_CHECKPOINT} _apply_ac_to_transformer_block"
+    ),
     key_rules.key_rule(
         _OPTION,
         _other_mode,
@@ -161,7 +161,7 @@ RULES: Final = (
         ),
         "Async TP requires torch.compile",
         fault="async_tensor_parallel.compile",
-        source=_TENSOR_PARALLEL,
+        source="torchtitan 0.2.2 models/qwen3/infra/parallelize.py, distributed/tensor_parallel.py",
         **_compile,
     ),
     key_rules.no_choice(

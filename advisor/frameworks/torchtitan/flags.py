@@ -21,7 +21,6 @@ Sections = dict[str, dict[str, str | int | float | bool | list[str]]]
 FLOAT8_TO_SAY: Final = (
     "set this in the recipe: float8 for all linear layers except the output (no option sets it)"
 )
-_FLOAT8: Final = "quantize.linear.float8"
 _SUBCOMMANDS: Final = {
     Granularity.NONE: "none",
     Granularity.FULL: "full",
@@ -118,16 +117,13 @@ def _mode(setting: TorchSetting) -> Sections:
             return {"compile": {"enable": True}, "activation_checkpoint": mode}
         case Granularity.BLOCKS if every_nth(setting) is not None:
             number = every_nth(setting)
-            mode = {"mode": "full"} if number == 1 else _every(number)
+            every = {"mode": "selective", "selective_ac_option": str(number)}
+            mode = {"mode": "full"} if number == 1 else every
             return {"activation_checkpoint": {**mode, "early_stop": True}}
         case Granularity.BLOCKS:
             custom: dict[str, Any] = {"custom_import": "recompute_plan"}
             return {"activation_checkpoint": {"mode": "full"}, "experimental": custom}
     return {"activation_checkpoint": mode}
-
-
-def _every(number: int | None) -> dict[str, Any]:
-    return {"mode": "selective", "selective_ac_option": str(number)}
 
 
 def every_nth(setting: TorchSetting) -> int | None:
@@ -137,10 +133,8 @@ def every_nth(setting: TorchSetting) -> int | None:
     marks = [regime == full for regime in setting.blocks]
     if any(one.checkpointed and one != full for one in setting.blocks):
         return None
-    for number in range(1, len(marks) + 1):
-        if marks == [(index + 1) % number == 0 for index in range(len(marks))]:
-            return number
-    return None
+    places = range(1, len(marks) + 1)
+    return next((n for n in places if marks == [place % n == 0 for place in places]), None)
 
 
 def _job(job: Job) -> Sections:
@@ -202,7 +196,7 @@ def _float8(config: JobConfig) -> Sections:
     """All linear layers but the output."""
     if not config.precision.is_quantized or not says_float8(config):
         return {}
-    section = "float8" if config.framework_version == "0.1" else _FLOAT8
+    section = "float8" if config.framework_version == "0.1" else "quantize.linear.float8"
     own: dict[str, Any] = {"filter_fqns": ["output"]}
     if config.fp8_param_gather:
         own[GATHER] = True

@@ -21,7 +21,6 @@ RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
 _DEFAULT: Final = "predicted at its default"
 _KERNEL: Final = "scales of all weights at once"
-_REPLICAS: Final = "data_parallel_replicate_degree"
 _DEBUGGING: Final = "visualize_memory_budget_pareto preserve_rng_state determinism_check debug"
 _NOT_MODELLED: Final = {
     _DEFAULT: """
@@ -53,7 +52,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     key("training.local_batch_size", 8, "job.micro_batch_size"),
     key("training.batch_size", None, "job.micro_batch_size", kind=int, note="0.1"),
     key("training.global_batch_size", -1, "job.global_batch_size"),
-    key(f"{PARALLELISM}.{_REPLICAS}", 1, "layout.data_parallel_replicate_size"),
+    key(f"{PARALLELISM}.data_parallel_replicate_degree", 1, "layout.data_parallel_replicate_size"),
     key(f"{PARALLELISM}.data_parallel_shard_degree", -1, "layout.data_parallel_size"),
     key(RESHARD, "default", "layout.data_parallel_sharding", means=_SHARDINGS),
     key(f"{PARALLELISM}.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size"),

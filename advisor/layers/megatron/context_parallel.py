@@ -58,8 +58,7 @@ class _Sizes(Struct, frozen=True, kw_only=True):
     def sent_out(self) -> int:
         """q, k and v on their way to other ranks, at most: each is copied to be sent and received,
         and put in order while the next ones travel."""
-        last = 2 * self.inputs + max(self.key, self.value)
-        return max(last, 3 * self.query + 2 * self.key)
+        return max(2 * self.inputs + max(self.key, self.value), 3 * self.query + 2 * self.key)
 
     @property
     def given_back(self) -> int:

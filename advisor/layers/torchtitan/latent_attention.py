@@ -79,8 +79,7 @@ def _key_value(
 
 
 def _views(whole: Tensor, **widths: int) -> tuple[Tensor, ...]:
-    size = whole.shape[:-1]
-    return tuple(whole.view(name, (*size, width)) for name, width in widths.items())
+    return tuple(whole.view(name, (*whole.shape[:-1], size)) for name, size in widths.items())
 
 
 def _split(name: str, whole: Tensor, parts: tuple[Tensor, ...]) -> Operator:

@@ -114,8 +114,9 @@ def _query_key_value(
         reads = "k" if name == "v" and model.attention_k_eq_v else name
         out = activation(shape, f"{reads}_proj_out", width)
         if reads == name:
-            proj = linear(shape, f"{name}_proj", Module.LINEAR_QKV, source, out, bias=bias)
-            operators.append(proj)
+            operators.append(
+                linear(shape, f"{name}_proj", Module.LINEAR_QKV, source, out, bias=bias)
+            )
         if model.v_layernorm if name == "v" else model.qk_layernorm:
             if not model.qk_layernorm_across_heads:
                 out = by_head(shape, out, width // model.kv_channels)

@@ -25,7 +25,7 @@ def core_attention(
         return _eager_attention(shape, query, key, value)
     if kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape):
         return _masked_attention(shape, query, key, value)
-    if shape.model.kv_channels > WIDEST_FLASH_HEAD:
+    if shape.model.kv_channels > WIDEST_FLASH_HEAD and shape.context_parallel_size == 1:
         return _wide_attention(shape, query, key, value)
     attended = attention_over_ranks(shape, query, key, value)
     if shape.model.rotary_percent == 1.0 or shape.context_parallel_size > 1:

@@ -136,8 +136,7 @@ def _wide_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     that are cast to 16 bit; their sum is kept before and after it is clamped."""
     gating = moe.gate(shape, source)
     logits = in_fp32(gating.outputs[0], "router_logits")
-    copy = in_fp32(source, "router_input.fp32")
-    gating = replace(gating, outputs=(logits,), saved=(copy,))
+    gating = replace(gating, outputs=(logits,), saved=(in_fp32(source, "router_input.fp32"),))
     scores = replace(moe.all_scores(logits), forward_workspace=0, backward_workspace=0)
     chosen, wide = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "router_weights")
     divide = moe.normalized(shape, chosen, wide)

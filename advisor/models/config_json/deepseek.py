@@ -144,8 +144,9 @@ def _expert_layers(config: HuggingFaceConfig) -> LayerPattern:
     kinds = config.get("mlp_layer_types", tuple[str, ...], ())
     dense = config.get("first_k_dense_replace", int, kinds.count("dense"))
     if kinds and kinds != ("dense",) * dense + ("sparse",) * (layers - dense):
-        relation = "must be dense in the first layers, and sparse in all others"
-        raise config.refuse("mlp_layer_types", relation)
+        raise config.refuse(
+            "mlp_layer_types", "must be dense in the first layers, and sparse in all others"
+        )
     if config.get("moe_layer_freq", int, 1) != 1 or not 0 <= dense <= layers:
         raise config.refuse(
             "moe_layer_freq",

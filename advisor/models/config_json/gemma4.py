@@ -13,9 +13,6 @@ from advisor.models.config_json.keys import HuggingFaceConfig, keys
 from advisor.models.config_json.mixtral import AS_BRIDGE_RUNS_EXPERTS
 from advisor.models.config_json.windows import Windows, layer_windows, skip_pattern
 
-_FAMILY = Windows(every=6)
-_GLOBAL_HEAD_DIM = 512
-
 
 def _gemma4(config: HuggingFaceConfig) -> dict[str, Any]:
     """Norms on both sides of attention and MLP, and of values. Whether a layer has a window decides
@@ -59,7 +56,7 @@ def _experts(config: HuggingFaceConfig) -> dict[str, Any]:
 
 def _windowed(config: HuggingFaceConfig) -> list[bool]:
     """Which layers have a window; never the last one, whatever the file says."""
-    return [*layer_windows(config, _FAMILY)[:-1], False]
+    return [*layer_windows(config, Windows(every=6))[:-1], False]
 
 
 def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int, int]:
@@ -68,14 +65,16 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
     if "per_layer_config" not in config.values:
         named = config.positive("num_global_key_value_heads", usual[1])
         groups = named if config.get("attention_k_eq_v", bool, False) else usual[1]
-        return config.positive("global_head_dim", _GLOBAL_HEAD_DIM), groups
+        return config.positive("global_head_dim", 512), groups
     read = config.get("per_layer_config", dict[str, dict[str, int]], {})
     layers = {int(layer): own for layer, own in read.items() if layer.isdigit()}
     own = [layers.get(layer, {}) for layer, has in enumerate(windowed) if not has]
     others = [layers.get(layer, {}) for layer, has in enumerate(windowed) if has]
     if len(layers) < len(read) or any(others) or any(one != own[0] for one in own):
-        relation = "must be of the layers without a window, and the same of all"
-        raise config.refuse("per_layer_config", relation)
+        raise config.refuse(
+            "per_layer_config",
+            "must be the same of all layers without a window, and of no other",
+        )
     if not set(own[0]) <= {"head_dim", "num_key_value_heads"}:
         raise config.refuse("per_layer_config", "must hold head_dim and num_key_value_heads alone")
     return own[0].get("head_dim", usual[0]), own[0].get("num_key_value_heads", usual[1])

@@ -160,6 +160,8 @@ def load_config_json(path: Path) -> ModelSpec:
     model_type = config.get("model_type", str, None)
     if model_type in REFUSED:
         raise config.refuse("model_type", REFUSED[model_type])
+    if model_type in _WITH_VISION:
+        raise config.refuse("text_config", "is missing, and describes the language model")
     if model_type not in MODEL_TYPES:
         near = nearest_names(model_type or "", MODEL_TYPES)
         raise config.refuse("model_type", "is not a supported model family", near)
@@ -169,8 +171,9 @@ def load_config_json(path: Path) -> ModelSpec:
     except UserError as error:
         if not error.field.startswith("model."):
             raise
-        field = f"{path}: {error.field}"
-        raise UserError(field, error.value, error.relation, error.nearest) from None
+        raise UserError(
+            f"{path}: {error.field}", error.value, error.relation, error.nearest
+        ) from None
 
 
 def _of_text(config: HuggingFaceConfig) -> HuggingFaceConfig:
@@ -223,10 +226,10 @@ def _read_gpt2(config: HuggingFaceConfig) -> ModelSpec:
     hidden, heads = config.positive("n_embd"), config.positive("n_head")
     hidden_dropout = config.get("resid_pdrop", float, 0.1)
     if config.get("embd_pdrop", float, 0.1) != hidden_dropout:
-        relation = (
-            f"must equal resid_pdrop = {hidden_dropout}: Megatron has only one hidden dropout"
+        raise config.refuse(
+            "embd_pdrop",
+            f"must equal resid_pdrop = {hidden_dropout}: Megatron has only one hidden dropout",
         )
-        raise config.refuse("embd_pdrop", relation)
     return ModelSpec(
         name=config.model_name,
         num_layers=config.positive("n_layer"),
@@ -285,8 +288,9 @@ def _linear_bias(config: HuggingFaceConfig, family: _Decoder) -> bool:
     )
     if attention != mlp:
         key, other = ("attention_bias", "mlp_bias")[:: 1 if attention else -1]
-        relation = f"needs {other} = true too: Megatron's --add-bias-linear sets both"
-        raise config.refuse(key, relation)
+        raise config.refuse(
+            key, f"needs {other} = true too: Megatron's --add-bias-linear sets both"
+        )
     return bool(attention)
 
 

@@ -88,8 +88,9 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
 
     def refuse(self, key: str, relation: str, nearest: str = "") -> UserError:
         """The error about one key."""
-        value = show(self.values.get(key, "(none)"))
-        return UserError(f"{self.path}: {key}", value, relation, nearest)
+        return UserError(
+            f"{self.path}: {key}", show(self.values.get(key, "(none)")), relation, nearest
+        )
 
     def check_architecture(self) -> None:
         """Refuse what is no causal language model: its head has another size."""
@@ -157,10 +158,12 @@ OFF_VALUES: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(_SWITCHES, (False,)),
 }
 
-_BIASES = "adds biases that this family does not have in Megatron"
 _EXPERTS = "mixture-of-experts layers of this family are not modelled"
 REASONS = {
-    **dict.fromkeys(("attention_bias", "attention_out_bias", "mlp_bias"), _BIASES),
+    **dict.fromkeys(
+        ("attention_bias", "attention_out_bias", "mlp_bias"),
+        "adds biases that this family does not have in Megatron",
+    ),
     **dict.fromkeys(("n_routed_experts", "num_experts"), _EXPERTS),
     **dict.fromkeys(("num_experts_per_tok", "num_local_experts"), _EXPERTS),
     "auto_map": "points to custom code, which may differ from the family's",

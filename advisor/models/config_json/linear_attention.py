@@ -46,7 +46,6 @@ _QWEN3_5_EXPERTS = replace(_QWEN3_NEXT_EXPERTS, default_number=256, topk=8, alwa
 _QWEN3_5 = keys(
     "attn_output_gate mtp_num_hidden_layers mtp_use_dedicated_embeddings mamba_ssm_dtype"
 )
-_GATED = {"attn_output_gate": True, "mtp_use_dedicated_embeddings": False}
 _NEMOTRON_H = _SHAPE | keys(
     """
     hidden_dropout mlp_hidden_act hybrid_override_pattern layers_block_type ssm_state_size
@@ -94,7 +93,10 @@ def _read_qwen(config: HuggingFaceConfig) -> ModelSpec:
     the checkpoint and neither in its config nor in the class."""
     of_next, dense = (config.values["model_type"] == f"qwen3_{x}" for x in ("next", "5_text"))
     config.check_keys(_QWEN3_NEXT if of_next else _QWEN3_NEXT | _QWEN3_5)
-    config.check_fixed(_GATED, "other values are not modelled")
+    config.check_fixed(
+        {"attn_output_gate": True, "mtp_use_dedicated_embeddings": False},
+        "other values are not modelled",
+    )
     config.check_activation("hidden_act", "silu", "is not a modelled activation")
     linear: dict[str, Any] = {name: config.positive(name, at) for name, at in _LINEAR.items()}
     return ModelSpec(
@@ -142,8 +144,9 @@ def _linear_layers(config: HuggingFaceConfig) -> LayerPattern:
 def _read_nemotron_h(config: HuggingFaceConfig) -> ModelSpec:
     """Nemotron-H and Nemotron 3: one letter, or one name, a layer."""
     config.check_keys(_NEMOTRON_H | _NEMOTRON_H_RUNS | set(_FIXED_IN_MEGATRON))
-    other = "other values do not exist in Megatron or are not modelled"
-    config.check_fixed(_FIXED_IN_MEGATRON, other)
+    config.check_fixed(
+        _FIXED_IN_MEGATRON, "other values do not exist in Megatron or are not modelled"
+    )
     config.check_activation("mlp_hidden_act", "relu2", "is not a modelled activation")
     pattern = _pattern(config)
     return ModelSpec(

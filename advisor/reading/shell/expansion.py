@@ -278,8 +278,7 @@ class Expander:
         yield from self._splitting(at, stop, quoted)
 
     def _splitting(self, start: int, stop: int, quoted: bool) -> Iterator[Piece]:
-        for piece in self._literal(start, stop):
-            yield piece.splitting(not quoted)
+        return (piece.splitting(not quoted) for piece in self._literal(start, stop))
 
     def _arithmetic(self, node: "Node") -> Iterator[Piece | None]:
         text = self.source.text(node)
@@ -316,9 +315,7 @@ class Expander:
             if child.type == "heredoc_content":
                 continue
             yield from self._unescaped(at, self.source.start(child), "$`\\")
-            for piece in self.pieces(child, quoted=True):
-                if piece is not None:
-                    yield piece
+            yield from filter(None, self.pieces(child, quoted=True))
             at = child.end_byte
         yield from self._unescaped(at, body.end_byte, "$`\\")
 

@@ -130,8 +130,9 @@ class Record:
             for variable in variables:
                 words = _as_words(variable)
                 if any(w.text.startswith("--") for w in words):
-                    place = words[0].place
-                    self.add(ShellCommand(words=words, place=place, environment=environment))
+                    self.add(
+                        ShellCommand(words=words, place=words[0].place, environment=environment)
+                    )
 
 
 def _as_words(variable: Variable) -> tuple[Word, ...]:

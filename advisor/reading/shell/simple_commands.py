@@ -107,8 +107,10 @@ class Commands:
         for state in states:
             state.declared |= assigned_in(tree.root_node, source)
         if tree.root_node.has_error:
-            text = "this is not complete shell text; the rest is read as far as possible"
-            self.record.note(text, source.place(first_error(tree.root_node)))
+            self.record.note(
+                "this is not complete shell text; the rest is read as far as possible",
+                source.place(first_error(tree.root_node)),
+            )
         read = []
         for node in tree.root_node.children:
             if too_deep(node):

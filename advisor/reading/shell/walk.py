@@ -76,8 +76,7 @@ class Walk(Commands):
         return self.statements(node.named_children, states)
 
     def _each(self, states: list[State], step: Callable[[State], list[State]]) -> list[State]:
-        results = [result for state in states for result in step(state)]
-        return self._bounded(results, states[0])
+        return self._bounded([result for state in states for result in step(state)], states[0])
 
     def _bounded(self, states: list[State], before: State) -> list[State]:
         """At most so many ways: beyond that, those that differ become one."""

@@ -173,11 +173,9 @@ class PointSearch:
         if node.setting is None:
             yield from self._members(node)
         elif node.level < _Level.PASSES:
-            level = _Level(node.level + 1)
-            yield self._narrowed(node, level)
+            yield self._narrowed(node, _Level(node.level + 1))
         else:
-            problem = problem_of(node.table, node.choices)
-            if split := problem.best(node.table.fits, self._below):
+            if split := problem_of(node.table, node.choices).best(node.table.fits, self._below):
                 yield split.seconds, replace(node, level=_Level.SPLIT, split=split)
 
     def _members(self, node: _Node) -> Iterator[tuple[float, _Node]]:
@@ -264,7 +262,7 @@ def branches(job: Job, calibration: Calibration, given: Collection[str] = ()) ->
     decisions = parts_of(job.config.framework).optimum.decisions(job)
     if decisions is None:
         return []
-    for one in each_micro_batch(job, free=_MICRO_BATCH not in given):
+    for one in each_micro_batch(job, free="job.micro_batch_size" not in given):
         table = StageTable(one, calibration, StageSplits(one, moves=moves))
         fixed = table
         if table.splits.moves:
@@ -286,9 +284,6 @@ def space(found: list[Branch]) -> tuple[str, ...]:
             f"{len(splits.choices)} stages"
         )
     return tuple(lines)
-
-
-_MICRO_BATCH = "job.micro_batch_size"
 
 
 def _moves_layers(job: Job, given: Collection[str]) -> bool:

@@ -13,7 +13,6 @@ from advisor.search.optimum.best_split import Split
 from advisor.search.optimum.branches import Branch, problem_of
 from advisor.search.optimum.stage_table import Choice, StageTable, worth_it
 
-_CHOSEN = "recompute chosen for each pipeline stage"
 _LEAST_WIN = 0.0005
 """Less is 0.0 % on a page."""
 
@@ -31,7 +30,7 @@ def per_stage(branches: Sequence[Branch], best: Evaluation | None) -> tuple[str,
             found, table = split, branch.table
     cannot = branches[0].decisions.one_for_all
     if found is None or found.seconds > seconds * (1 - _LEAST_WIN):
-        return (f"{_CHOSEN} would gain nothing ({cannot})",)
+        return (f"recompute chosen for each pipeline stage would gain nothing ({cannot})",)
     wins = (
         f"save {(1 - found.seconds / seconds) * 100:.1f} % of the step time"
         if best
@@ -84,8 +83,7 @@ class _Stages:
         place = stage, choice.number
         if place in self._left and self._table.fits(stage, choice):
             return True
-        left = self._left.setdefault(place, self._fastest(*place))
-        self._first[place] = next(left, None)
+        self._first[place] = next(self._left.setdefault(place, self._fastest(*place)), None)
         return False
 
     def _at_best(self, branch: Branch, below: float) -> tuple[tuple[Choice, ...], ...]:

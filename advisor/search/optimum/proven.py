@@ -145,12 +145,13 @@ def _proof(
     if solved is not None:
         excluded, evaluated = excluded + solved.excluded, evaluated + solved.evaluated
         points += solved.num_points or 0
+    of_menu = f"the {num_menu} settings of the ranking without --search optimum"
     return Optimum(
         best=OptimumRow(rank=1, spec=first.evaluation.setting.spec) if first else None,
         bound_seconds=bound if 0 < bound < inf else None,
         gap=(seconds / bound - 1 if bound else None) if first else 0.0,
         gain=1 - seconds / usual if usual < inf else None,
-        space=(*(space(searched) or _menu(num_menu)), *(solved.space if solved else ())),
+        space=(*(space(searched) or (of_menu,)), *(solved.space if solved else ())),
         num_points=points if solved is None or solved.num_points is not None else None,
         evaluated=evaluated,
         excluded_by_bound=max(0, excluded),
@@ -167,10 +168,6 @@ def _beyond(searched: list[Branch], first: RankedEvaluation | None) -> tuple[str
         return per_stage(searched, first.evaluation if first else None)
     except KeyboardInterrupt:
         return ("recompute chosen for each pipeline stage: stopped before the gain was known",)
-
-
-def _menu(number: int) -> tuple[str, ...]:
-    return (f"the {number} settings of the ranking without --search optimum",)
 
 
 def least_changed(found: Evaluation, usual: Job) -> Evaluation:
@@ -205,6 +202,4 @@ def _jobs(job: Job, usual: Job) -> Iterator[Job]:
 def _timed(evaluator: Evaluator, found: Evaluation) -> Iterator[Timed]:
     own = parts_of(found.job.config.framework).settings
     settings = dict.fromkeys((own.none, *own.candidates(evaluator.job), found.setting))
-    for setting in settings:
-        if is_legal(setting, evaluator.job):
-            yield evaluator.timed(setting)
+    return (evaluator.timed(one) for one in settings if is_legal(one, evaluator.job))

@@ -303,8 +303,7 @@ class StageTable:
 
     def _evaluator(self, row: int) -> Evaluator:
         if row not in self._evaluators:
-            stages = self.splits.row(row)
-            self._evaluators[row] = Evaluator(self.job, self._calibration, stages)
+            self._evaluators[row] = Evaluator(self.job, self._calibration, self.splits.row(row))
         return self._evaluators[row]
 
 

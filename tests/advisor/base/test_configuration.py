@@ -15,6 +15,7 @@ from advisor.base.configuration import (
     packaged_configs,
 )
 from advisor.base.errors import UserError
+from tests.advisor.refusals import refused
 
 
 def write(folder: Path, group: str, name: str, text: str) -> Path:
@@ -81,11 +82,8 @@ def test_a_name_is_no_path(name: str) -> None:
 
 
 def test_unknown_names_get_the_nearest_ones() -> None:
-    with pytest.raises(UserError) as error:
+    with refused("--model = lama3_70b: unknown model; did you mean llama3_70b"):
         load_config(ConfigGroup.MODEL, "lama3_70b", field="--model")
-    assert str(error.value).startswith(
-        "--model = lama3_70b: unknown model; did you mean llama3_70b"
-    )
 
 
 def test_config_dir_must_be_a_folder(tmp_path: Path) -> None:
@@ -112,11 +110,8 @@ def test_config_dir_must_be_a_folder(tmp_path: Path) -> None:
 def test_a_broken_file_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(content)
-    with pytest.raises(UserError) as error:
+    with refused(says, "f.yaml"):
         load_yaml(path)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
-    assert "f.yaml" in str(error.value)
 
 
 def test_a_large_file_with_many_brackets_is_read(tmp_path: Path) -> None:

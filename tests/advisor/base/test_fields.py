@@ -12,6 +12,7 @@ from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, parse, parse_all, read_fields, read_record, show
 from advisor.models.spec import ModelSpec
+from tests.advisor.refusals import refused
 from tests.advisor.toys import LLAMA
 
 pytestmark = pytest.mark.every_python
@@ -77,16 +78,13 @@ def test_every_kind_of_field_is_read() -> None:
     ],
 )
 def test_wrong_values_are_one_line(values: dict[str, object], line: str) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(f"f.yaml: {line}"):
         read_record(Outer, {"width": 1} | values, "f.yaml")
-    assert str(error.value).startswith(f"f.yaml: {line}")
-    assert "\n" not in str(error.value)
 
 
 def test_a_field_without_a_default_is_missing() -> None:
-    with pytest.raises(UserError) as error:
+    with refused("f.yaml: width = (none): is missing and has no default"):
         read_record(Outer, {}, "f.yaml")
-    assert str(error.value).startswith("f.yaml: width = (none): is missing and has no default")
 
 
 def test_an_enum_is_named_by_value_or_by_member_and_fields_need_no_complete_set() -> None:
@@ -148,9 +146,8 @@ def test_override_replaces_fields() -> None:
     ],
 )
 def test_override_names_the_field(key: str, text: str, line: str) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(line):
         replace(LLAMA, **parse_all(ModelSpec, {key: text}, "model."))
-    assert str(error.value).startswith(line)
 
 
 @pytest.mark.slow
@@ -163,6 +160,5 @@ def test_show_is_one_short_line(value: object) -> None:
 
 @given(st.none() | st.booleans() | st.text() | st.floats() | st.lists(st.integers()))
 def test_an_integer_field_takes_integers_alone(value: object) -> None:
-    with pytest.raises(UserError) as error:
+    with refused():
         read_record(Inner, {"depth": value}, "f.yaml")
-    assert "\n" not in str(error.value)

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from advisor.explorer.step_numbers import clearance
 from advisor.frameworks.megatron.setting import NONE
-from advisor.hardware.calibration import load_calibration
-from advisor.search.evaluate import Evaluator
+from tests.advisor.jobs import evaluator_of
 from tests.advisor.memory.test_imbalance import job
 
 
@@ -18,7 +17,7 @@ def test_the_clearance_is_that_of_the_fit_probability(cp: int) -> None:
     of = job(moe_router_force_load_balancing=True)
     layout = replace(of.layout, context_parallel_size=cp)
     of = replace(of, layout=layout, num_gpus=8 * cp)
-    found = Evaluator(of, load_calibration(of.gpu)).evaluate(NONE)
+    found = evaluator_of(of).evaluate(NONE)
     clear, sigma, most = clearance(found)
     likely = min(most, NormalDist().cdf(clear))
     assert likely == pytest.approx(found.fit_probability, abs=1e-3)

@@ -1,48 +1,21 @@
 """GPU types: every number, every alias, and what a wrong file says."""
 
+import csv
+from math import isnan
 from pathlib import Path
 
 import pytest
 
 from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.dtypes import Precision
-from advisor.base.errors import UserError
 from advisor.base.units import GIB
 from advisor.hardware.catalogue import Datasheet, gpu_names, load_gpu, resolve_gpu
 from advisor.hardware.gpu import Vendor
+from tests.advisor.refusals import refused
 
-# memory (torch, GiB), memory GB/s, bf16 and fp8 TFLOP/s dense, SMs, NVLink GB/s one way, domain
-TABLE = {
-    "A100-SXM-40GB": (39.38, 1555, 312, None, 108, 300, 8),
-    "A100-SXM-80GB": (79.14, 2039, 312, None, 108, 300, 8),
-    "A100-PCIe-40GB": (39.39, 1555, 312, None, 108, 0, 1),
-    "A100-PCIe-80GB": (79.14, 1935, 312, None, 108, 0, 1),
-    "H100-SXM-80GB": (79.10, 3350, 989, 1979, 132, 450, 8),
-    "H100-PCIe-80GB": (79.11, 2000, 756, 1513, 114, 0, 1),
-    "H100-NVL-94GB": (93.02, 3900, 835, 1670, 132, 0, 1),
-    "H200-SXM-141GB": (139.80, 4800, 989, 1979, 132, 450, 8),
-    "B200-SXM-180GB": (178.35, 8000, 2250, 4500, 148, 900, 8),
-    "B300-SXM-288GB": (267.69, 8000, 2250, 4500, 148, 900, 8),
-    "GB200-186GB": (184.31, 8000, 2500, 5000, 152, 900, 72),
-    "GB300-288GB": (276.5, 8000, 2500, 5000, 152, 900, 72),
-    "L40S-48GB": (44.34, 864, 362, 733, 142, 0, 1),
-    "H800-SXM-80GB": (79.10, 3350, 989, 1979, 132, 200, 8),
-    "A800-SXM-80GB": (79.14, 2039, 312, None, 108, 200, 8),
-    "A800-PCIe-80GB": (79.14, 1935, 312, None, 108, 0, 1),
-    "H20-SXM-96GB": (95.0, 4000, 148, 296, 78, 450, 8),
-    "GH200-96GB": (94.5, 4000, 989, 1979, 132, 450, 4),
-    "L20-48GB": (44.34, 864, 119.5, 239, 92, 0, 1),
-    "A6000-48GB": (47.4, 768, 154.8, None, 84, 0, 1),
-    "RTX-3090-24GB": (23.6, 936.2, 71.2, None, 82, 0, 1),
-    "V100-SXM-32GB": (31.7, 898, 15.7, None, 80, 150, 8),
-    "V100-SXM-16GB": (15.7, 897, 15.7, None, 80, 150, 8),
-    "A10-24GB": (22.0, 600, 125, None, 72, 0, 1),
-    "L4-24GB": (22.0, 300, 121, 242, 58, 0, 1),
-    "RTX-4090-24GB": (23.99, 1008, 165.2, 330.3, 128, 0, 1),
-    "RTX-PRO-6000-96GB": (94.97, 1792, 503.8, 1007.6, 188, 0, 1),
-    "MI300X-192GB": (191.69, 5300, 1307.4, 2614.9, 304, 448, 8),
-    "MI355X-288GB": (287.98, 8000, 2516.6, 5033.2, 256, 535.5, 8),
-}
+with Path(__file__).with_name("gpus.csv").open(encoding="utf-8") as _file:
+    TABLE = {row["name"]: row for row in csv.DictReader(_file)}
+"""Dense FLOP/s, memory as torch sees it, NVLink one way."""
 CALIBRATED = {
     **dict.fromkeys(("A100-SXM", "A800-SXM"), "a100"),
     **dict.fromkeys(("H100-SXM", "H200", "H800", "H20", "GH200"), "h100"),
@@ -64,7 +37,8 @@ def test_every_type_is_in_the_table_and_memory_that_no_source_gives_is_assumed()
 
 @pytest.mark.parametrize("name", TABLE)
 def test_numbers_in_bytes_and_flops(name: str) -> None:
-    memory, bandwidth, bf16, fp8, sms, nvlink, domain = TABLE[name]
+    _, *numbers, _ = TABLE[name].values()
+    memory, bandwidth, bf16, fp8, sms, nvlink, domain = (float(n or "nan") for n in numbers)
     gpu = load_gpu(name)
     assert gpu.name == name
     assert gpu.memory_bytes == int(memory * GIB)
@@ -74,7 +48,7 @@ def test_numbers_in_bytes_and_flops(name: str) -> None:
     assert gpu.memory_bandwidth_bytes_per_second == bandwidth * 10**9
     assert gpu.bf16_flops == bf16 * 10**12
     assert gpu.fp16_flops == (125 * 10**12 if name in VOLTA else gpu.bf16_flops)
-    assert gpu.fp8_flops == (None if fp8 is None else fp8 * 10**12)
+    assert gpu.fp8_flops == (None if isnan(fp8) else fp8 * 10**12)
     assert gpu.sm_count == sms
     assert (gpu.nvlink_bytes_per_second, gpu.nvlink_domain_size) == (nvlink * 10**9, domain)
     fitted = [fit for of, fit in CALIBRATED.items() if name.startswith(f"{of}-")]
@@ -114,40 +88,9 @@ def test_eight_bits_run_at_sixteen_where_there_are_none() -> None:
     assert load_gpu("H100").peak_flops(Precision.FP8_CURRENT) == 1979 * 10**12
 
 
-ALIASES = {
-    "A100-SXM-80GB": "A100, a100, A100-80GB, A100-SXM, NVIDIA A100-SXM4-80GB",
-    "A100-SXM-40GB": "A100-40GB, A100-40g, A100-SXM4-40GB",
-    "A100-PCIe-80GB": "A100-PCIe, A100_PCIe_80GB, NVIDIA A100 80GB PCIe",
-    "A100-PCIe-40GB": "A100-PCIe-40GB, A100-40GB-PCIE",
-    "H100-SXM-80GB": "H100, H100-SXM, h100-sxm5, H100-80GB, NVIDIA H100 80GB HBM3",
-    "H100-PCIe-80GB": "H100-PCIe",
-    "H100-NVL-94GB": "H100-NVL, H100-94GB, NVIDIA H100 NVL",
-    "H200-SXM-141GB": "H200",
-    "B200-SXM-180GB": "B200",
-    "B300-SXM-288GB": "B300",
-    "GB200-186GB": "GB200, GB200-NVL72",
-    "GB300-288GB": "GB300",
-    "L40S-48GB": "L40S, NVIDIA L40S",
-    "H800-SXM-80GB": "H800",
-    "A800-SXM-80GB": "A800, NVIDIA A800-SXM4-80GB",
-    "A800-PCIe-80GB": "A800-PCIe, NVIDIA A800 80GB PCIe",
-    "H20-SXM-96GB": "H20, NVIDIA H20, H20-96GB",
-    "GH200-96GB": "GH200, gh200",
-    "L20-48GB": "L20, NVIDIA L20",
-    "A6000-48GB": "A6000, NVIDIA A6000, RTX A6000, NVIDIA RTX A6000",
-    "V100-SXM-32GB": "V100, V100-32GB, V100-SXM2-32GB",
-    "V100-SXM-16GB": "V100-16GB, V100-SXM2-16GB",
-    "A10-24GB": "NVIDIA A10",
-    "RTX-3090-24GB": "RTX3090, RTX 3090, NVIDIA GeForce RTX 3090",
-    "RTX-4090-24GB": "RTX4090, NVIDIA GeForce RTX 4090",
-    "RTX-PRO-6000-96GB": "RTX-PRO-6000, NVIDIA RTX PRO 6000 Blackwell Server Edition",
-    "MI300X-192GB": "MI300X, AMD Instinct MI300X OAM",
-}
-
-
-@pytest.mark.parametrize("name", ALIASES)
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row["aliases"]])
 def test_aliases(name: str) -> None:
-    assert {resolve_gpu(spelt) for spelt in ALIASES[name].split(", ")} == {name}
+    assert {resolve_gpu(spelt) for spelt in TABLE[name]["aliases"].split(", ")} == {name}
 
 
 UNKNOWN = ["P100", "H1000", "", "nvidia", "H100-40GB", "80GB", "SXM", "../", "A10G"]
@@ -162,11 +105,8 @@ UNKNOWN = ["P100", "H1000", "", "nvidia", "H100-40GB", "80GB", "SXM", "../", "A1
     ],
 )
 def test_an_unknown_type_is_one_line_with_what_is_meant(spelt: str, says: str) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(f"--gpus = {spelt or repr('')}: ", says):
         load_gpu(spelt)
-    assert str(error.value).startswith(f"--gpus = {spelt or repr('')}: ")
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 OWN = """\
@@ -202,8 +142,6 @@ def test_a_type_of_the_user_s_own(tmp_path: Path) -> None:
         (OWN + "fp8_tflop: 3\n", "fp8_tflop = 3: is not a known key; did you mean fp8_tflops"),
         (OWN.replace("10.5", "ten"), "memory_torch_total_gib = ten: must be a number"),
         (OWN.replace("10.5", "0"), "memory_torch_total_gib = 0.0: must be positive"),
-        (OWN.replace("10.5", "-3"), "memory_torch_total_gib = -3.0: must be positive"),
-        (OWN + "fp8_tflops: 0\n", "fp8_tflops = 0.0: must be positive"),
         (OWN + "nvlink_domain_size: 8\n", "nvlink_domain_size = 8: must be 1 without NVLink"),
         (OWN + "nvlink_gb_per_second: 300\n", "nvlink_domain_size = 1: must be 1 without NVLink"),
         (OWN + "nvlink_pair_gb_per_second: 9\n", "_pair_gb_per_second = 9.0: must be at most"),
@@ -214,8 +152,5 @@ def test_a_type_of_the_user_s_own(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(says, "RTX-16GB.yaml"):
         load_gpu("RTX", own_type(tmp_path, text))
-    assert says in str(error.value)
-    assert "RTX-16GB.yaml" in str(error.value)
-    assert "\n" not in str(error.value)

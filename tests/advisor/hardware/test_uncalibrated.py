@@ -64,11 +64,7 @@ FLEX = "model.moe_token_dispatcher_type=flex"
         ("8xMI300X", "job.cuda_graph_impl=local", "captures HIP graphs"),
         ("8xMI300X", "model.attention_backend=fused", "cuDNN's attention, which does not run on"),
         ("8xV100", "--precision bf16", "V100-SXM-32GB has no bf16 tensor cores; use fp16"),
-        (
-            "8xV100",
-            "model.attention_backend=flash",
-            "does not run on V100-SXM-32GB; model",
-        ),
+        ("8xV100", "model.attention_backend=flash", "does not run on V100-SXM-32GB; model"),
         (
             "8xV100",
             "--framework fsdp2",

@@ -6,7 +6,6 @@ from advisor.layers.operators import (
     Operator,
     Tensor,
     Weight,
-    find,
     total_bytes,
 )
 from tests.advisor.toys import operator
@@ -56,11 +55,3 @@ def test_flops_are_those_of_the_gemm_and_of_attention() -> None:
     assert both.forward_bytes == 204
     assert both.backward_bytes == 1104
     assert operator("y", (A,), (B,)).forward_flops == 0
-
-
-def test_find_gives_the_range_of_a_module() -> None:
-    modules = (Module.INPUT_LAYERNORM, Module.LINEAR_FC1, Module.LINEAR_FC1, Module.LINEAR_FC2)
-    operators = tuple(operator(str(m), (A,), (B,), module=m) for m in modules)
-    assert find(operators, Module.LINEAR_FC1) == (1, 3)
-    assert find(operators, Module.INPUT_LAYERNORM) == (0, 1)
-    assert find(operators, Module.LOSS) is None

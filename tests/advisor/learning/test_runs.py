@@ -75,10 +75,7 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
         ({"trial": None}, "did not run on a GPU"),
         ({"trial": "x"}, "cannot be read"),
         ({"times": {"seconds": [0.0]}}, "cannot be read"),
-        ({"times": {"seconds": "fast"}}, "cannot be read"),
         ({"memory": [{"allocated": -1}]}, "cannot be read"),
-        ({"memory": {"allocated": 1}}, "cannot be read"),
-        ({"environment": {"gpus": ["H100"]}}, "cannot be read"),
         ({"status": ["ok"]}, "cannot be read"),
     ],
 )

@@ -8,59 +8,14 @@ found nine faults of ten (it read no `llama3_8b` in `pretrain_llama3_8b.py`).
 from pathlib import Path
 
 import pytest
+import yaml
 
 from advisor.base.rule import Level
 from advisor.lint.target import lint_target
 
 FOLDER = Path(__file__).parent / "configurations"
 CORRECT = sorted((*(FOLDER / "correct").iterdir(), *(FOLDER / "untuned_correct").iterdir()))
-FAULTS = {
-    "accelerate_offload_alone.yaml": ("fsdp_reshard_after_forward", 9),
-    "bridge_overrides.sh": ("full_needs_method", 5),
-    "bridge_provider.py": ("distribute_with_sequence_parallel", 14),
-    "bridge_recipe_fp8_layernorm.py": ("fp8_layernorm_recompute", 9),
-    "deepspeed_contiguous.json": ("activation_checkpointing.contiguous_memory_optimization", 7),
-    "deepspeed_docstring_key.json": ("unknown_key", 7),
-    "deepspeed_heredoc.sh": ("precision", 6),
-    "deepspeed_offload_stage2.json": ("offload_param.stage", 7),
-    "hf_checkpointing_twice.sh": ("checkpointing_twice", 4),
-    "hf_use_cache.py": ("use_cache", 3),
-    "megatron_backend_environment.sh": ("attention_environment", 2),
-    "megatron_checkpoint_activations.sh": ("checkpoint_activations", 13),
-    "megatron_connections.sh": ("device_max_connections", 2),
-    "megatron_core_attn_under_flash.sh": ("core_attn_under_flash", 6),
-    "megatron_full_without_layers.sh": ("full_needs_num_layers", 4),
-    "megatron_graphs_full.sh": ("cuda_graph_full_recompute", 2),
-    "megatron_layernorm_dense.sbatch": ("layernorm_on_te", 8),
-    "megatron_misspelt_module.sh": ("recompute_modules", 2),
-    "megatron_model_config.yaml": ("recompute_method", 9),
-    "megatron_moe_label_dense.sh": ("moe_labels_on_dense", 2),
-    "megatron_not_a_number.sh": ("wrong_type", 5),
-    "megatron_offload_pipeline.sh": ("cpu_offloading_pipeline", 5),
-    "megatron_one_branch_wrong.sh": ("distribute_with_sequence_parallel", 8),
-    "megatron_selective_with_layers.sh": ("selective_num_layers", 6),
-    "megatron_underscore_option.sh": ("unknown_option", 6),
-    "nemo1_config.yaml": ("full_needs_method", 12),
-    "nemo2_recipe.py": ("selective_num_layers", 7),
-    "torchtitan_budget_command.sh": ("memory_budget.compile", 3),
-    "torchtitan_mode.toml": ("mode", 10),
-    "torchtitan_option_number.toml": ("selective_ac_option", 14),
-}
-"""The rule that must fire, and the line on which the fault is, or one of the two that clash."""
-
-
-UNTUNED = {
-    "accelerate_policy.yaml": "fsdp_auto_wrap_policy",
-    "bridge_dense_moe_labels.sh": "moe_labels_on_dense",
-    "deepspeed_zero_typo.json": "unknown_key",
-    "hf_fp16_and_bf16.sh": "precision",
-    "hf_kwargs_without_switch.py": "checkpointing_kwargs.unused",
-    "megatron_distribute_tp1.sh": "distribute_needs_tp",
-    "megatron_granularity_typo.sh": "recompute_granularity",
-    "megatron_offload_and_recompute.sh": "cpu_offloading_recompute",
-    "megatron_vpp_uniform_branch.sh": "selective_num_layers",
-    "torchtitan_wrong_key.toml": "parallelism.unknown_field",
-}
+FAULTS, UNTUNED = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text()).values()
 
 
 def bad(path: Path) -> dict[str, int]:

@@ -22,7 +22,7 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
 from advisor.search.rank_shape import rank_shape
-from tests.advisor.jobs import job_of
+from tests.advisor.jobs import evaluator_of, job_of
 
 MIXTRAL = replace(load_model("mixtral_8x7b"), num_layers=4)
 
@@ -36,7 +36,7 @@ def job(model: ModelSpec = MIXTRAL, ep: int = 8, **config: object) -> Job:
 
 
 def uneven(of: Job, spec: str = "none") -> Unevenness:
-    evaluator = Evaluator(of, load_calibration(of.gpu))
+    evaluator = evaluator_of(of)
     return evaluator.stage_detail(parse_setting(spec), 0).reserved.uneven
 
 
@@ -61,10 +61,7 @@ def test_the_busiest_of_64_experts_has_what_was_published() -> None:
 def test_doubled_routing_keeps_what_the_walk_says() -> None:
     """Bytes that grow with the tokens, from the walk at twice the mean."""
     even, busy = (job(moe_load_imbalance=x) for x in (1.0, 2.0))
-    peaks = [
-        Evaluator(of, load_calibration(of.gpu)).stage_detail(parse_setting("none"), 0)
-        for of in (even, busy)
-    ]
+    peaks = [evaluator_of(of).stage_detail(parse_setting("none"), 0) for of in (even, busy)]
     more = peaks[1].activations.kept - peaks[0].activations.kept
     assert 0 < uneven(even).mean < more
 
@@ -72,10 +69,7 @@ def test_doubled_routing_keeps_what_the_walk_says() -> None:
 def test_the_peak_is_one_that_9_of_10_runs_stay_within() -> None:
     """1.2816 standard deviations beyond the mean: the 0.9 quantile of the normal distribution."""
     balanced = job(moe_router_force_load_balancing=True)
-    details = [
-        Evaluator(of, load_calibration(of.gpu)).stage_detail(parse_setting("none"), 0)
-        for of in (job(), balanced)
-    ]
+    details = [evaluator_of(of).stage_detail(parse_setting("none"), 0) for of in (job(), balanced)]
     published, forced = (one.reserved for one in details)
     its = published.uneven
     assert its.stated == pytest.approx(NormalDist(its.mean, its.spread).inv_cdf(0.9), rel=1e-4)
@@ -90,7 +84,7 @@ def test_what_doubled_routing_costs_is_no_less_than_what_a_given_imbalance_has(s
     """Nor a third more: the gradients of a running layer are taken as large as what it keeps, and
     another peak may hide a part."""
     given, even = (
-        Evaluator(of, load_calibration(of.gpu)).stage_detail(parse_setting(spec), 0)
+        evaluator_of(of).stage_detail(parse_setting(spec), 0)
         for of in (job(moe_load_imbalance=2), job(moe_router_force_load_balancing=True))
     )
     more = given.reserved.allocated - even.reserved.allocated
@@ -102,14 +96,14 @@ def test_it_is_said_up_to_where_routing_is_safe() -> None:
     """A job with that imbalance fits the budget, and one with half as much more does not."""
     budget = 34 * 2**30
     of = job(memory_budget_bytes=budget)
-    evaluation = Evaluator(of, load_calibration(of.gpu)).evaluate(parse_setting("none"))
+    evaluation = evaluator_of(of).evaluate(parse_setting("none"))
     assert evaluation.uneven is not None
     safe = evaluation.uneven.safe
     assert 1.5 < safe < 4
     busy = [
         job(memory_budget_bytes=budget, moe_load_imbalance=ratio) for ratio in (safe, 1.5 * safe)
     ]
-    evaluators = [Evaluator(one, load_calibration(one.gpu)) for one in busy]
+    evaluators = [evaluator_of(one) for one in busy]
     assert [one.evaluate(parse_setting("none")).fits for one in evaluators] == [True, False]
     balanced = job(moe_router_force_load_balancing=True)
     found = Evaluator(balanced, load_calibration(of.gpu)).evaluate(parse_setting("none"))
@@ -118,7 +112,7 @@ def test_it_is_said_up_to_where_routing_is_safe() -> None:
 
 def test_it_lowers_the_probability() -> None:
     balanced = job(moe_router_force_load_balancing=True)
-    published = Evaluator(job(), load_calibration(balanced.gpu)).evaluate(parse_setting("none"))
+    published = evaluator_of(job()).evaluate(parse_setting("none"))
     tight = (published.peak_reserved_bytes + 2**30) // 2**20 * 2**20
     published, forced = (
         Evaluator(

@@ -21,7 +21,7 @@ from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
 from advisor.search.evaluate import Evaluator
-from tests.advisor.jobs import job_config, job_of, parallel
+from tests.advisor.jobs import evaluator_of, job_config, job_of, parallel
 
 MOE = LayerKind(feed_forward=FeedForward.MOE)
 SHAPE = RankShape(
@@ -142,7 +142,7 @@ def test_tokens_in_16_bits_with_their_copy_in_8(version: str, *, held: bool) -> 
             framework_version=version,
         ),
     )
-    shape = Evaluator(job, load_calibration(job.gpu)).shape
+    shape = evaluator_of(job).shape
     kept = kept_tensors(transformer_layer(shape, MOE), ())
     assert kept["expert_tokens_fp8_current"].num_bytes == 4096 * 2 * 4096
     assert ("expert_tokens" in kept) is held

@@ -7,7 +7,6 @@ from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions
 from advisor.frameworks.torch.optimum.solve import ways_of
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set
 from advisor.frameworks.torch.plan import Semantics, block_segment
-from advisor.hardware.calibration import load_calibration
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.cheapest import Way, peak_of
@@ -15,11 +14,11 @@ from advisor.memory.chunk import chunk_footprint
 from advisor.memory.chunk_units import unit_of
 from advisor.memory.room import room_of
 from advisor.plan.recompute_plan import RecomputePlan, merged
-from advisor.search.evaluate import Evaluator
 from tests.advisor.frameworks.torch.jobs import stack_job
+from tests.advisor.jobs import evaluator_of
 
 STACK, JOB = stack_job("fsdp2")
-SHAPE = Evaluator(JOB, load_calibration(JOB.gpu, None)).shape
+SHAPE = evaluator_of(JOB).shape
 (KIND,) = set(JOB.model.layer_kinds)
 HOW = Semantics()
 NAMES = [*decisions(transformer_layer(SHAPE, KIND))]
@@ -69,7 +68,7 @@ def _option(shape: RankShape, regime: BlockRegime) -> Way:
 
 
 def test_what_is_put_on_the_host_is_added_up_as_its_segment_has_it() -> None:
-    evaluator = Evaluator(JOB, load_calibration(JOB.gpu, None))
+    evaluator = evaluator_of(JOB)
     ways = ways_of(SHAPE, KIND, HOW, evaluator.rates, on_host=True)
     for regime, option in [*zip(ways.regimes, ways.options, strict=True)][::37]:
         found = _option(SHAPE, regime)

@@ -5,17 +5,15 @@ from msgspec.structs import replace
 
 from advisor.base.units import MIB
 from advisor.frameworks.registry import parts_of
-from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
 from advisor.memory.chunk import ChunkTrace
 from advisor.memory.chunk_units import OTHER_STREAM
 from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, _groups, simulate
 from advisor.memory.static import StaticMemory
-from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import JobMemory
 from tests.advisor.frameworks.torch.jobs import stack_job
-from tests.advisor.jobs import experiment_job
+from tests.advisor.jobs import evaluator_of, experiment_job
 
 NOTHING = StaticMemory(weights=0, gradients=0, optimizer=0)
 
@@ -117,7 +115,7 @@ def job() -> Job:
 
 def simulated(job: Job, spec: str, stage: int) -> tuple[SimulatedPeaks, int]:
     """Stage `stage` of `job`, and its allocated peak by the walks."""
-    evaluator, stack = Evaluator(job, load_calibration(job.gpu)), parts_of(job.config.framework)
+    evaluator, stack = evaluator_of(job), parts_of(job.config.framework)
     pipeline, setting = Pipeline(evaluator.stages), stack.settings.parse(spec)
     memory = JobMemory(job, evaluator.shape, evaluator.stages, pipeline, stack.memory)
     plans = [stack.memory.plan(setting, evaluator.shape, layers, job) for layers in pipeline.groups]

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set
-from advisor.hardware.calibration import load_calibration
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory import chunk_units
@@ -21,12 +20,12 @@ from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import TransformerImpl
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import ON_HOST, Checkpoint, RecomputePlan, Segment
-from advisor.search.evaluate import Evaluator
 from tests.advisor.frameworks.torch.jobs import stack_job
+from tests.advisor.jobs import evaluator_of
 from tests.advisor.toys import toy_shape
 
 _, JOB = stack_job("fsdp2")
-SHAPE = Evaluator(JOB, load_calibration(JOB.gpu, None)).shape
+SHAPE = evaluator_of(JOB).shape
 LAYERS = SHAPE.model.num_layers
 LAYER = layer_elements(SHAPE)
 EMBEDDING = SHAPE.model.vocab_size * SHAPE.model.hidden_size

@@ -10,6 +10,7 @@ from advisor.base.errors import UserError
 from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.presets import load_model, load_preset, model_names
 from tests.advisor.models.config_json.published import PUBLISHED
+from tests.advisor.refusals import refused
 
 TINY = """\
 num_layers: 2
@@ -105,7 +106,6 @@ def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
         (TINY + "sources: me\n", "sources = me: is not a known key; did you mean source"),
         (TINY.replace("64", "'64'"), "hidden_size = 64: must be an integer"),
         (TINY.replace("64", "0"), "model.hidden_size = 0: must be at least 1"),
-        (TINY.replace("64", "-1"), "model.hidden_size = -1: must be at least 1"),
         (
             TINY.replace("groups: 2", "groups: 3"),
             "model.num_query_groups = 3: must divide num_attention_heads = 4; nearest: 2 or 4",
@@ -120,11 +120,8 @@ def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
 )
 def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
     path = yaml_model(tmp_path, text)
-    with pytest.raises(UserError) as error:
+    with refused(says, "tiny.yaml"):
         load_model(path)
-    assert says in str(error.value)
-    assert "tiny.yaml" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +141,8 @@ def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> 
     ],
 )
 def test_an_unknown_model_is_one_line(name: str, says: str) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(says):
         load_model(name)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_a_preset_comes_before_a_folder_of_that_name(tmp_path, monkeypatch) -> None:

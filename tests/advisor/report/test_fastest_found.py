@@ -91,10 +91,7 @@ def test_a_recipe_s_framework_is_told_the_changes_alone(found: Answer) -> None:
     ours = replace(found, recipe_framework="megatron_bridge", recipe="some")
     one = found.fastest_found.candidate.evaluation
     said = framework_job_flags(ours, one, "megatron_bridge").split()
-    assert said[:2] == [
-        "model.virtual_pipeline_model_parallel_size=10",
-        "train.micro_batch_size=2",
-    ]
+    assert said[:2] == ["model.virtual_pipeline_model_parallel_size=10", "train.micro_batch_size=2"]
     assert not any("tensor_model_parallel_size" in word for word in said)
     comment = job_outside_flags(ours, one, "megatron_bridge", with_layout=False)
     assert comment == "on top of recipe some"

@@ -77,10 +77,7 @@ def test_experts_cut_by_tensor_parallelism_have_a_column() -> None:
 def test_a_split_that_follows_from_the_degrees_is_not_reported() -> None:
     model = replace(JOB.model, num_layers=61)
     layouts = [
-        split_evenly(
-            model,
-            replace(JOB.layout, **parallel(pp=pp, dp=32 // 4 // pp, vpp=1)),
-        )
+        split_evenly(model, replace(JOB.layout, **parallel(pp=pp, dp=32 // 4 // pp, vpp=1)))
         for pp in (4, 8)
     ]
     config = replace(JOB.config, global_batch_size=64)

@@ -22,7 +22,7 @@ from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.branches import Branch, FoundPoint, PointSearch, branches, problem_of
 from advisor.search.optimum.per_stage import fastest_per_stage
-from tests.advisor.jobs import parallel
+from tests.advisor.jobs import evaluator_of, parallel
 
 FRAMEWORK = parts_of("megatron_lm")
 ROUNDING = 1e-12
@@ -110,7 +110,7 @@ def search(space: list[Branch], calibration: Calibration) -> FoundPoint:
 def budget_of(toy: Toy, share: float) -> float:
     """GiB between what a rank holds whatever is recomputed, and what it takes without."""
     job = toy.job(70)
-    evaluator = Evaluator(job, load_calibration(job.gpu))
+    evaluator = evaluator_of(job)
     least = evaluator.memory.fixed_bytes
     most = evaluator.evaluate(FRAMEWORK.settings.none).peak_reserved_bytes
     return float(least + share * (1.1 * most - least)) / GIB
@@ -180,7 +180,7 @@ def only(group: SettingGroup) -> Decisions:
 @pytest.mark.parametrize("toy", TOYS, ids=lambda toy: f"{toy.model}_{toy.pp}_{toy.vpp}")
 def test_a_group_lies_between_its_fastest_and_its_smallest(toy: Toy) -> None:
     job = toy.job(70)
-    evaluator = Evaluator(job, load_calibration(job.gpu))
+    evaluator = evaluator_of(job)
     decisions = FRAMEWORK.optimum.decisions(job)
     for group in decisions.groups:
         fastest = evaluator.seconds(group.fastest)

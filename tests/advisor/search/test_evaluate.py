@@ -10,7 +10,7 @@ from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE
 from advisor.search.evaluate import Evaluator, evaluate
-from tests.advisor.jobs import experiment_job
+from tests.advisor.jobs import evaluator_of, experiment_job
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def job() -> Job:
 
 @pytest.fixture(scope="module")
 def evaluator(job: Job) -> Evaluator:
-    return Evaluator(job, load_calibration(job.gpu))
+    return evaluator_of(job)
 
 
 SETTINGS = (

@@ -4,9 +4,8 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.frameworks.megatron.setting import NONE, Method, full
-from advisor.hardware.calibration import load_calibration
-from advisor.search.evaluate import Evaluator
 from advisor.search.rank_settings import other_job
+from tests.advisor.jobs import evaluator_of
 from tests.advisor.search.test_near_changes import job_of
 
 FULL = full(Method.UNIFORM, 1)
@@ -14,7 +13,7 @@ FULL = full(Method.UNIFORM, 1)
 
 def test_a_remedy_on_another_layout_names_degrees_and_what_else_differs() -> None:
     job = job_of()
-    own = Evaluator(job, load_calibration(job.gpu)).evaluate(NONE)
+    own = evaluator_of(job).evaluate(NONE)
     wider = replace(job.layout, tensor_model_parallel_size=4, data_parallel_size=1)
     other = replace(own, job=replace(job, layout=wider))
     words = other_job(other, own).change
@@ -27,7 +26,7 @@ def test_a_remedy_on_another_layout_names_degrees_and_what_else_differs() -> Non
 
 def test_its_effects_are_differences_from_the_first_row() -> None:
     job = job_of()
-    own: Evaluation = Evaluator(job, load_calibration(job.gpu)).evaluate(NONE)
+    own: Evaluation = evaluator_of(job).evaluate(NONE)
     less = replace(
         own,
         peak_reserved_bytes=own.peak_reserved_bytes - 100,

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from advisor.frameworks.registry import parts_of
-from advisor.hardware.calibration import load_calibration
 from advisor.memory.chunk_units import kept_bytes
 from advisor.request.request import Request
 from advisor.search.advise import advise
-from advisor.search.evaluate import Evaluator
 from advisor.search.replay_room import Made, kept_by_operator, most_freed
 from advisor.time.passes import replay_seconds, tallied
+from tests.advisor.jobs import evaluator_of
 
 
 def test_the_cheapest_bytes_go_first_and_the_last_operator_in_part() -> None:
@@ -42,7 +41,7 @@ def test_no_setting_frees_more_in_its_seconds(
     model: str, gpus: str, fields: dict[str, Any]
 ) -> None:
     job = advise(Request(model=model, gpus=gpus, quick=True, **fields)).job
-    stack, evaluator = parts_of(job.config.framework), Evaluator(job, load_calibration(job.gpu))
+    stack, evaluator = parts_of(job.config.framework), evaluator_of(job)
     shape, rates = evaluator.shape, evaluator.rates
     for held in evaluator.stages:
         layers = held[0].layers

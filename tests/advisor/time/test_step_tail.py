@@ -80,10 +80,7 @@ def test_what_is_sharded_and_when_it_is_gathered() -> None:
     (muon,) = work_of(dealt, group(100))
     assert [
         isinstance(one, step_tail.DataParallelWork) and one.gathers_after for one in (plain, muon)
-    ] == [
-        False,
-        True,
-    ]
+    ] == [False, True]
 
 
 def test_fsdp_adds_gradients_where_it_does_not_reduce_them() -> None:

@@ -27,7 +27,7 @@ from advisor.time.optimizer_time import host_optimizer_seconds, optimizer_second
 from advisor.time.rank_links import Network
 from advisor.time.roofline import backward_seconds, forward_seconds
 from advisor.time.step_tail import DataParallelWork, Exchange, ShardedWork
-from tests.advisor.jobs import experiment_job, job_of, parallel
+from tests.advisor.jobs import evaluator_of, experiment_job, job_of, parallel
 
 MACHINE = Machine(
     linear=GemmRates(
@@ -179,7 +179,7 @@ def _step(job: Job, setting: RecomputeSetting = NONE) -> float:
 
 def test_a_step_is_the_sum_of_its_parts() -> None:
     job = _job()
-    evaluation = Evaluator(job, load_calibration(job.gpu)).evaluate(selective("mlp"))
+    evaluation = evaluator_of(job).evaluate(selective("mlp"))
     time = evaluation.time_seconds
     names = "forward backward recompute exposed_communication pipeline_bubble optimizer offload"
     parts = [getattr(time, name) for name in names.split()]
@@ -196,7 +196,7 @@ def test_more_recompute_never_takes_less_time() -> None:
 def test_interleaving_shrinks_the_bubble() -> None:
     def bubble(vpp: int) -> float:
         job = _job(virtual_pipeline_model_parallel_size=vpp)
-        evaluation = Evaluator(job, load_calibration(job.gpu)).evaluate(NONE)
+        evaluation = evaluator_of(job).evaluate(NONE)
         return evaluation.time_seconds.pipeline_bubble
 
     bubbles = [bubble(vpp) for vpp in (1, 2, 5, 10)]

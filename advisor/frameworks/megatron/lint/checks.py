@@ -44,8 +44,7 @@ def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
         *rule.findings(DEPRECATED, read, settings, revision),
         *_of_rules(read, settings, revision),
     ]
-    order = list(Level)
-    return tuple(sorted(found, key=lambda finding: order.index(finding.level)))
+    return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
 
 
 def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> Iterator[Finding]:
@@ -54,9 +53,8 @@ def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> 
         another = {name: _ANOTHER[name] for name in _ANOTHER if name not in read.given.values}
         anyhow = {finding.rule for finding in find(settings.changed(**another), revision)}
     for finding in find(settings, revision):
-        if silenced(finding.rule, read) or (anyhow is not None and finding.rule not in anyhow):
-            continue
-        yield replace(finding, place=_cause(read, finding, revision))
+        if not silenced(finding.rule, read) and (anyhow is None or finding.rule in anyhow):
+            yield replace(finding, place=_cause(read, finding, revision))
 
 
 def _cause(read: ReadSettings, finding: Finding, revision: Revision) -> Place:
@@ -70,11 +68,8 @@ def _cause(read: ReadSettings, finding: Finding, revision: Revision) -> Place:
             return place
     causes = causes or [name for name in read.places if name in words]
     named = sorted((name for name in causes if name in words), key=words.index)
-    recompute = [name for name in causes if name.startswith("recompute_")]
-    for names in (named, recompute, causes):
-        if names:
-            return read.places[names[0]]
-    return read.place
+    first = [*named, *(name for name in causes if name.startswith("recompute_")), *causes]
+    return read.places[first[0]] if first else read.place
 
 
 def _causes(

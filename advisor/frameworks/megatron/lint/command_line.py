@@ -22,7 +22,6 @@ from advisor.reading.document_keys import near
 from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 
-_PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
 _OVERRIDE: Final = re.compile(
     r"\+{0,2}(?:recipe\.|training\.|cfg\.|config\.)?"
     r"(model\.config|model|trainer\.strategy|mixed_precision)(?:\.(\w+))?=(.*)",
@@ -85,7 +84,7 @@ def _is_megatrons(command: ShellCommand, read: ReadSettings) -> bool:
 
 
 def _put(read: ReadSettings, option: CommandOption) -> None:
-    if option.name == _PER_STAGE and option.text.isdigit():
+    if option.name == "--num-layers-per-virtual-pipeline-stage" and option.text.isdigit():
         read.given.layers_per_virtual_stage = int(option.text)
         read.given.spellings.add(option.name)
         read.places["layers_per_virtual_stage"] = option.place
@@ -180,12 +179,10 @@ def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
     """Words that nobody knows and that are not the value of an option."""
     words = command.words
     program = program_at(words)
-    for number, word in enumerate(words):
-        if number <= program or not word.unknown or word.text[:1] != "$":
-            continue
-        if word.text in ("$@", "$*", "${@}") or words[number - 1].text.startswith("-"):
-            continue
-        read.unknown.append((word.text, word.place))
+    for before, word in zip(words[program:], words[program + 1 :], strict=False):
+        is_value = word.text in ("$@", "$*", "${@}") or before.text.startswith("-")
+        if word.unknown and word.text[:1] == "$" and not is_value:
+            read.unknown.append((word.text, word.place))
 
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
@@ -205,7 +202,6 @@ _PLAIN: Final = {
     "--cuda_graph_scope": "cuda_graph_modules",
     "--moe_a2a_overlap": "overlap_moe_expert_parallel_comm",
 }
-_PRECISIONS: Final = ("-c", "--compute_dtype")
 _WORDS: Final = {
     "bf16": Precision.BF16,
     "fp8_ds": Precision.FP8_DELAYED,
@@ -247,7 +243,7 @@ def _put_script_option(read: ReadSettings, option: CommandOption) -> None:
         field = _PLAIN[name]
         plain = {str: value, tuple: value.split(","), bool: True}
         read.put(field, plain[KINDS[field]], name, place)
-    elif name in _PRECISIONS and value in _WORDS:
+    elif name in ("-c", "--compute_dtype") and value in _WORDS:
         mixed = PRECISION_NAMES[_WORDS[value]]
         read.put_loose(yaml_config.MIXED_PRECISION, mixed, name, place)
         yaml_config.put_mixed_precision(read, mixed, place)

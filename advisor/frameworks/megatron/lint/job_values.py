@@ -51,7 +51,6 @@ _LEFT_OUT: Final[dict[str, Any]] = {
     "pipeline_model_parallel_size": 1,
     "context_parallel_size": 1,
 }
-_ACTIVATION_FUSIONS: Final = ("bias_activation_fusion", "bias_gelu_fusion", "bias_swiglu_fusion")
 _GRAPHS: Final = (
     "cuda_graph_impl",
     "cuda_graph_modules",
@@ -147,7 +146,7 @@ def _implementation(read: ReadSettings, said: Said) -> Fields:
         yield path, fusion.meaning(used if fusion.value else _NO_FUSION)
     elif read.given.framework == Framework.MEGATRON_LM and not read.unknown:
         yield path, read.omitted(_NO_FUSION, "no --cross-entropy-loss-fusion")
-    for name in _ACTIVATION_FUSIONS:
+    for name in ("bias_activation_fusion", "bias_gelu_fusion", "bias_swiglu_fusion"):
         if name in said:
             yield "model.bias_activation_fusion", said[name]
     recipe = said.get("fp8_recipe")
@@ -214,10 +213,8 @@ def _precision(read: ReadSettings) -> ReadValue | None:
         four_bits = str(Precision.NVFP4) in mixed.value
         named = str(Precision.NVFP4) if four_bits else mixed.value.partition("_")[0]
         return mixed.meaning(named) if named in ("bf16", "fp16", Precision.NVFP4) else None
-    for name in ("fp16", "bf16"):
-        if name in loose and truth(loose[name].value):
-            return loose[name].meaning(name)
-    return None
+    on = (name for name in ("fp16", "bf16") if name in loose and truth(loose[name].value))
+    return next((loose[name].meaning(name) for name in on), None)
 
 
 def recompute_values(read: ReadSettings) -> tuple[ReadValue, ...]:
@@ -299,8 +296,10 @@ def provider_values(read: ReadSettings, said: Said) -> Fields:
         return
     for name, fused in families.items():
         if name not in said:
-            written = f"{read.model} in the library"
-            yield f"model.{name}", read.omitted(read.model.startswith(fused), written)
+            yield (
+                f"model.{name}",
+                read.omitted(read.model.startswith(fused), f"{read.model} in the library"),
+            )
 
 
 RECOMPUTE: Final = "recompute"
@@ -327,8 +326,9 @@ def _unknown_precision(read: ReadSettings) -> Iterator[UnknownValue]:
     """Without either type Megatron-LM trains in fp32, which is not modelled."""
     whole_command = read.given.framework == Framework.MEGATRON_LM and not read.unknown
     if whole_command and not {"bf16", "fp16"} & read.loose.keys():
-        written = "no --bf16 and no --fp16"
-        yield UnknownValue(written=written, text="", place=read.place, path="job.precision")
+        yield UnknownValue(
+            written="no --bf16 and no --fp16", text="", place=read.place, path="job.precision"
+        )
 
 
 def _path_of(name: str) -> str | None:

@@ -69,7 +69,6 @@ _READ_WITH: Final = {
     "attention_softmax_in_fp32": "transformer_impl",
 }
 """Options that are read with another one alone, whose default does without."""
-_OPTIONS_OF_EXPERTS: Final = frozenset(row.name for row in Experts.rows)
 
 
 def is_direct(row: Option) -> bool:
@@ -164,9 +163,9 @@ def omitted_values(read: ReadSettings, said: Said, *, shape: bool) -> dict[str, 
             continue
         if not (row.flag or row.off) or _is_mentioned(read, row):
             continue
-        if _READ_WITH.get(row.name, "") not in ("", *said):
-            continue
-        if row.name in _OPTIONS_OF_EXPERTS and not experts:
+        if _READ_WITH.get(row.name, "") not in ("", *said) or (
+            row.name in Experts.option_names and not experts
+        ):
             continue
         default = row.meaning(row.omitted)
         part, _, name = row.ours.partition(".")

@@ -56,9 +56,8 @@ def _put_call(read: ReadSettings, call: Call) -> None:
     if _MIXED_PRECISION.fullmatch(last):
         read.put_loose(yaml_config.MIXED_PRECISION, last, last, call.place)
         yaml_config.put_mixed_precision(read, last, call.place)
-    if last in ("dict", "update"):
-        return
-    if not (_PROVIDER.search(last) or _RECIPE.search(last) or last in ("Partial", "Config")):
+    configures = _PROVIDER.search(last) or _RECIPE.search(last) or last in ("Partial", "Config")
+    if last in ("dict", "update") or not configures:
         return
     for name, value in call.keywords.items():
         read.put_loose(name, _plain(value.value), name, value.place)

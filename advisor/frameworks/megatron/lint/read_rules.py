@@ -72,8 +72,7 @@ def _spelling(flag: str, *, renamed: bool, **rest: Any) -> _ReadRule:
 
 def _contradicted(read: ReadSettings, settings: RawSettings, _: Revision) -> Iterator[Match]:
     """What an exported variable contradicts."""
-    expected = _BACKENDS.get(settings.attention_backend)
-    for name, value in zip(_SWITCHES, expected or (), strict=False):
+    for name, value in zip(_SWITCHES, _BACKENDS.get(settings.attention_backend, ""), strict=False):
         text, place = read.environment.get(name, ("", read.place))
         if text in ("0", "1") and text != value:
             yield Match(found={"name": name, "text": text, "value": value}, place=place)

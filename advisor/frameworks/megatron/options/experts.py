@@ -21,9 +21,7 @@ from advisor.frameworks.option import (
     unpriced,
 )
 
-_SET: Final = When(only_if=has_experts)
-_ALWAYS: Final = When(always=True, only_if=has_experts)
-_MODEL: Final = Emitted(line=_SET)
+_MODEL: Final = Emitted(line=When(only_if=has_experts))
 _RUN: Final = emitted_where(has_experts, nemo_1="")
 _FLEX: Final = emitted_where(sends_flex, nemo_1="", order=9)
 _SMS: Final = "the dispatcher is modelled with Megatron's default number of multiprocessors"
@@ -37,7 +35,11 @@ class Experts(Options, title="Experts"):
     """Options of layers with experts; `order` is that of a Bridge recipe."""
 
     expert_model_parallel_size: int = option(
-        1, "layout", DEGREE, line=When(with_layout=True, only_if=has_experts), recipe=_ALWAYS
+        1,
+        "layout",
+        DEGREE,
+        line=When(with_layout=True, only_if=has_experts),
+        recipe=When(always=True, only_if=has_experts),
     )
     expert_tensor_parallel_size: int | None = option(
         None,

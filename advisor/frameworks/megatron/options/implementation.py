@@ -11,14 +11,11 @@ from advisor.frameworks.megatron.options.values import (
     accumulates_in_fp32,
     element_type,
     ends_in_16_bits,
-    fp4_format,
     fp4_recipe,
     fp8_format,
     fp8_recipe,
-    fuses_loss,
     is_16_bit,
     is_quantized,
-    loads_mask,
     loss_fusion,
     mixed_precision,
     offloads_optimizer,
@@ -46,7 +43,7 @@ from advisor.frameworks.option import (
     refused,
     unpriced,
 )
-from advisor.models.options import Activation
+from advisor.models.options import Activation, CrossEntropyFusion
 
 _GELU: Final = Emitted(line=When(only_if=lambda job: job.model.activation is Activation.GELU))
 _SWIGLU: Final = Emitted(line=When(only_if=lambda job: job.model.activation is Activation.SWIGLU))
@@ -118,7 +115,11 @@ class Loss(Options, title="Loss"):
     """Options of the loss."""
 
     cross_entropy_loss_fusion: bool = option(
-        False, "model.cross_entropy_fusion", SET_IN_RECIPES, value=fuses_loss, nemo_1=""
+        False,
+        "model.cross_entropy_fusion",
+        SET_IN_RECIPES,
+        value=lambda job, _: job.model.cross_entropy_fusion is not CrossEntropyFusion.NONE,
+        nemo_1="",
     )
     cross_entropy_fusion_impl: str = option(
         "native", "model.cross_entropy_fusion", _ALWAYS, value=loss_fusion, since="0.12"
@@ -148,7 +149,12 @@ class Loop(Options, title="Training loop", home="train"):
     """Options of the training loop that change its memory or time."""
 
     create_attention_mask_in_dataloader: bool = option(
-        True, "job.create_attention_mask", ON_LINE, value=loads_mask, means=bool, bridge=""
+        True,
+        "job.create_attention_mask",
+        ON_LINE,
+        value=lambda job, _: job.config.loads_attention_mask,
+        means=bool,
+        bridge="",
     )
     empty_unused_memory_level: int = unpriced(0, "emptying the allocator's cache is not modelled")
     manual_gc: bool = harmless(False, "Python's garbage collection")
@@ -246,7 +252,7 @@ class Precision(Options, title="Precision"):
         None,
         "job.precision",
         ON_LINE,
-        value=fp4_format,
+        value=lambda job, _: "e2m1" if job.config.precision is Types.NVFP4 else None,
         strict=True,
         flag="--fp4-format",
         since="0.15",

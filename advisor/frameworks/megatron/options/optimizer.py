@@ -37,7 +37,6 @@ _HOST: Final = "host memory only"
 _FSDP: Final = emitted_where(runs_fsdp)
 _WITH_FSDP: Final = "used only with use_megatron_fsdp"
 _FSDP_POOL: Final = "double buffers of Megatron-FSDP are modelled as allocated by default"
-_FSDP_TYPE: Final = "main parameters of Megatron-FSDP are modelled in fp32"
 _BUCKETS: Final = "gradients are modelled in buckets of Megatron's default size"
 _RUN: Final = Emitted(line=DIFFERENT, recipe=When(always=True, only_if=is_not_muon))
 
@@ -198,7 +197,9 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
     fsdp_manual_registration: bool = harmless(False, _WITH_FSDP, since="0.16")
     fsdp_db_use_persist_buf_on_alloc_fail: bool = unpriced(False, _FSDP_POOL, since="0.17")
     fsdp_all_gather_in_start_param_sync: bool = harmless(True, _WITH_FSDP, since="0.17")
-    megatron_fsdp_main_params_dtype: str = unpriced("fp32", _FSDP_TYPE, since="0.17")
+    megatron_fsdp_main_params_dtype: str = unpriced(
+        "fp32", "main parameters of Megatron-FSDP are modelled in fp32", since="0.17"
+    )
     megatron_fsdp_main_grads_dtype: str | None = option(
         None,
         "job.main_grads_dtype",

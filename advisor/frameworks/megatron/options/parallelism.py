@@ -58,7 +58,12 @@ class Parallelism(Options, title="Degrees of parallelism"):
         format=Format.SINGLE,
     )
     hierarchical_context_parallel_sizes: tuple[str, ...] = option(
-        (), "layout", EMITTED, value=values.hierarchical_sizes, means=",".join, in_nemo=False
+        (),
+        "layout",
+        EMITTED,
+        value=lambda job, _: tuple(map(str, job.layout.hierarchical_context_parallel_sizes or ())),
+        means=",".join,
+        in_nemo=False,
     )
     pipeline_model_parallel_size: int = option(1, "layout", DEGREE)
     num_layers_per_virtual_pipeline_stage: int | None = option(
@@ -88,7 +93,7 @@ class Parallelism(Options, title="Degrees of parallelism"):
         None,
         "layout",
         _SPLIT,
-        value=values.split_text,
+        value=lambda job, _: job.layout.pipeline_model_parallel_layout or None,
         strict=True,
         format=Format.QUOTED,
         since="0.13",

@@ -5,7 +5,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.options import values
-from advisor.frameworks.megatron.options.values import packs_sequences
 from advisor.frameworks.option import (
     ALWAYS,
     CALLABLE,
@@ -106,13 +105,16 @@ class Recompute(Options, title="Recompute and activation offload"):
     moe_paged_stash_buffer_size_factor_cpu: float = harmless(0.0, _WITH_STASH, since="0.18")
     expandable_segments: bool = option(False, "job", flag="", bridge="")
     packed_sequences: bool = option(
-        False, "job.mean_packed_length", value=packs_sequences, flag="", bridge=""
+        False,
+        "job.mean_packed_length",
+        value=lambda job, _: job.config.mean_packed_length is not None,
+        flag="",
+        bridge="",
     )
     transformer_engine_version: str = option("", "job", flag="", bridge="")
 
 
 _OLD: Final = replace(SET_IN_RECIPES, nemo_1="")
-_POOL: Final = "one pool for all graphs is modelled"
 
 
 class CudaGraphs(Options, title="CUDA graphs"):
@@ -133,7 +135,9 @@ class CudaGraphs(Options, title="CUDA graphs"):
     cuda_graph_modules: tuple[str, ...] = option(
         (),
         "job",
-        values.emitted_where(values.has_graphs, nemo_1=""),
+        values.emitted_where(
+            lambda job: job.config.cuda_graph_impl is not CudaGraphImpl.NONE, nemo_1=""
+        ),
         config="full",
         value=values.graph_modules,
         strict=True,
@@ -146,7 +150,9 @@ class CudaGraphs(Options, title="CUDA graphs"):
         True, "job.cuda_graph_impl", ON_LINE, value=values.checks_for_nan, bridge=""
     )
     cuda_graph_warmup_steps: int = checked(3, "warm-up steps before the capture are not modelled")
-    cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", older={"0.17": False})
+    cuda_graph_use_single_mempool: bool = unpriced(
+        True, "one pool for all graphs is modelled", flag="", older={"0.17": False}
+    )
     cuda_graph_retain_backward_graph: bool = unpriced(
         False, "retained backward graphs are not modelled", flag=""
     )

@@ -71,11 +71,6 @@ def offloads_optimizer(job: Described) -> bool:
     return job.config.optimizer_cpu_offload
 
 
-def has_graphs(job: Described) -> bool:
-    """Whether anything is captured in CUDA graphs."""
-    return job.config.cuda_graph_impl is not CudaGraphImpl.NONE
-
-
 def is_not_muon(job: Described) -> bool:
     """Whether the optimizer may shard tensors; Muon's needs are emitted apart (muon_overrides)."""
     return not job.config.optimizer.is_muon
@@ -131,11 +126,6 @@ def one_of_all(kinds: Sequence[str]) -> str:
     return kinds[0] if len(set(kinds)) == 1 else ",".join(kinds)
 
 
-def hierarchical_sizes(job: Described, revision: Revision) -> object:
-    """The two degrees of a2a+p2p."""
-    return tuple(str(size) for size in job.layout.hierarchical_context_parallel_sizes or ())
-
-
 def virtual_stages(job: Described, revision: Revision) -> object:
     """Model chunks of a stage; Megatron's None where there is one."""
     chunks = job.layout.virtual_pipeline_model_parallel_size
@@ -148,11 +138,6 @@ def layers_of_virtual_stage(job: Described, revision: Revision) -> object:
     if layout.virtual_pipeline_model_parallel_size == 1 or job.model.hybrid_layer_pattern:
         return UNSET
     return most_layers_of_chunk(job.model, layout) if layout.splits_evenly else UNSET
-
-
-def split_text(job: Described, revision: Revision) -> object:
-    """The text that spells every chunk."""
-    return job.layout.pipeline_model_parallel_layout or None
 
 
 def window_pair(job: Described, revision: Revision) -> object:
@@ -184,11 +169,6 @@ def variant_named(name: str) -> str:
 def activates(activation: options.Activation) -> ValueOf:
     """Whether the MLP's activation is this one."""
     return lambda job, revision: job.model.activation is activation
-
-
-def packs_sequences(job: Described, revision: Revision) -> object:
-    """Whether a sample is of several documents."""
-    return job.config.mean_packed_length is not None
 
 
 def is_16_bit(precision: Precision) -> ValueOf:
@@ -250,11 +230,6 @@ def fp8_recipe(job: Described, revision: Revision) -> object:
     return str(recipe) if recipe else UNSET
 
 
-def fp4_format(job: Described, revision: Revision) -> object:
-    """The only one."""
-    return "e2m1" if job.config.precision is Precision.NVFP4 else None
-
-
 def fp4_recipe(job: Described, revision: Revision) -> object:
     """The only one that is modelled."""
     return "nvfp4" if job.config.precision is Precision.NVFP4 else UNSET
@@ -309,11 +284,6 @@ def gathers_meanwhile(job: Described, revision: Revision) -> object:
     return layout.overlap_param_gather and able
 
 
-def loads_mask(job: Described, revision: Revision) -> object:
-    """The data loader makes a boolean mask of all pairs of positions, unless it is set not to."""
-    return job.config.loads_attention_mask
-
-
 def _graph(job: Described, revision: Revision) -> tuple[CudaGraphImpl, tuple[str, ...]]:
     """Before 0.18 a graph of the whole iteration is spelt local with scope full_iteration."""
     impl = job.config.cuda_graph_impl
@@ -348,11 +318,6 @@ def graph_modules_of_recipe(job: Described, revision: Revision) -> object:
 def checks_for_nan(job: Described, revision: Revision) -> object:
     """A graph of the whole iteration excludes the check."""
     return False if job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION else UNSET
-
-
-def fuses_loss(job: Described, revision: Revision) -> object:
-    """Whether the loss is one kernel."""
-    return job.model.cross_entropy_fusion is not options.CrossEntropyFusion.NONE
 
 
 def loss_fusion(job: Described, revision: Revision) -> object:

@@ -64,18 +64,17 @@ def _packed_since(raw: RawSettings, kind: str) -> tuple[int, int]:
 def _other_kinds(raw: RawSettings, revision: Revision) -> str:
     """The fix by a kind of one level that nothing stands against; by a whole sequence a rank where
     there is none."""
-    release, kinds = _release(raw, revision), set(_KINDS[:3])
-    if not _divides_heads(raw):
-        kinds.discard("a2a")
-    if raw.window_size is not None:
-        kinds -= _RINGS
-    if _has_sinks(raw):
-        kinds &= {"a2a"}
-    if raw.multi_latent_attention and release < _LATENT_EVERYWHERE:
-        kinds &= _RINGS
-    if raw.packed_sequences:
-        kinds = {kind for kind in kinds if _packed_since(raw, kind) <= release}
-    ways = [stated.marked("cp_comm_type", kind) for kind in _KINDS if kind in kinds]
+    release = _release(raw, revision)
+    latent = raw.multi_latent_attention and release < _LATENT_EVERYWHERE
+    ways = [
+        stated.marked("cp_comm_type", kind)
+        for kind in _KINDS[:3]
+        if (kind != "a2a" or _divides_heads(raw))
+        and (kind not in _RINGS or raw.window_size is None)
+        and (kind == "a2a" or not _has_sinks(raw))
+        and (kind in _RINGS or not latent)
+        and (not raw.packed_sequences or _packed_since(raw, kind) <= release)
+    ]
     return ", or ".join(ways) or stated.marked("context_parallel_size", "1")
 
 
@@ -148,8 +147,10 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
     return None
 
 
-_SOURCE: Final = "Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py"
-_crashes = partial(stated.crashes, source=_SOURCE)
+_crashes = partial(
+    stated.crashes,
+    source="Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py",
+)
 
 _hierarchical_sizes = stated.argument(
     summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",

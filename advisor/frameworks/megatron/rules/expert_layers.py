@@ -9,9 +9,6 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.cuda_graphs import capturable
 from advisor.frameworks.megatron.rules.stated import Rule, clash, config, marked, names
 
-_AUXILIARY: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
-_WITHOUT_PADDING: Final = ("allgather", "alltoall_seq")
-
 
 def _shared_overlap_dispatchers(raw: RawSettings, revision: Revision) -> str:
     """The dispatchers that could overlap the shared experts, where another one is set."""
@@ -84,7 +81,8 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         summary="moe_expert_capacity_factor needs an auxiliary loss or no load balancing.",
         when=lambda raw, _: (
             raw.moe_expert_capacity_factor is not None
-            and raw.moe_router_load_balancing_type not in _AUXILIARY
+            and raw.moe_router_load_balancing_type
+            not in ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
         ),
         reason="moe_expert_capacity_factor cannot be combined with "
         "moe_router_load_balancing_type = {raw.moe_router_load_balancing_type}",
@@ -126,7 +124,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Match | None:
             "the router pads for quantization, but neither fp8 nor fp4 is set",
             " and ".join(marked(name) for name in _PADDINGS if getattr(raw, name)),
         )
-    if raw.moe_token_dispatcher_type not in _WITHOUT_PADDING:
+    if raw.moe_token_dispatcher_type not in ("allgather", "alltoall_seq"):
         return None
     return Match(
         "router padding for quantization cannot be combined with moe_token_dispatcher_type = "

@@ -18,7 +18,6 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.option import number
 
 MARK: Final = re.compile(r"\[(?:>=(?P<release>[\w.]+)|(?P<name>\w+)(?:=(?P<value>[^\]]*))?)\]")
-_BETWEEN: Final = re.compile(r"\] and \[")
 
 
 _DEPENDENTS: Final = {
@@ -45,7 +44,7 @@ def as_keys(fix: str, revision: Revision) -> str:
     """A fix as a request writes it: ``job.cuda_graph_modules=attn``, ``--framework-version 0.16``;
     in Megatron's own words where no KEY means the option. A framework without such a release gives
     way to Megatron-LM."""
-    together = _BETWEEN.sub("] [", fix)
+    together = fix.replace("] and [", "] [")
     return MARK.sub(lambda mark: _key(mark, revision) or _option(mark, revision), together)
 
 
@@ -73,10 +72,12 @@ _OFF_BY_DEFAULT: Final = ("cross_entropy_loss_fusion", "fp8_param")
 def _key(mark: re.Match[str], revision: Revision) -> str:
     """Empty where there is none."""
     if mark["release"]:
-        for able in releases(revision.framework):
-            if able.number >= number(mark["release"]):
-                return f"--framework-version {able.version}"
-        return f"--framework {Framework.MEGATRON_LM}"
+        known = releases(revision.framework)
+        able = (one.version for one in known if one.number >= number(mark["release"]))
+        version = next(able, None)
+        return (
+            f"--framework-version {version}" if version else f"--framework {Framework.MEGATRON_LM}"
+        )
     row, value = SETTINGS[mark["name"]], mark["value"]
     part, _, field = row.ours.partition(".")
     dropped = value is None and row.name in _OFF_BY_DEFAULT

@@ -195,8 +195,6 @@ def _muon_overlap(raw: RawSettings, revision: Revision) -> Match | None:
     )
 
 
-_muon = partial(argument, given=lambda raw, _: raw.optimizer in ("muon", "dist_muon"))
-
 OPTIMIZER_RULES: Final[dict[str, Rule]] = {
     "optimizer_choice": argument(
         summary="The release must know the optimizer; lion came with 0.17, soap and "
@@ -214,7 +212,8 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.19.2 training/arguments.py:1803",
         example="optimizer_cpu_offload=true",
     ),
-    "muon_release": _muon(
+    "muon_release": argument(
+        given=lambda raw, _: raw.optimizer in ("muon", "dist_muon"),
         summary="muon and dist_muon came with megatron-core 0.16.",
         when=lambda _, revision: not revision.at_least(*FIRST_WITH_MUON),
         reason="optimizer = {raw.optimizer}: {revision.label} does not have it",

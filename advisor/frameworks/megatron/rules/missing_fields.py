@@ -24,10 +24,9 @@ _INSTEAD: Final = {
 def _unknown_field(raw: RawSettings, revision: Revision) -> Match | None:
     set_here = raw.given.keys() & _PASSING.keys()
     absent = {name for name in set_here if not _PASSING[name].in_release(revision)}
-    for row in _PASSING.values() if absent else ():
-        if row.name in absent and getattr(raw, row.name) != row.default:
-            return _absence(row, revision)
-    return None
+    rows = [row for row in _PASSING.values() if row.name in absent] if absent else []
+    given = (row for row in rows if getattr(raw, row.name) != row.default)
+    return next((_absence(row, revision) for row in given), None)
 
 
 def _absence(row: Option, revision: Revision) -> Match:

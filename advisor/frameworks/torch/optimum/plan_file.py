@@ -46,13 +46,10 @@ def _way(regime: BlockRegime, operators: tuple[Operator, ...], *, early_stop: bo
         found = sorted(known[name] for name in names if name != INPUT)
         return f"frozenset([{', '.join(map(repr, found))}])"
 
-    parts = []
-    if regime.kept:
-        parts.append(f"keep={named(regime.kept)}")
-    if set(regime.on_host) - {INPUT}:
-        parts.append(f"host={named(regime.on_host)}")
-    if INPUT in regime.on_host:
-        parts.append("input_on_host=True")
-    if not early_stop:
-        parts.append("early_stop=False")
-    return f"Way({', '.join(parts)})"
+    parts = {
+        f"keep={named(regime.kept)}": regime.kept,
+        f"host={named(regime.on_host)}": set(regime.on_host) - {INPUT},
+        "input_on_host=True": INPUT in regime.on_host,
+        "early_stop=False": not early_stop,
+    }
+    return f"Way({', '.join(part for part, holds in parts.items() if holds)})"

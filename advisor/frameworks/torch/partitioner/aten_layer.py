@@ -17,8 +17,6 @@ from advisor.layers.operators import Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.models.options import Activation, PositionEmbedding, TransformerImpl
 
-_SEED_BYTES: Final = DType.INT64.itemsize
-
 
 class UnknownGraphError(Exception):
     """The graph of an operator is not known."""
@@ -110,7 +108,7 @@ def _dropout(block: Block, operator: Operator) -> None:
     """Random numbers of a seed, compared, and the mask."""
     graph, (source,), (output,) = block.graph, operator.inputs, operator.outputs
     size, elements = output.num_bytes, output.num_elements
-    seed = graph.add("lookup_seed", Kind.OTHER, _SEED_BYTES, block.seeds)
+    seed = graph.add("lookup_seed", Kind.OTHER, DType.INT64.itemsize, block.seeds)
     random = graph.add("random", Kind.OTHER, elements * WIDE, seed)
     mask = graph.fused("mask", elements, graph.fused("random.half", size, random))
     masked = graph.fused("masked", size, mask, block.node(source))

@@ -110,11 +110,12 @@ def _is_banned(node: Node, bans: Bans) -> bool:
         return True
     if not node.forward or node.kind in (Kind.VIEW, Kind.PICK):
         return False
-    if node.kind is Kind.COSTLY or (bans.unlisted and node.kind is not Kind.FUSIBLE):
-        return True
-    if bans.materialized and _is_materialized_in_backward(node):
-        return True
-    return node.num_bytes * _SMALLER < sum(source.num_bytes for source in node.inputs)
+    return (
+        node.kind is Kind.COSTLY
+        or (bans.unlisted and node.kind is not Kind.FUSIBLE)
+        or (bans.materialized and _is_materialized_in_backward(node))
+        or node.num_bytes * _SMALLER < sum(source.num_bytes for source in node.inputs)
+    )
 
 
 def _is_materialized_in_backward(node: Node) -> bool:

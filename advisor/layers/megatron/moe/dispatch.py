@@ -162,9 +162,10 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
         tensor = part
     if shape.expert_model_parallel_size > 1:
         returned = _hidden_rows(shape, "returned_out", counts.routed)
-        exchange = _exchange(tensor)
         operators.append(
-            Operator("combine_all_to_all", Module.COMBINE, (tensor,), (returned,), **exchange)
+            Operator(
+                "combine_all_to_all", Module.COMBINE, (tensor,), (returned,), **_exchange(tensor)
+            )
         )
         tensor = returned
     permutation = _permutation(shape, counts.local, counts.num_experts, counts.routed)

@@ -49,8 +49,7 @@ def _probs_on_input(
 ) -> tuple[Tensor, Tensor, Operator]:
     """Tokens times probabilities; ones take the place of the probabilities after it."""
     scaled = rows(shape, "scaled_tokens", *tokens.shape)
-    ones = Tensor("ones", probs.shape, probs.dtype)
-    read, made = (tokens, probs), (scaled, ones)
+    read, made = (tokens, probs), (scaled, Tensor("ones", probs.shape, probs.dtype))
     return *made, Operator("apply_probs_on_input", Module.EXPERT_FC1, read, made, saved=read)
 
 

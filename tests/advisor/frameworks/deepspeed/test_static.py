@@ -11,10 +11,10 @@ from advisor.frameworks.torch.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import pipeline_stages
-from advisor.search.evaluate import Evaluator
 from advisor.search.rank_shape import rank_shape
 from advisor.time.machine import machine
 from tests.advisor.frameworks.torch.jobs import stack_job
+from tests.advisor.jobs import evaluator_of
 
 ELEMENTS = 8_030_261_248  # embedding and head are not tied
 END = 128256 * 4096
@@ -163,7 +163,7 @@ def test_time_of_the_host() -> None:
         for more in ((), (OFFLOAD,)):
             override = ("layout.data_parallel_sharding=gradients", *more)
             _, job = stack_job("deepspeed", global_batch_size=batch, overrides=override)
-            found = Evaluator(job, load_calibration(job.gpu)).evaluate(parse_setting("full"))
+            found = evaluator_of(job).evaluate(parse_setting("full"))
             times[batch, bool(more)] = found.time_seconds
     shard = ELEMENTS / 8
     link = machine(job.gpu, load_calibration(job.gpu), job.config.precision).host_bytes_per_second

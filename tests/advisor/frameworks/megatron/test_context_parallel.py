@@ -72,19 +72,12 @@ def _job(make_job: Any, kind: str, **changes: Any) -> Any:
             "cp_packed_sequences",
         ),
         ("a2a+p2p", PACKED, "0.19", None),
-        ("p2p", {"attention_backend": "unfused"}, "0.19", "cp_needs_fused_kernels"),
-        ("p2p", {"transformer_impl": "local"}, "0.19", "cp_needs_transformer_engine"),
     ],
 )
 def test_what_runs(kind, changes, version, rule, make_job) -> None:
     job = _job(make_job, kind, **changes)
     found = check(NONE, job, resolve_revision(Framework.MEGATRON_LM, version))
     assert [rejection.rule for rejection in found] == ([rule] if rule else [])
-
-
-def test_nemo_builds_no_hierarchy(make_job: Any) -> None:
-    (found,) = check(NONE, _job(make_job, "a2a+p2p"), resolve_revision(Framework.NEMO, "2"))
-    assert found.rule == "nemo_without_hierarchy"
 
 
 @pytest.mark.parametrize(
@@ -110,14 +103,11 @@ def test_exchanged_heads_must_divide(make_job: Any) -> None:
     ("flags", "rule"),
     [
         (f"{CP4} --cp-comm-type a2a --num-attention-heads 6", "cp_exchanged_heads"),
-        (f"{CP4} --cp-comm-type a2a+p2p", "hierarchical_sizes"),
         (
             f"{CP4} --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 2",
             "hierarchical_sizes",
         ),
         (f"{CP4} --cp-comm-type p2p a2a --num-layers 8", "cp_comm_type_per_layer"),
-        (f"{CP4} --cp-comm-type allgather", "cp_comm_type_known"),
-        (f"{CP4} --window-size 128,0", "cp_window"),
         ("model.context_parallel_size=2 model.window_size=[127,0] model.cp_comm_type=a2a", None),
         ("--cp-comm-type a2a --window-size 128,0 --num-attention-heads 6", None),
     ],

@@ -7,7 +7,6 @@ from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.graphed import graph_buffers, graph_capture, graph_inputs
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE
-from advisor.hardware.calibration import load_calibration
 from advisor.job.job import CudaGraphImpl, Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -17,10 +16,9 @@ from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import kept_tensors
-from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.search.rank_shape import rank_shape
-from tests.advisor.jobs import job_config, job_of, parallel
+from tests.advisor.jobs import evaluator_of, job_config, job_of, parallel
 
 JOB = job_of(
     replace(load_model("llama3_8b"), num_layers=4),
@@ -38,7 +36,7 @@ NEWEST = resolve_revision("megatron_lm", "0.19")
 def detail(impl: CudaGraphImpl, *modules: str) -> StageDetail:
     config = replace(JOB.config, cuda_graph_impl=impl, cuda_graph_modules=modules)
     job = replace(JOB, config=config)
-    return Evaluator(job, load_calibration(job.gpu)).stage_detail(NONE, 0)
+    return evaluator_of(job).stage_detail(NONE, 0)
 
 
 def inputs(job: Job, kind: LayerKind = DENSE, layers: int = 1) -> int:
@@ -84,7 +82,7 @@ def test_a_graph_of_the_step_keeps_its_pool_while_the_optimizer_runs() -> None:
     two sequences, 28 bytes a token and 4096 of its row of the mask."""
     config = replace(JOB.config, main_grads_dtype=DType.BF16)
     without, found = (
-        Evaluator(job, load_calibration(job.gpu)).stage_detail(NONE, 0)
+        evaluator_of(job).stage_detail(NONE, 0)
         for job in (replace(JOB, config=config), graphed(WHOLE, job=replace(JOB, config=config)))
     )
     step, batches = without.fixed.optimizer_step, 4 * 2 * 4096 * (28 + 4096)
@@ -157,7 +155,7 @@ def test_graphs_of_layers_need_more_than_none_and_their_pool_is_simulated_apart(
     without = detail(CudaGraphImpl.NONE)
     for impl in (ENGINE, LOCAL):
         job = graphed(impl)
-        evaluator = Evaluator(job, load_calibration(job.gpu))
+        evaluator = evaluator_of(job)
         found, simulated = (
             evaluator.stage_detail(NONE, 0, simulated=simulated_too)
             for simulated_too in (False, True)

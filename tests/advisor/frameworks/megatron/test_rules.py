@@ -115,14 +115,6 @@ def test_precision_rules_of_newer_releases(raw, version, rules) -> None:
     assert list(rules_of(lm(version), **raw)) == rules
 
 
-@pytest.mark.parametrize(("recipe", "notes_te"), [("mxfp8", True), ("delayed", False)])
-def test_layernorm_recompute_with_fp8_asks_for_a_transformer_engine(recipe, notes_te) -> None:
-    raw = {**SELECTIVE, "recompute_modules": ("layernorm",), "num_moe_experts": 8}
-    found = rules_of(lm(), **raw, fp8="hybrid", fp8_recipe=recipe)
-    assert ("fp8_recompute_te_version" in found) == notes_te
-    assert ("fp8_layernorm_recompute" in found) != notes_te
-
-
 def test_gdp_labels_on_a_model_without_that_attention() -> None:
     raw = {**SELECTIVE, "recompute_modules": ("gdp_in_proj", "mlp")}
     assert rules_of(lm("main"), **raw) == {"gdp_labels_without_gdp": Verdict.NO_EFFECT}
@@ -208,8 +200,6 @@ def test_what_megatron_makes_of_it_is_noted(spec, plain, changes, words, make_jo
 
 # Labels that act on nothing, or buy nothing
 
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-
 
 def test_layernorm_does_nothing_on_te_and_acts_on_the_local_spec(make_job) -> None:
     setting = parse_setting("selective:layernorm")
@@ -231,19 +221,6 @@ def test_core_attn_buys_nothing_where_no_scores_are_kept(backend, says, make_job
     found = notes(parse_setting("selective:core_attn"), job, lm())
     assert len(found) == says
     assert all("softmax statistics" in note for note in found)
-
-
-@pytest.mark.parametrize(
-    ("raw", "rule"),
-    [
-        ({"recompute_modules": ("mlp",)}, "modules_without_selective"),
-        ({**FULL, "recompute_modules": ("mlp",)}, "modules_without_selective"),
-        ({"recompute_method": "block", "recompute_num_layers": 1}, "method_without_full"),
-        ({"offload_modules": ("core_attn",)}, "offload_without_switch"),
-    ],
-)
-def test_fields_that_nothing_reads(raw, rule) -> None:
-    assert rules_of(lm(), **raw) == {rule: Verdict.NO_EFFECT}
 
 
 def test_the_promoted_default_of_a_dumped_configuration_is_no_finding() -> None:
@@ -386,10 +363,8 @@ def test_what_is_said_of_a_job_is_said_once(make_job) -> None:
 @pytest.mark.parametrize(
     ("raw", "rule"),
     [
-        ({"moe_flex_dispatcher_backend": "hybridep"}, "flex_backend_unread"),
         ({"moe_flex_dispatcher_backend": "deepep"}, ""),
         ({"moe_flex_dispatcher_backend": "hybridep", "moe_token_dispatcher_type": "flex"}, ""),
-        ({"cuda_graph_modules": ("attn",)}, "graph_modules_unread"),
         ({"cuda_graph_modules": ("attn",), "cuda_graph_impl": "transformer_engine"}, ""),
         (
             {"delay_wgrad_compute": True, "overlap_moe_expert_parallel_comm": True}

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from advisor.frameworks.torch.setting import parse_setting
-from advisor.hardware.calibration import load_calibration
-from advisor.search.evaluate import Evaluator
+from tests.advisor.jobs import evaluator_of
 
 from .jobs import stack_job
 
@@ -73,7 +72,7 @@ def test_every_nth_block_is_said_by_options() -> None:
 def test_none_of_the_frameworks_own_settings_is_faster(framework: str, budget: str) -> None:
     """Nor do copies to the host make a plan slower; each plan is what its spelling says."""
     stack, job = stack_job(framework, memory_budget=budget, micro_batch_size=1)
-    evaluator = Evaluator(job, load_calibration(job.gpu, None))
+    evaluator = evaluator_of(job)
     own = [evaluator.evaluate(setting).simulated for setting in stack.settings.candidates(job)]
     solved = stack.optimum.solved(evaluator)
     found = [evaluator.evaluate(setting).simulated for setting in solved.settings]
@@ -90,7 +89,7 @@ def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
     stack, job = stack_job(
         "torchtitan", memory_budget="40GiB", overrides=("job.torch_compile=true",)
     )
-    evaluator = Evaluator(job, load_calibration(job.gpu, None))
+    evaluator = evaluator_of(job)
     solved = stack.optimum.solved(evaluator)
     setting, *budgets = solved.settings
     assert "~" not in setting.spec
@@ -103,5 +102,5 @@ def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
 
 def test_a_plan_that_the_framework_has_a_word_for_follows_from_it() -> None:
     stack, job = stack_job("fsdp2", gpus="64xH100", global_batch_size=64, micro_batch_size=1)
-    solved = stack.optimum.solved(Evaluator(job, load_calibration(job.gpu, None)))
+    solved = stack.optimum.solved(evaluator_of(job))
     assert [setting.spec for setting in solved.settings] == ["none"]

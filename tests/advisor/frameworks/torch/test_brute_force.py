@@ -11,17 +11,16 @@ from advisor.frameworks.torch.optimum.solve import FEMTOSECONDS, Blocks
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.setting import by_block
-from advisor.hardware.calibration import load_calibration
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.options import Activation
-from advisor.search.evaluate import Evaluator
 from advisor.time.passes import chunk_times
+from tests.advisor.jobs import evaluator_of
 
 from .jobs import stack_job
 
 _, JOB = stack_job("fsdp2")
-RATES = Evaluator(JOB, load_calibration(JOB.gpu, None)).rates
+RATES = evaluator_of(JOB).rates
 MODEL = replace(JOB.model, num_layers=2, activation=Activation.GELU, vocab_size=512)
 SHAPE = RankShape(model=MODEL, seq_length=2048, micro_batch_size=1)
 WORKING_SET = fsdp_working_set(SHAPE, Sharding(ranks=8))

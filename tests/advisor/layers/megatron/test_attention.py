@@ -7,15 +7,7 @@ from advisor.layers.megatron.attention import attention_operators
 from advisor.layers.operators import CollectiveKind, Operator
 from advisor.layers.shape import RankShape
 from advisor.models.presets import load_model
-from tests.advisor.toys import (
-    GPT,
-    KEY,
-    LSE,
-    QUERY,
-    SHARD,
-    saved_bytes,
-    toy_shape,
-)
+from tests.advisor.toys import GPT, KEY, LSE, QUERY, SHARD, saved_bytes, toy_shape
 
 
 def attention(shape: RankShape) -> tuple[Operator, ...]:

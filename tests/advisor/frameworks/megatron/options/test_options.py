@@ -83,7 +83,10 @@ def test_words_that_are_no_option() -> None:
     ("sections", "emitted"),
     [
         ((*flags.LAYOUT_SECTIONS, Recompute), lambda row: row.emitted.line),
-        ((*bridge.EMITTED_SECTIONS, Recompute), lambda row: row.emitted.recipe and row.bridge),
+        (
+            (*bridge.MODEL_AND_DATA, *bridge.RUN, Recompute),
+            lambda row: row.emitted.recipe and row.bridge,
+        ),
         (
             (*flags.NEMO_SECTIONS, Recompute),
             lambda row: row.emitted.recipe and row.emitted.in_nemo and row.nemo,
