@@ -165,7 +165,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     fp4_speed_exponent: float = 0.6
     gemm_sustained_share: float = 1.0
     watts_per_teraflop: float = 0.0
-    power_exponent: float = 0.7
+    power_exponent: float = 0.62
     gemm_training_share: float = 1.0
     dispatch_training_share: float = 1.0
     scan_share: float = 0.19

@@ -413,7 +413,8 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def has_te_linear(self) -> bool:
         """Whether eager layers have Transformer Engine's linear layers in 8 bits (Accelerate)."""
-        return self.has_eager_fp8 and self.config.precision is Precision.FP8_DELAYED
+        eager = self.model.transformer_impl.is_eager
+        return eager and self.config.precision is Precision.FP8_DELAYED
 
     @property
     def has_eager_fp8(self) -> bool:

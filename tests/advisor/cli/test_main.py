@@ -321,7 +321,8 @@ def test_what_flags_leave_omitted_is_talk(capsys: pytest.CaptureFixture[str]) ->
     assert captured.out.count("\n") == 1
     assert captured.err.startswith("advise: set this in the recipe: precision bf16, sequence ")
     cli.main([*JOB, "--tp", "8", "--recompute", "none", "--format", "flags"])
-    assert capsys.readouterr().err == ""
+    variable = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert capsys.readouterr().err == f"advise: with {variable} in the environment\n"
 
 
 def test_plot_writes_the_file_and_tells_stderr(capsys, answer, tight, tmp_path) -> None:

@@ -165,4 +165,4 @@ def test_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ASKED, "--recompute", "some"]) == 2
     assert "is no setting of toy; none or first:N" in capsys.readouterr().err
     assert main(["rules", "--framework", "toy"]) == 0
-    assert "toy 1: 1 rules" in capsys.readouterr().out
+    assert "toy 1: 1 rule" in capsys.readouterr().out

@@ -510,7 +510,7 @@ def test_accelerates_variables_of_fp8_are_read(tmp_path: Path) -> None:
 
 
 def test_an_fp8_backend_that_is_not_modelled_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="MSAMP, not TE or AO"):
+    with pytest.raises(UserError, match="fp8 by MSAMP"):
         resolve(read_text(tmp_path, text := FP8.format("fp8", "MSAMP"), "a.yaml").request)
     nothing = read_text(tmp_path, text.partition("fp8_config")[0], "a.yaml")
     assert [one.written for one in nothing.configuration.unknown] == ["fp8 without a backend"]

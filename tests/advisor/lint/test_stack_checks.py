@@ -211,6 +211,8 @@ def test_accelerate(tmp_path: Path, fsdp: dict[str, Any], found: str) -> None:
         (FP8 | {"fp8_config": TE | {"interval": 2}}, "ERROR fp8"),
         (FP8 | {"fp8_config": TE | {"fp8_format": "E5M2"}}, "ERROR fp8"),
         (FP8 | {"fp8_config": {**TE, "override_linear_precision": [True] * 3}}, "ERROR fp8"),
+        (FP8 | {"fp8_config": TE, "fsdp_config": FSDP2 | WHOLE}, "ERROR fp8"),
+        (FP8 | {"fp8_config": TE, "fsdp_config": {"fsdp_version": 1}}, ""),
         (FP8 | {"fp8_config": {"backend": "AO"}, "fsdp_config": FSDP2}, "ERROR fp8"),
         (FP8 | {"fp8_config": {"backend": "AO"}, "fsdp_config": {"fsdp_version": 1}}, "ERROR fp8"),
         (FP8 | {"fp8_config": {"backend": "AO"}, "fsdp_config": FSDP2 | WHOLE}, ""),
@@ -220,8 +222,10 @@ def test_the_file_of_accelerate(tmp_path: Path, given: dict[str, Any], found: st
     assert linted(tmp_path, "a.yaml", yaml.safe_dump(FILE | given)) == found
 
 
-@pytest.mark.parametrize("recipe", ["AORecipeKwargs()", "FP8RecipeKwargs(backend='te')"])
-def test_fp8_in_python_has_other_defaults_than_a_file(tmp_path: Path, recipe: str) -> None:
-    plugin = "FullyShardedDataParallelPlugin(fsdp_version=2)"
+@pytest.mark.parametrize(
+    ("recipe", "version"), [("AORecipeKwargs()", 2), ("FP8RecipeKwargs(backend='te')", 1)]
+)
+def test_fp8_in_python_has_other_defaults_than_a_file(tmp_path, recipe, version) -> None:
+    plugin = f"FullyShardedDataParallelPlugin(fsdp_version={version})"
     text = f"p = {plugin}\nAccelerator(mixed_precision='fp8', kwargs_handlers=[{recipe}])\n"
     assert linted(tmp_path, "a.py", text) == ""

@@ -70,8 +70,14 @@ def test_the_last_layer_has_no_window(tmp_path) -> None:
     [
         ({"use_bidirectional_attention": "all"}, "only causal attention is modelled"),
         ({"layer_types": ["chunked_attention"] * 12}, "must hold only full_attention and sliding"),
-        ({"per_layer_config": {"4": _OVERRIDES}}, "must be of the layers without a window"),
-        ({"per_layer_config": {"5": _OVERRIDES}}, "must be of the layers without a window"),
+        (
+            {"per_layer_config": {"4": _OVERRIDES}},
+            "must be the same of all layers without a window",
+        ),
+        (
+            {"per_layer_config": {"5": _OVERRIDES}},
+            "must be the same of all layers without a window",
+        ),
         (
             {"per_layer_config": {"11": {"intermediate_size": 8}, "5": {"intermediate_size": 8}}},
             "must hold head_dim and num_key_value_heads alone",

@@ -36,7 +36,7 @@ def test_the_time_of_the_rows_says_how_many_they_are_and_what_the_thin_line_is(l
     figure = time_figure(llama, 2)
     assert figure.get_suptitle().endswith("2 of 3 rows; --top 3 shows more")
     (legend,) = figure.legends
-    assert legend.get_texts()[-1].get_text() == "band of the step time (±8 %)"
+    assert legend.get_texts()[-1].get_text() == "band of the step time (±9 %)"
 
 
 def test_a_change_too_small_for_a_bar_is_a_line(llama: Answer) -> None:
