@@ -31,7 +31,7 @@ ones, and `torch.compile` fuses them | |
 | communication | the bytes on each link. By its size, a collective runs as a ring, as a tree or \
 in NVLink's switches. For all-to-all and the flex dispatchers it matters where the experts are. A \
 step waits for the slowest of many GPUs | \
-`advisor/time/network` |
+`advisor/time/communication.py`, `rank_links.py` |
 | host | the launches of kernels: operations, modules, quantized tensors, results that a \
 dispatcher waits for. A CUDA graph is one launch. Under EP \
 overlap, DeepEP alone still keeps the processor waiting | `advisor/time/launches.py` |
