@@ -41,7 +41,7 @@ TITAN, FACE = TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS
 FLASH, CUDNN = AttentionKernel
 BUDGETS = 0.1, 0.25, 0.5, 0.65, 0.8, 1.0
 LLAMA, QWEN, GPT = (MODELS[name] for name in ("llama3_8b", "qwen3_8b", "gpt2_xl"))
-GEMMA2, GEMMA3, OLMO2 = VARIANTS.values()
+GEMMA2, GEMMA3, OLMO2, *_ = VARIANTS.values()
 
 
 def _predicted(shape: RankShape, kernel: AttentionKernel) -> tuple[int, ...]:
