@@ -10,7 +10,7 @@ from advisor.layers.family import family_of
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
-from advisor.layers.weights import embedding_weights
+from advisor.layers.weights import embedding_weights, per_layer_gradient
 from advisor.memory import chunk_units
 from advisor.memory.events import Peak, Segment, highest, in_a_row
 from advisor.memory.working_set import WorkingSet
@@ -139,20 +139,26 @@ def _backward(
 
     The chunk holds: the gradient that comes from the next stage to the end ([seq_length / cp (/ tp
     under SP), micro_batch_size, hidden_size]); a tied output layer's until the embedding's is
-    there, and so the embedding's from multi-token prediction.
+    there, and so the embedding's from multi-token prediction; that of the layers' own inputs.
     """
     in_pool = shape.side is not None and shape.side.inside
     predicted = _embedding_bytes(shape) if first and _predicts(plan) else 0
-    graph, ends = 0, len(rows) - 1
+    waiting, graph, ends = 0, 0, len(rows) - 1
     for index, (unit, copies, copied) in reversed([*enumerate(rows)]):
         more = copied + unit.joined - graph
         if index < ends and not unit.joined:
             more += predicted
-        yield (unit.held if graph or (index == ends and not last) else unit.backward).around(more)
+        if unit.name == "embedding":
+            waiting = 0  # which takes it
+        yield (unit.held if graph or (index == ends and not last) else unit.backward).around(
+            more + waiting
+        )
         if index == ends and not last and not in_pool:
             yield Segment(sent_bytes(shape, plan))
+        if unit.name not in ("embedding", "head", "loss"):
+            waiting = per_layer_gradient(shape)
         if copies > 1:
-            yield unit.backward.around(more - unit.gradient_left).times(copies - 1)
+            yield unit.backward.around(more + waiting - unit.gradient_left).times(copies - 1)
         if unit.name == "head" and first:
             yield Segment(tied_weight_gradient(shape))
         graph = unit.gradient_left
@@ -161,9 +167,10 @@ def _backward(
 def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     """The embedding's output where a variable holds it next to the layers, and the first one does
     not keep it anyway."""
-    if not family_of(shape.model).holds_embedding or chunk_units.keeps_input(
-        shape, plan.segments[0]
-    ):
+    kept = shape.model.hidden_size_per_layer_input is not None  # by what projects it
+    if kept or not family_of(shape.model).holds_embedding:
+        return 0
+    if chunk_units.keeps_input(shape, plan.segments[0]):
         return 0
     return shape.hidden(LAYER_INPUT).num_bytes
 

@@ -13,7 +13,7 @@ from advisor.base.rule import Match, Rule
 from advisor.base.units import either
 from advisor.frameworks.torch.block_regimes import INPUT, decisions
 from advisor.frameworks.torch.budget import unknown_operator
-from advisor.frameworks.torch.setting import TorchSetting
+from advisor.frameworks.torch.setting import NONE, TorchSetting
 from advisor.frameworks.torch.supported_jobs import DATA_PARALLEL_ONLY, StackFacts
 from advisor.job.job import AttnImplementation, Job
 from advisor.layers.shape import RankShape
@@ -142,6 +142,16 @@ SETTING_RULES: Final[Rules] = {
         when=_unknown_options,
         reason="{facts.framework} has no option {found}",
         example="full+offload full+profile full+partition_activations",
+    ),
+    "checkpoint.shared_keys": TorchRule(
+        summary="layers that attend to keys of another are known without checkpoints alone",
+        given=lambda _, job, __: job.model.num_kv_shared_layers > 0,
+        when=lambda setting, _, __: setting != NONE,
+        reason="layers that attend to another layer's keys and values are not modelled under "
+        "checkpoints, which keep these as well",
+        fix="none",
+        source="transformers 5.23.0 modeling_gemma4.py shared_kv_states",
+        example="EXAMPLE",
     ),
     "optimizer_in_backward.accumulation": TorchRule(
         when=lambda _, job, __: job.config.optimizer_in_backward and job.num_microbatches > 1,

@@ -57,12 +57,20 @@ def mask_bytes(shape: RankShape) -> int:
     return pairs if _is_masked(shape) else 0
 
 
-def _expanded(shape: RankShape, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Operator]:
-    """Keys and values of all query heads (repeat_kv); the same where there are as many."""
+def _expanded(
+    shape: RankShape, key: Tensor, value: Tensor, *, copied: bool = False
+) -> tuple[Tensor, Tensor, Operator]:
+    """Keys and values of all query heads (repeat_kv); the same where there are as many. Those of
+    one head are views, which products in Python copy."""
+    width = shape.local_heads * shape.model.kv_channels
     if shape.local_heads == shape.local_groups:
         sources = key, value
+    elif shape.local_groups == 1 and not copied:
+        first, second = (
+            one.view(f"{one.name}_all", (*one.shape[:2], width)) for one in (key, value)
+        )
+        sources = first, second
     else:
-        width = shape.local_heads * shape.model.kv_channels
         sources = activation(shape, "key_all", width), activation(shape, "value_all", width)
     return (*sources, Operator("repeat_kv", _CORE, (key, value), sources))
 
@@ -96,7 +104,7 @@ def _eager_attention(
 ) -> tuple[Operator, ...]:
     """Scores, cap, mask, softmax in fp32, its 16-bit copy, context: keeps expanded keys and values,
     the tanh [micro_batch_size, heads, seq, seq], the softmax in fp32 and its copy."""
-    key, value, repeat = _expanded(shape, key, value)
+    key, value, repeat = _expanded(shape, key, value, copied=True)
     size = (shape.micro_batch_size, shape.local_heads, shape.seq_length, shape.seq_length)
     raw, scores, masked, probs = (
         Tensor(f"attention_{name}", size, shape.dtype)
