@@ -39,11 +39,6 @@ def per_layer_weights(model: ModelSpec) -> tuple[Weight, ...]:
     )
 
 
-def per_layer_gradient(shape: RankShape) -> int:
-    """Bytes of the gradient of all layers' inputs, which waits while the layers go back."""
-    return shape.tokens * shape.model.per_layer_inputs_size * shape.stream_dtype.itemsize
-
-
 def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, ...]:
     """Final norm, and the output layer unless it is the embedding of the same rank.
 

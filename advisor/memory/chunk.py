@@ -10,7 +10,7 @@ from advisor.layers.family import family_of
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
-from advisor.layers.weights import embedding_weights, per_layer_gradient
+from advisor.layers.weights import embedding_weights
 from advisor.memory import chunk_units
 from advisor.memory.events import Peak, Segment, highest, in_a_row
 from advisor.memory.working_set import WorkingSet
@@ -73,10 +73,12 @@ def chunk_footprint(
     rows = [*_rows((chunk_units.unit_of(shape, *row), copies) for row, copies in units)]
     mask = attention_mask.num_bytes
     kept_mask = mask if _keeps_mask(plan) else 0
+    apart = _kept_apart(shape, plan)
+    kept_mask, mask = kept_mask + apart, mask + apart
     kept = sum(copies * unit.kept for unit, copies, _ in rows) + kept_mask
     stays = sum(copies * unit.stays for unit, copies, _ in rows)
     left = sum(copies * unit.left for unit, copies, _ in rows)
-    held = _held_embedding(shape, plan) if first else 0
+    held = _held_by_variables(shape, plan) if first else 0
     there = in_a_row((Segment(mask - stays), *_forward(rows, held)))
     again = Peak()
     if left and working_set is None:
@@ -156,7 +158,7 @@ def _backward(
         if index == ends and not last and not in_pool:
             yield Segment(sent_bytes(shape, plan))
         if unit.name not in ("embedding", "head", "loss"):
-            waiting = per_layer_gradient(shape)
+            waiting = shape.per_layer_input_bytes
         if copies > 1:
             yield unit.backward.around(more + waiting - unit.gradient_left).times(copies - 1)
         if unit.name == "head" and first:
@@ -164,15 +166,14 @@ def _backward(
         graph = unit.gradient_left
 
 
-def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
-    """The embedding's output where a variable holds it next to the layers, and the first one does
-    not keep it anyway."""
-    kept = shape.model.hidden_size_per_layer_input is not None  # by what projects it
+def _held_by_variables(shape: RankShape, plan: RecomputePlan) -> int:
+    """The embedding's output where a variable holds it next to the layers, and neither the first
+    one nor what projects it keeps it anyway; shared keys and values where no checkpoint does."""
+    keys = 0 if _checkpoints_layers(plan) else shape.shared_key_bytes
+    kept = shape.per_layer_input_bytes or chunk_units.keeps_input(shape, plan.segments[0])
     if kept or not family_of(shape.model).holds_embedding:
-        return 0
-    if chunk_units.keeps_input(shape, plan.segments[0]):
-        return 0
-    return shape.hidden(LAYER_INPUT).num_bytes
+        return keys
+    return keys + shape.hidden(LAYER_INPUT).num_bytes
 
 
 def _embedding_bytes(shape: RankShape) -> int:
@@ -207,6 +208,19 @@ def sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     prediction together."""
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     return hidden * (1 + (shape.model.mtp_num_layers or 0)) if _predicts(plan) else hidden
+
+
+def _checkpoints_layers(plan: RecomputePlan) -> bool:
+    return any(segment.whole for segment in plan.segments)
+
+
+def _kept_apart(shape: RankShape, plan: RecomputePlan) -> int:
+    """Of shared keys and values, bytes that checkpoints around layers keep from the embedding on,
+    less the first one's input where the projection of all layers' own inputs keeps it as well."""
+    if not _checkpoints_layers(plan):
+        return 0
+    twice = shape.per_layer_input_bytes and chunk_units.keeps_input(shape, plan.segments[0])
+    return shape.shared_key_bytes - (shape.hidden(LAYER_INPUT).num_bytes if twice else 0)
 
 
 def _predicts(plan: RecomputePlan) -> bool:

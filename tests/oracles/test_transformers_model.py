@@ -1,6 +1,5 @@
 """Whole models of transformers under their own activation checkpointing, forward and loss."""
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -76,9 +75,8 @@ def _measure(shape: RankShape, spec: str) -> tuple[int, int]:
         return found
 
 
-@pytest.mark.parametrize(
-    ("name", "spec"), [*product(VARIANTS, ["none", "full"]), *product(SHARING, ["none"])]
-)
+@pytest.mark.parametrize("spec", ["none", "full"])
+@pytest.mark.parametrize("name", VARIANTS | SHARING)
 def test_variants(name: str, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _without_packing(monkeypatch)
     model = (VARIANTS | SHARING)[name]

@@ -4,8 +4,6 @@ Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Q
 parts), models/gemma2, gemma3, gemma4, olmo2 and gpt2, activations.py.
 """
 
-from msgspec.structs import replace
-
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import (
     activation,
@@ -83,12 +81,6 @@ def _attention(
     query, key, value, before = _query_key_value(shape, source, kind)
     query, key, cast = _narrow(shape, query, key)
     core = (*cast, *core_attention(shape, query, key, value, kind))
-    if kind.reuses_keys:  # the layer that made them keeps them
-        theirs = (key, value)
-        core = tuple(
-            replace(one, saved=tuple(t for t in one.saved if t.storage not in theirs))
-            for one in core
-        )
     (attended,), out = core[-1].outputs, hidden(shape, "o_proj_out", shape.dtype)
     bias, held = model.add_bias_linear, (source, query, key, value)
     o_proj = linear(shape, "o_proj", Module.LINEAR_PROJ, attended, out, bias=bias, holds=held)
@@ -123,7 +115,8 @@ def _query_key_value(
     for name, width in (("q", heads), ("k", groups), ("v", groups)):
         reads = "k" if name == "v" and model.attention_k_eq_v else name
         if kind.reuses_keys and name != "q":
-            projected.append(activation(shape, f"shared_{name}", width))
+            elsewhere = Tensor(f"{name}_of_another_layer", (0,), shape.dtype)
+            projected.append(elsewhere.view(f"shared_{name}", (*source.shape[:2], width)))
             continue
         out = activation(shape, f"{reads}_proj_out", width)
         if reads == name:

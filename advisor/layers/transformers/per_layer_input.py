@@ -18,7 +18,7 @@ from advisor.layers.eager.parts import (
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformers.norms import norm
-from advisor.layers.weights import per_layer_gradient, per_layer_weights
+from advisor.layers.weights import per_layer_weights
 
 _EMBEDDING = Module.EMBEDDING
 
@@ -64,7 +64,7 @@ def own_input(shape: RankShape, layer_input: Tensor) -> tuple[Operator, ...]:
     runs, so it goes back last: its gradient is put in zeros of all layers' width, and added."""
     if shape.model.hidden_size_per_layer_input is None:
         return ()
-    size = per_layer_gradient(shape)
+    size = shape.per_layer_input_bytes
     return (
         Operator(
             "per_layer_select",
