@@ -138,7 +138,7 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
         """Bytes of the keys and values that layers read of earlier ones (num_kv_shared_layers)."""
         kinds = dict.fromkeys(kind for kind in self.model.layer_kinds if kind.reuses_keys)
         read = (self.model.of_kind(kind).kv_projection_size for kind in kinds)
-        return 2 * self.tokens * sum(read) * self.dtype.itemsize
+        return self.tokens * sum(read) * (self.stream_dtype.itemsize + self.dtype.itemsize)
 
     @property
     def gathered_hidden_bytes(self) -> int:

@@ -170,10 +170,10 @@ def _held_by_variables(shape: RankShape, plan: RecomputePlan) -> int:
     """The embedding's output where a variable holds it next to the layers, and neither the first
     one nor what projects it keeps it anyway; shared keys and values where no checkpoint does."""
     keys = 0 if _checkpoints_layers(plan) else shape.shared_key_bytes
-    kept = shape.per_layer_input_bytes or chunk_units.keeps_input(shape, plan.segments[0])
-    if kept or not family_of(shape.model).holds_embedding:
+    if shape.per_layer_input_bytes or not family_of(shape.model).holds_embedding:
         return keys
-    return keys + shape.hidden(LAYER_INPUT).num_bytes
+    kept = chunk_units.keeps_input(shape, plan.segments[0])
+    return keys + (0 if kept else shape.hidden(LAYER_INPUT).num_bytes)
 
 
 def _embedding_bytes(shape: RankShape) -> int:

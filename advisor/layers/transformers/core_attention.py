@@ -61,17 +61,19 @@ def _expanded(
     shape: RankShape, key: Tensor, value: Tensor, *, copied: bool = False
 ) -> tuple[Tensor, Tensor, Operator]:
     """Keys and values of all query heads (repeat_kv); the same where there are as many. Those of
-    one head are views, which products in Python copy."""
-    width = shape.local_heads * shape.model.kv_channels
-    if shape.local_heads == shape.local_groups:
-        sources = key, value
-    elif shape.local_groups == 1 and not copied:
-        first, second = (
-            one.view(f"{one.name}_all", (*one.shape[:2], width)) for one in (key, value)
-        )
-        sources = first, second
-    else:
-        sources = activation(shape, "key_all", width), activation(shape, "value_all", width)
+    one head are views, which products in Python copy, and autocast's cast of the keys."""
+    width, copied = shape.local_heads * shape.model.kv_channels, copied or shape.local_groups > 1
+
+    def expanded(source: Tensor, name: str, *, copied: bool) -> Tensor:
+        if shape.local_heads == shape.local_groups:
+            return source
+        copy = activation(shape, name, width)
+        return copy if copied else source.view(name, copy.shape)
+
+    sources = (
+        expanded(key, "key_all", copied=copied or shape.autocast),
+        expanded(value, "value_all", copied=copied),
+    )
     return (*sources, Operator("repeat_kv", _CORE, (key, value), sources))
 
 
