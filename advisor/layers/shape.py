@@ -131,7 +131,8 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     @property
     def per_layer_input_bytes(self) -> int:
         """Bytes of all layers' own inputs, or their gradient (hidden_size_per_layer_input)."""
-        return self.tokens * self.model.per_layer_inputs_size * self.stream_dtype.itemsize
+        width = self.model.num_layers * (self.model.hidden_size_per_layer_input or 0)
+        return self.tokens * width * self.stream_dtype.itemsize
 
     @property
     def shared_key_bytes(self) -> int:

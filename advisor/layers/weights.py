@@ -28,12 +28,12 @@ def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
 
 def per_layer_weights(model: ModelSpec) -> tuple[Weight, ...]:
     """Embeddings of all layers together, the projection of the word embeddings, and its norm."""
-    own, width = model.hidden_size_per_layer_input, model.per_layer_inputs_size
+    own, rows = model.hidden_size_per_layer_input, model.vocab_size_per_layer_input
     if own is None:
         return ()
-    rows = model.vocab_size_per_layer_input or model.vocab_size
+    width = model.num_layers * own
     return (
-        Weight("per_layer_embeddings.weight", (rows, width)),
+        Weight("per_layer_embeddings.weight", (rows or model.vocab_size, width)),
         Weight("per_layer_model_projection.weight", (width, model.hidden_size), in_linear=True),
         Weight("per_layer_projection_norm.weight", (own,)),
     )

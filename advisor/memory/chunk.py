@@ -71,14 +71,14 @@ def chunk_footprint(
         shape = working_set.with_gradients(shape)
     units = chunk_units.rows_of(shape, plan, first, last, working_set)
     rows = [*_rows((chunk_units.unit_of(shape, *row), copies) for row, copies in units)]
-    mask = attention_mask.num_bytes
-    kept_mask = mask if _keeps_mask(plan) else 0
-    apart = _kept_apart(shape, plan)
-    kept_mask, mask = kept_mask + apart, mask + apart
+    whole = any(segment.whole for segment in plan.segments)
+    apart = _kept_apart(shape, plan) if whole else 0
+    mask = attention_mask.num_bytes + apart
+    kept_mask = mask if _keeps_mask(plan) else apart
     kept = sum(copies * unit.kept for unit, copies, _ in rows) + kept_mask
     stays = sum(copies * unit.stays for unit, copies, _ in rows)
     left = sum(copies * unit.left for unit, copies, _ in rows)
-    held = _held_by_variables(shape, plan) if first else 0
+    held = _held_embedding(shape, plan) + shape.shared_key_bytes * (not whole) if first else 0
     there = in_a_row((Segment(mask - stays), *_forward(rows, held)))
     again = Peak()
     if left and working_set is None:
@@ -150,11 +150,8 @@ def _backward(
         more = copied + unit.joined - graph
         if index < ends and not unit.joined:
             more += predicted
-        if unit.name == "embedding":
-            waiting = 0  # which takes it
-        yield (unit.held if graph or (index == ends and not last) else unit.backward).around(
-            more + waiting
-        )
+        here = more + (0 if unit.name == "embedding" else waiting)  # which takes it
+        yield (unit.held if graph or (index == ends and not last) else unit.backward).around(here)
         if index == ends and not last and not in_pool:
             yield Segment(sent_bytes(shape, plan))
         if unit.name not in ("embedding", "head", "loss"):
@@ -166,14 +163,13 @@ def _backward(
         graph = unit.gradient_left
 
 
-def _held_by_variables(shape: RankShape, plan: RecomputePlan) -> int:
+def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     """The embedding's output where a variable holds it next to the layers, and neither the first
-    one nor what projects it keeps it anyway; shared keys and values where no checkpoint does."""
-    keys = 0 if _checkpoints_layers(plan) else shape.shared_key_bytes
+    one nor what projects it (per_layer_input) keeps it anyway."""
     if shape.per_layer_input_bytes or not family_of(shape.model).holds_embedding:
-        return keys
+        return 0
     kept = chunk_units.keeps_input(shape, plan.segments[0])
-    return keys + (0 if kept else shape.hidden(LAYER_INPUT).num_bytes)
+    return 0 if kept else shape.hidden(LAYER_INPUT).num_bytes
 
 
 def _embedding_bytes(shape: RankShape) -> int:
@@ -210,15 +206,9 @@ def sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     return hidden * (1 + (shape.model.mtp_num_layers or 0)) if _predicts(plan) else hidden
 
 
-def _checkpoints_layers(plan: RecomputePlan) -> bool:
-    return any(segment.whole for segment in plan.segments)
-
-
 def _kept_apart(shape: RankShape, plan: RecomputePlan) -> int:
     """Of shared keys and values, bytes that checkpoints around layers keep from the embedding on,
     less the first one's input where the projection of all layers' own inputs keeps it as well."""
-    if not _checkpoints_layers(plan):
-        return 0
     twice = shape.per_layer_input_bytes and chunk_units.keeps_input(shape, plan.segments[0])
     return shape.shared_key_bytes - (shape.hidden(LAYER_INPUT).num_bytes if twice else 0)
 

@@ -221,8 +221,7 @@ _NO_SUCH: Final = f"needs transformer_impl = {_ABLE}: other implementations have
 def _lacks_keys(m: ModelFields) -> bool:
     """Whether a layer that reuses keys has none of its kind before those that do."""
     kinds = layer_kinds(m)
-    own = {kind.mixer for kind in kinds if not kind.reuses_keys}
-    return not own.issuperset(kind.mixer for kind in kinds)
+    return {kind.mixer for kind in kinds} != {k.mixer for k in kinds if not k.reuses_keys}
 
 
 _GEMMA4: Final = (
@@ -248,17 +247,8 @@ _VARIANTS: Final = (
     _is_set("hidden_size_per_layer_input", lambda m: not m.layer_scalar, "needs layer_scalar"),
     *_sizes("hidden_size_per_layer_input", "vocab_size_per_layer_input"),
     _between("num_kv_shared_layers", 0, MOST_LAYERS, f"must be between 0 and {MOST_LAYERS}"),
-    _is_set(
-        "num_kv_shared_layers",
-        lambda m: m.num_moe_experts is not None,
-        "is not modelled together with experts",
-    ),
-    _on(
-        "num_kv_shared_layers",
-        _lacks_keys,
-        "must leave a layer with a window, and one without, where later ones have or lack one",
-        given=lambda m: m.num_kv_shared_layers > 0,
-    ),
+    _is_set("use_double_wide_mlp", lambda m: m.num_moe_experts, "is not modelled with experts"),
+    _on("num_kv_shared_layers", _lacks_keys, "must leave a layer with a window, and one without"),
     _is_set(
         "moe_separate_norms",
         lambda m: m.moe_shared_expert_intermediate_size != m.ffn_hidden_size,

@@ -53,11 +53,6 @@ class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
             return self.qk_pos_emb_head_dim
         return int(self.kv_channels * self.rotary_percent)
 
-    @property
-    def per_layer_inputs_size(self) -> int:
-        """Width of all layers' own embeddings together: 0 where they have none."""
-        return self.num_layers * (self.hidden_size_per_layer_input or 0)
-
     def fc1_size_of(self, ffn_hidden_size: int) -> int:
         """Output width of an MLP's linear_fc1: twice the MLP's where the activation is gated."""
         return ffn_hidden_size * (2 if self.activation.gated else 1)
@@ -86,8 +81,7 @@ class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=256)
 def _of_kind(model: ModelSpec, kind: layer_kind.LayerKind) -> ModelSpec:
-    wide = 2 if kind.reuses_keys and model.use_double_wide_mlp else 1
-    ffn_hidden_size = wide * model.ffn_hidden_size
+    ffn_hidden_size = model.ffn_hidden_size * (1 + (kind.reuses_keys and model.use_double_wide_mlp))
     if kind.mixer is not layer_kind.Mixer.FULL:
         return replace(model, attention_k_eq_v=False, ffn_hidden_size=ffn_hidden_size)
     return replace(

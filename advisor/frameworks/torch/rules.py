@@ -122,12 +122,6 @@ def _unknown_graph(setting: TorchSetting, job: Job, _: StackFacts) -> str | None
     return unknown_operator(block_shape(job), job.model.layer_kinds)
 
 
-def _other_checkpoints(setting: TorchSetting, job: Job, facts: StackFacts) -> bool:
-    """All but those by hooks around every block, which tests/oracles hold against transformers."""
-    newest = job.config.framework_version == facts.versions[-1]
-    return not (setting == FULL and facts.framework == Framework.HUGGINGFACE and newest)
-
-
 SETTING_RULES: Final[Rules] = {
     "setting.unknown_to_framework": TorchRule(
         summary="the framework must have an option for the setting",
@@ -151,12 +145,12 @@ SETTING_RULES: Final[Rules] = {
         example="full+offload full+profile full+partition_activations",
     ),
     "checkpoint.shared_keys": TorchRule(
-        summary="layers that attend to another layer's keys and values are known under none and "
-        "under Trainer's full of the newest release",
         given=lambda setting, job, _: job.model.num_kv_shared_layers > 0 and setting != NONE,
-        when=_other_checkpoints,
-        reason="layers that attend to another layer's keys and values, which checkpoints keep as "
-        "well, are not modelled under this setting",
+        when=lambda setting, job, facts: (
+            (setting, facts.framework, job.config.framework_version)
+            != (FULL, Framework.HUGGINGFACE, facts.versions[-1])
+        ),
+        reason="layers that attend to another layer's keys are not modelled under this setting",
         fix="use none, or full with --framework huggingface",
         source="transformers 5.23.0 models/gemma4/modeling_gemma4.py, shared_kv_states",
         example="model.transformer_impl=transformers model.global_kv_channels=128 "

@@ -62,18 +62,17 @@ def _expanded(
 ) -> tuple[Tensor, Tensor, Operator]:
     """Keys and values of all query heads (repeat_kv); the same where there are as many. Those of
     one head are views, which products in Python copy, and autocast's cast of the keys."""
-    width, copied = shape.local_heads * shape.model.kv_channels, copied or shape.local_groups > 1
-
-    def expanded(source: Tensor, name: str, *, copied: bool) -> Tensor:
-        if shape.local_heads == shape.local_groups:
-            return source
-        copy = activation(shape, name, width)
-        return copy if copied else source.view(name, copy.shape)
-
-    sources = (
-        expanded(key, "key_all", copied=copied or shape.autocast),
-        expanded(value, "value_all", copied=copied),
-    )
+    sources = key, value
+    if shape.local_heads != shape.local_groups:
+        width, copied = (
+            shape.local_heads * shape.model.kv_channels,
+            copied or shape.local_groups > 1,
+        )
+        keys, values = activation(shape, "key_all", width), activation(shape, "value_all", width)
+        if not copied:
+            keys = keys if shape.autocast else key.view(keys.name, keys.shape)
+            values = value.view(values.name, values.shape)
+        sources = keys, values
     return (*sources, Operator("repeat_kv", _CORE, (key, value), sources))
 
 

@@ -1,57 +1,43 @@
 """Embeddings that every layer has of its own: made next to the word embeddings, added by the layer.
 
-Source: transformers 5.23.0 models/gemma4/modeling_gemma4.py (project_per_layer_inputs,
-Gemma4TextDecoderLayer).
+Source: transformers 5.23.0 models/gemma4/modeling_gemma4.py.
 """
 
 from msgspec.structs import replace
 
-from advisor.layers.eager.parts import (
-    activation,
-    hidden,
-    linear,
-    multiplied,
-    nonlinearity,
-    residual,
-    with_weight_gradients,
-)
+from advisor.layers.eager import parts
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformers.norms import norm
 from advisor.layers.weights import per_layer_weights
 
-_EMBEDDING = Module.EMBEDDING
-
 
 def per_layer_inputs(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """All layers' inputs together, [micro_batch_size, seq_length, layers, own width]: a lookup plus
     the normalized projection of `source`, the word embeddings. Kept here, whoever reads them."""
-    model = shape.model
-    size = *source.shape[:2], model.num_layers, model.hidden_size_per_layer_input or 0
+    model, place = shape.model, Module.EMBEDDING
+    layers, width = model.num_layers, model.hidden_size_per_layer_input or 0
+    size = *source.shape[:2], layers, width
     looked_up, scaled, total, output = (
         Tensor(f"per_layer_{name}", size, shape.stream_dtype)
         for name in ("lookup", "scaled", "sum", "inputs")
     )
-    projected = activation(shape, "per_layer_projected", model.per_layer_inputs_size)
-    narrow, normed = (
-        Tensor(f"per_layer_projected_{name}", size, shape.dtype) for name in ("scaled", "norm")
-    )
-    lookup = Operator(
-        "per_layer_embedding", _EMBEDDING, (), (looked_up,), weights=per_layer_weights(model)[:1]
-    )
-    read = source.view("embeddings_read", source.shape)
+    projected = parts.activation(shape, "per_layer_projected", layers * width)
+    narrow = Tensor("per_layer_projected_scaled", size, shape.dtype)
+    normed, weights = replace(narrow, name="per_layer_normed"), per_layer_weights(model)[:1]
+    lookup = Operator("per_layer_embedding", place, (), (looked_up,), weights=weights)
     return (
-        with_weight_gradients(shape, lookup),
-        Operator("per_layer_scale", _EMBEDDING, (looked_up,), (scaled,)),
-        linear(shape, "per_layer_model_projection", _EMBEDDING, source, projected, bias=False),
-        Operator("per_layer_projection_scale", _EMBEDDING, (projected,), (narrow,)),
-        norm(shape, "per_layer_projection_norm", _EMBEDDING, narrow, normed),
-        Operator("per_layer_add", _EMBEDDING, (normed, scaled), (total,)),
+        parts.with_weight_gradients(shape, lookup),
+        Operator("per_layer_scale", place, (looked_up,), (scaled,)),
+        parts.linear(shape, "per_layer_model_projection", place, source, projected, bias=False),
+        Operator("per_layer_projection_scale", place, (projected,), (narrow,)),
+        norm(shape, "per_layer_projection_norm", place, narrow, normed),
+        Operator("per_layer_add", place, (normed, scaled), (total,)),
         Operator(
             "per_layer_input_scale",
-            _EMBEDDING,
+            place,
             (total, source),
-            (read, output),
+            (source.view("embeddings_read", source.shape), output),
             saved=(output,),
             gradient_passed_to=frozenset({source.name}),
             forward_holds=(normed, scaled),
@@ -65,25 +51,23 @@ def own_input(shape: RankShape, layer_input: Tensor) -> tuple[Operator, ...]:
     if shape.model.hidden_size_per_layer_input is None:
         return ()
     size = shape.per_layer_input_bytes
-    return (
-        Operator(
-            "per_layer_select",
-            Module.INPUT_LAYERNORM,
-            (layer_input,),
-            (_own(shape),),
-            gradient_free_inputs=frozenset({layer_input.name}),
-            backward_workspace=size,
-            extra_backward_bytes=4 * size,
-            backward_kernels=3,
-        ),
+    select = Operator(
+        "per_layer_select",
+        Module.INPUT_LAYERNORM,
+        (layer_input,),
+        (_own(shape),),
+        gradient_free_inputs=frozenset({layer_input.name}),
+        backward_workspace=size,
+        extra_backward_bytes=4 * size,
+        backward_kernels=3,
     )
+    return (select,)
 
 
 def _own(shape: RankShape) -> Tensor:
     """[micro_batch_size, seq_length, own width] of a storage that the embedding keeps."""
-    size = *hidden(shape, "").shape[:2], shape.model.hidden_size_per_layer_input or 0
-    elsewhere = Tensor("per_layer_inputs", (0,), shape.stream_dtype)
-    return elsewhere.view("per_layer_input", size)
+    size = *parts.hidden(shape, "").shape[:2], shape.model.hidden_size_per_layer_input or 0
+    return Tensor("per_layer_inputs", (0,), shape.stream_dtype).view("per_layer_input", size)
 
 
 def with_own_input(
@@ -91,21 +75,23 @@ def with_own_input(
 ) -> tuple[tuple[Operator, ...], Tensor]:
     """`source` plus the norm of a projection of act(gate source) * the layer's own input.
     The gradient of the norm's output is that of `source` as well, which waits."""
-    model, own = shape.model, _own(shape)
-    width = own.shape[-1]
-    gate, activated = (
-        activation(shape, f"per_layer_{name}_out", width) for name in ("input_gate", "act_fn")
+    own = _own(shape)
+    gate, activated, product = (
+        Tensor(f"per_layer_{name}", own.shape, dtype)
+        for name, dtype in (("gate", shape.dtype), ("act", shape.dtype), ("product", own.dtype))
     )
-    product = Tensor("per_layer_product", own.shape, own.dtype)
-    branch = hidden(shape, "per_layer_projection_out", shape.dtype)
-    normed, output = hidden(shape, "post_per_layer_input_norm_out"), hidden(shape, "with_own_input")
+    branch = parts.hidden(shape, "per_layer_projection_out", shape.dtype)
+    normed, output = (
+        parts.hidden(shape, "post_per_layer_input_norm_out"),
+        parts.hidden(shape, "with_own_input"),
+    )
     after = norm(shape, "post_per_layer_input_norm", Module.POST_MLP_LAYERNORM, branch, normed)
-    act = nonlinearity(model.activation, gate, activated)
+    act = parts.nonlinearity(shape.model.activation, gate, activated)
     return (
-        linear(shape, "per_layer_input_gate", Module.LINEAR_FC1, source, gate, bias=False),
+        parts.linear(shape, "per_layer_input_gate", Module.LINEAR_FC1, source, gate, bias=False),
         *(replace(operator, name=f"per_layer_{operator.name}") for operator in act),
-        multiplied(activated, own, product, "per_layer_multiply"),
-        linear(shape, "per_layer_projection", Module.LINEAR_FC2, product, branch, bias=False),
+        parts.multiplied(activated, own, product, "per_layer_multiply"),
+        parts.linear(shape, "per_layer_projection", Module.LINEAR_FC2, product, branch, bias=False),
         replace(after, backward_workspace=after.backward_workspace + normed.num_bytes),
-        residual("per_layer_residual", Module.MLP_BDA, normed, source, output, held),
+        parts.residual("per_layer_residual", Module.MLP_BDA, normed, source, output, held),
     ), output

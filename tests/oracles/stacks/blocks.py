@@ -17,8 +17,7 @@ Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 def block(shape: RankShape, layer: int = 0) -> Block:
-    """A block of the shape's implementation, and what follows the hidden states in a call; of
-    variants that of any layer."""
+    """A block of the shape's implementation, and what follows the hidden states in a call."""
     model = shape.model
     if model.norm_placement.after:
         return _variant(shape, layer)

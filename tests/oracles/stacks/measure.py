@@ -36,8 +36,7 @@ def measure(
     """Run the shape's block, wrapped, in its 16-bit type; its weights are not counted.
 
     num_blocks: so many blocks are made, and given to `wrap` as a list with what follows the hidden
-    states in a call. layer: whose block it is, of a variant. real: on real tensors, for code that
-    swaps a tensor's data.
+    states in a call. layer: of a variant. real: on real tensors, for code that swaps their data.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32 if shape.autocast else torch.bfloat16)

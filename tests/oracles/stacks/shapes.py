@@ -69,7 +69,7 @@ GEMMA4_E2B = replace(
     **{"name": "gemma4_e2b", "num_layers": 6, "hidden_size": 1536, "ffn_hidden_size": 6144},
     **{"num_attention_heads": 8, "num_query_groups": 1, "num_global_query_groups": None},
     **{"attention_k_eq_v": False, "num_kv_shared_layers": 4, "use_double_wide_mlp": True},
-    **{"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 32000},
+    hidden_size_per_layer_input=256,
 )
 GEMMA4_E4B = replace(
     GEMMA4_E2B,
