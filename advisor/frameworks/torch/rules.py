@@ -151,7 +151,7 @@ SETTING_RULES: Final[Rules] = {
             != (FULL, Framework.HUGGINGFACE, facts.versions[-1])
         ),
         reason="layers that attend to another layer's keys are not modelled under this setting",
-        fix="use none, or full with --framework huggingface",
+        fix="use none, or full with the newest release of --framework huggingface",
         source="transformers 5.23.0 models/gemma4/modeling_gemma4.py, shared_kv_states",
         example="model.transformer_impl=transformers model.global_kv_channels=128 "
         "model.num_kv_shared_layers=2 sequential:2",
