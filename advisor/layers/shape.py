@@ -129,6 +129,19 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
         return DType.FP32 if self.autocast else self.dtype
 
     @property
+    def per_layer_input_bytes(self) -> int:
+        """Bytes of all layers' own inputs, or their gradient (hidden_size_per_layer_input)."""
+        width = self.model.num_layers * (self.model.hidden_size_per_layer_input or 0)
+        return self.tokens * width * self.stream_dtype.itemsize
+
+    @property
+    def shared_key_bytes(self) -> int:
+        """Bytes of the keys and values that layers read of earlier ones (num_kv_shared_layers)."""
+        kinds = dict.fromkeys(kind for kind in self.model.layer_kinds if kind.reuses_keys)
+        read = (self.model.of_kind(kind).kv_projection_size for kind in kinds)
+        return self.tokens * sum(read) * (self.stream_dtype.itemsize + self.dtype.itemsize)
+
+    @property
     def gathered_hidden_bytes(self) -> int:
         """Bytes of [seq_length / cp, micro_batch_size, hidden_size]."""
         return self.tokens * self.model.hidden_size * self.dtype.itemsize

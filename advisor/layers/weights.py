@@ -3,6 +3,7 @@
 from advisor.layers.operators import Module, Weight
 from advisor.layers.shape import RankShape
 from advisor.models.options import Normalization, PositionEmbedding
+from advisor.models.spec import ModelSpec
 
 
 def norm_weights(shape: RankShape, name: str, width: int) -> tuple[Weight, ...]:
@@ -14,14 +15,28 @@ def norm_weights(shape: RankShape, name: str, width: int) -> tuple[Weight, ...]:
 
 
 def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
-    """Word embeddings [padded vocabulary / tp, hidden_size]; learned positions are not cut."""
+    """Word embeddings [padded vocabulary / tp, hidden_size]; learned positions are not cut, nor is
+    what makes the layers' own inputs: embeddings, a projection and a norm."""
     model = shape.model
     rows = model.padded_vocab_size(shape.tp) // shape.tp
     weights = [Weight("word_embeddings.weight", (rows, model.hidden_size), True)]
     if model.position_embedding_type is PositionEmbedding.LEARNED:
         rows = model.max_position_embeddings
         weights.append(Weight("position_embeddings.weight", (rows, model.hidden_size)))
-    return tuple(weights)
+    return (*weights, *per_layer_weights(model))
+
+
+def per_layer_weights(model: ModelSpec) -> tuple[Weight, ...]:
+    """Embeddings of all layers together, the projection of the word embeddings, and its norm."""
+    own, rows = model.hidden_size_per_layer_input, model.vocab_size_per_layer_input
+    if own is None:
+        return ()
+    width = model.num_layers * own
+    return (
+        Weight("per_layer_embeddings.weight", (rows or model.vocab_size, width)),
+        Weight("per_layer_model_projection.weight", (width, model.hidden_size), in_linear=True),
+        Weight("per_layer_projection_norm.weight", (own,)),
+    )
 
 
 def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, ...]:

@@ -71,12 +71,14 @@ def chunk_footprint(
         shape = working_set.with_gradients(shape)
     units = chunk_units.rows_of(shape, plan, first, last, working_set)
     rows = [*_rows((chunk_units.unit_of(shape, *row), copies) for row, copies in units)]
-    mask = attention_mask.num_bytes
-    kept_mask = mask if _keeps_mask(plan) else 0
+    whole = any(segment.whole for segment in plan.segments)
+    apart = _kept_apart(shape, plan) if whole else 0
+    mask = attention_mask.num_bytes + apart
+    kept_mask = mask if _keeps_mask(plan) else apart
     kept = sum(copies * unit.kept for unit, copies, _ in rows) + kept_mask
     stays = sum(copies * unit.stays for unit, copies, _ in rows)
     left = sum(copies * unit.left for unit, copies, _ in rows)
-    held = _held_embedding(shape, plan) if first else 0
+    held = _held_embedding(shape, plan) + shape.shared_key_bytes * (not whole) if first else 0
     there = in_a_row((Segment(mask - stays), *_forward(rows, held)))
     again = Peak()
     if left and working_set is None:
@@ -139,33 +141,35 @@ def _backward(
 
     The chunk holds: the gradient that comes from the next stage to the end ([seq_length / cp (/ tp
     under SP), micro_batch_size, hidden_size]); a tied output layer's until the embedding's is
-    there, and so the embedding's from multi-token prediction.
+    there, and so the embedding's from multi-token prediction; that of the layers' own inputs.
     """
     in_pool = shape.side is not None and shape.side.inside
     predicted = _embedding_bytes(shape) if first and _predicts(plan) else 0
-    graph, ends = 0, len(rows) - 1
+    waiting, graph, ends = 0, 0, len(rows) - 1
     for index, (unit, copies, copied) in reversed([*enumerate(rows)]):
         more = copied + unit.joined - graph
         if index < ends and not unit.joined:
             more += predicted
-        yield (unit.held if graph or (index == ends and not last) else unit.backward).around(more)
+        here = more + (0 if unit.name == "embedding" else waiting)  # which takes it
+        yield (unit.held if graph or (index == ends and not last) else unit.backward).around(here)
         if index == ends and not last and not in_pool:
             yield Segment(sent_bytes(shape, plan))
+        if unit.name not in ("embedding", "head", "loss"):
+            waiting = shape.per_layer_input_bytes
         if copies > 1:
-            yield unit.backward.around(more - unit.gradient_left).times(copies - 1)
+            yield unit.backward.around(more + waiting - unit.gradient_left).times(copies - 1)
         if unit.name == "head" and first:
             yield Segment(tied_weight_gradient(shape))
         graph = unit.gradient_left
 
 
 def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
-    """The embedding's output where a variable holds it next to the layers, and the first one does
-    not keep it anyway."""
-    if not family_of(shape.model).holds_embedding or chunk_units.keeps_input(
-        shape, plan.segments[0]
-    ):
+    """The embedding's output where a variable holds it next to the layers, and neither the first
+    one nor what projects it (per_layer_input) keeps it anyway."""
+    if shape.per_layer_input_bytes or not family_of(shape.model).holds_embedding:
         return 0
-    return shape.hidden(LAYER_INPUT).num_bytes
+    kept = chunk_units.keeps_input(shape, plan.segments[0])
+    return 0 if kept else shape.hidden(LAYER_INPUT).num_bytes
 
 
 def _embedding_bytes(shape: RankShape) -> int:
@@ -200,6 +204,13 @@ def sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     prediction together."""
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     return hidden * (1 + (shape.model.mtp_num_layers or 0)) if _predicts(plan) else hidden
+
+
+def _kept_apart(shape: RankShape, plan: RecomputePlan) -> int:
+    """Of shared keys and values, bytes that checkpoints around layers keep from the embedding on,
+    less the first one's input where the projection of all layers' own inputs keeps it as well."""
+    twice = shape.per_layer_input_bytes and chunk_units.keeps_input(shape, plan.segments[0])
+    return shape.shared_key_bytes - (shape.hidden(LAYER_INPUT).num_bytes if twice else 0)
 
 
 def _predicts(plan: RecomputePlan) -> bool:

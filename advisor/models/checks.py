@@ -217,7 +217,17 @@ def _is_foreign(m: ModelFields) -> bool:
 _ABLE: Final = " or ".join(impl for impl in options.TransformerImpl if impl.norms_whole_branches)
 _NO_SUCH: Final = f"needs transformer_impl = {_ABLE}: other implementations have no such layer"
 
-_GEMMA4: Final = ("global_kv_channels", "v_layernorm", "layer_scalar", "moe_separate_norms")
+
+def _lacks_keys(m: ModelFields) -> bool:
+    """Whether a layer that reuses keys has none of its kind before those that do."""
+    kinds = layer_kinds(m)
+    return {kind.mixer for kind in kinds} != {k.mixer for k in kinds if not k.reuses_keys}
+
+
+_GEMMA4: Final = (
+    *("global_kv_channels", "v_layernorm", "layer_scalar", "moe_separate_norms"),
+    *("num_kv_shared_layers", "hidden_size_per_layer_input"),
+)
 _VARIANTS: Final = (
     *(
         _between(name, _ABOVE_0, _LARGEST, f"must be positive and at most {_LARGEST}")
@@ -232,8 +242,13 @@ _VARIANTS: Final = (
     *(_is_set(name, _is_foreign, _NO_SUCH) for name in ("qk_layernorm_across_heads", *_GEMMA4)),
     *(
         _is_set(name, lambda m: m.global_kv_channels is None, "needs global_kv_channels")
-        for name in ("num_global_query_groups", "attention_k_eq_v")
+        for name in ("num_global_query_groups", "attention_k_eq_v", "num_kv_shared_layers")
     ),
+    _is_set("hidden_size_per_layer_input", lambda m: not m.layer_scalar, "needs layer_scalar"),
+    *_sizes("hidden_size_per_layer_input", "vocab_size_per_layer_input"),
+    _between("num_kv_shared_layers", 0, MOST_LAYERS, f"must be between 0 and {MOST_LAYERS}"),
+    _is_set("use_double_wide_mlp", lambda m: m.num_moe_experts, "is not modelled with experts"),
+    _on("num_kv_shared_layers", _lacks_keys, "must leave a layer with a window, and one without"),
     _is_set(
         "moe_separate_norms",
         lambda m: m.moe_shared_expert_intermediate_size != m.ffn_hidden_size,

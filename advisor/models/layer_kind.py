@@ -47,6 +47,7 @@ class LayerKind(NamedTuple):
     the last one: the final norm, and then the layers that predict further tokens.
     high_precision: bf16 linear layers in a job of 8 or 4 bits (first_last_layers_bf16).
     rotary: with rotary positions, where the model has them.
+    reuses_keys: attends to keys and values of an earlier layer (num_kv_shared_layers).
 
     A named tuple, because chunks of many layers are keys of caches: it hashes fastest.
     """
@@ -56,6 +57,7 @@ class LayerKind(NamedTuple):
     high_precision: bool = False
     role: Role = Role.LAYER
     rotary: bool = True
+    reuses_keys: bool = False
 
     @property
     def name(self) -> str:

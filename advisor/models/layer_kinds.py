@@ -35,6 +35,9 @@ def layer_kinds(model: ModelFields) -> tuple[LayerKind, ...]:
         kinds = _with_windows(kinds, model.window_attn_skip_freq)
     if model.no_rope_freq is not None:
         kinds = _without_rotary(kinds, model.no_rope_freq)
+    if model.num_kv_shared_layers:
+        own = model.num_layers - model.num_kv_shared_layers
+        kinds = (*kinds[:own], *(kind._replace(reuses_keys=True) for kind in kinds[own:]))
     if not model.first_last_layers_bf16:
         return kinds
     start = model.num_layers_at_start_in_bf16

@@ -30,6 +30,10 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     are keys before their norm (Gemma 4). ``v_layernorm``: values are normalized, without a weight.
     ``layer_scalar``: what a layer gives is multiplied by a number that does not learn.
     ``moe_separate_norms``: router, routed and shared experts have norms of their own.
+    The last ``num_kv_shared_layers`` attend to keys and values of the last layer before them that
+    has a window as they have, or none; under ``use_double_wide_mlp`` their MLP is twice as wide.
+    ``hidden_size_per_layer_input``: width of each layer's own embeddings of the tokens, of
+    ``vocab_size_per_layer_input`` (None: vocab_size) rows (Gemma 4 E2B, E4B).
 
     ``experimental_attention_variant`` dsa: latent attention to the ``dsa_indexer_topk`` tokens that
     an indexer scores highest, which learns by a loss of its own if ``dsa_indexer_loss_coeff`` > 0.
@@ -100,6 +104,10 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     attention_k_eq_v: bool = False
     v_layernorm: bool = False
     layer_scalar: bool = False
+    num_kv_shared_layers: int = 0
+    use_double_wide_mlp: bool = False
+    hidden_size_per_layer_input: int | None = None
+    vocab_size_per_layer_input: int | None = None
     mtp_num_layers: int | None = None
     num_moe_experts: int | None = None
     moe_layer_freq: LayerPattern = EVERY_LAYER

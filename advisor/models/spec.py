@@ -20,7 +20,8 @@ class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
 
     def of_kind(self, kind: layer_kind.LayerKind) -> "ModelSpec":
         """The model that one kind of its layers sees: kv_channels and num_query_groups are theirs,
-        and attention_k_eq_v says whether their keys are values."""
+        attention_k_eq_v says whether their keys are values, and ffn_hidden_size is doubled for
+        those that reuse keys under use_double_wide_mlp."""
         return self if self.global_kv_channels is None else _of_kind(self, kind)
 
     @property
@@ -80,10 +81,12 @@ class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=256)
 def _of_kind(model: ModelSpec, kind: layer_kind.LayerKind) -> ModelSpec:
+    ffn_hidden_size = model.ffn_hidden_size * (1 + (kind.reuses_keys and model.use_double_wide_mlp))
     if kind.mixer is not layer_kind.Mixer.FULL:
-        return replace(model, attention_k_eq_v=False)
+        return replace(model, attention_k_eq_v=False, ffn_hidden_size=ffn_hidden_size)
     return replace(
         model,
+        ffn_hidden_size=ffn_hidden_size,
         kv_channels=model.global_kv_channels or model.kv_channels,
         num_query_groups=model.num_global_query_groups or model.num_query_groups,
     )

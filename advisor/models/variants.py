@@ -12,7 +12,8 @@ from advisor.models.model_fields import ModelFields
 
 _FIELDS: Final = (
     *("global_kv_channels", "num_global_query_groups", "attention_k_eq_v", "v_layernorm"),
-    *("layer_scalar", "moe_separate_norms"),
+    *("layer_scalar", "moe_separate_norms", "num_kv_shared_layers", "use_double_wide_mlp"),
+    *("hidden_size_per_layer_input", "vocab_size_per_layer_input"),
     *("norm_placement", "qk_layernorm_across_heads", "qk_l2_norm", "attn_logit_softcapping"),
     *("final_logit_softcapping", "apply_embedding_scaling", "attention_chunk_size", "no_rope_freq"),
 )

@@ -48,11 +48,12 @@ def layer_weights(model: ModelSpec) -> tuple[int, int]:
 
 def _weights(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
     """Weights of layers of `kinds` that a token is multiplied by."""
-    mixed = sum(
-        count * _mixer_weights(model.of_kind(kind), kind.mixer)
+    own = 3 * model.hidden_size * (model.hidden_size_per_layer_input or 0)  # made, read, added
+    return own * len(kinds) + sum(
+        count * (_mixer_weights(seen, kind) + _feed_forward_weights(seen, (kind,)))
         for kind, count in Counter(kinds).items()
+        for seen in (model.of_kind(kind),)
     )
-    return mixed + _feed_forward_weights(model, kinds)
 
 
 def _end_weights(model: ModelSpec, vocab_size: int) -> int:
@@ -61,7 +62,7 @@ def _end_weights(model: ModelSpec, vocab_size: int) -> int:
     return depths * (3 * h + 2 * h * h) + h * vocab_size * (1 + depths)
 
 
-def _mixer_weights(model: ModelSpec, mixer: Mixer) -> int:
+def _mixer_weights(model: ModelSpec, kind: LayerKind) -> int:
     """Multiply-adds of one layer's mixer a token, except attention over other tokens (0.19.0
     training.py transformer_flops, mamba_layer_flops).
 
@@ -69,7 +70,7 @@ def _mixer_weights(model: ModelSpec, mixer: Mixer) -> int:
     operations a channel and state for its scan.
     """
     h = model.hidden_size
-    match mixer:
+    match kind.mixer:
         case Mixer.NONE:
             return 0
         case Mixer.GATED_DELTA_NET:
@@ -82,10 +83,10 @@ def _mixer_weights(model: ModelSpec, mixer: Mixer) -> int:
             states = model.mamba_num_groups * model.mamba_state_dim
             scan = 7 * h * model.mamba_state_dim
             return h * (4 * h + 2 * states + mamba_heads(model)) + scan + 2 * h * h
-    return _projection_weights(model)
+    return _projection_weights(model, reuses_keys=kind.reuses_keys)
 
 
-def _projection_weights(model: ModelSpec) -> int:
+def _projection_weights(model: ModelSpec, *, reuses_keys: bool) -> int:
     """Weights of one layer's attention projections that a token is multiplied by.
 
     Multi-latent attention: the norms of both ranks count one a channel, as Megatron counts them.
@@ -94,7 +95,7 @@ def _projection_weights(model: ModelSpec) -> int:
     output = heads * model.v_channels * h
     if not model.multi_latent_attention:
         queries = model.query_projection_size * (2 if model.attention_output_gate else 1)
-        keys_values = 1 if model.attention_k_eq_v else 2
+        keys_values = 0 if reuses_keys else 1 if model.attention_k_eq_v else 2
         return h * (queries + keys_values * model.kv_projection_size) + output
     rank, queries = model.q_lora_rank, heads * model.qk_channels
     query = h * queries if rank is None else rank * (h + queries + 1)

@@ -27,7 +27,7 @@ from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import ON_HOST, Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .stacks.measure import Measured, measure  # noqa: E402
-from .stacks.shapes import MODELS, VARIANTS, shape_of  # noqa: E402
+from .stacks.shapes import MODELS, SHARING, VARIANTS, shape_of  # noqa: E402
 
 CHECKPOINTS = {
     Checkpoint.NON_REENTRANT: {"early_stop": False},
@@ -131,3 +131,12 @@ def test_what_transformers_alone_has(name: str) -> None:
     measured = measure(shape)
     plan = RecomputePlan((Segment(shape.model.layer_kinds[:1]),))
     assert_same(shape, plan, measured)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 4, 5])
+@pytest.mark.parametrize("name", SHARING)
+def test_layers_that_share(name: str, layer: int) -> None:
+    """With a window and without, that have keys and values of their own, and that have none."""
+    shape = shape_of(SHARING[name], TransformerImpl.TRANSFORMERS)
+    plan = RecomputePlan((Segment(shape.model.layer_kinds[layer : layer + 1]),))
+    assert_same(shape, plan, measure(shape, layer=layer))

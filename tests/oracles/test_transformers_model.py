@@ -23,7 +23,7 @@ from .stacks.blocks import variant_config  # noqa: E402
 from .stacks.fsdp import llama  # noqa: E402
 from .stacks.kernels import GpuKernels  # noqa: E402
 from .stacks.meter import LiveBytes  # noqa: E402
-from .stacks.shapes import LLAMA3_8B, VARIANTS, shape_of  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, SHARING, VARIANTS, shape_of  # noqa: E402
 
 _CLASSES = {
     "gemma2": "Gemma2ForCausalLM",
@@ -76,10 +76,11 @@ def _measure(shape: RankShape, spec: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("spec", ["none", "full"])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", VARIANTS | SHARING)
 def test_variants(name: str, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _without_packing(monkeypatch)
-    shape = shape_of(replace(VARIANTS[name], vocab_size=32000), TransformerImpl.TRANSFORMERS)
+    model = (VARIANTS | SHARING)[name]
+    shape = shape_of(replace(model, vocab_size=32000), TransformerImpl.TRANSFORMERS)
     kept, forward = _measure(shape, spec)
     plan = chunk_plan(parse_setting(spec), shape, shape.model.layer_kinds, HOW)
     predicted = chunk_footprint(shape, plan, True, True, AttentionMask(mask_bytes(shape)))

@@ -22,6 +22,17 @@ GEMMA4: dict[str, Any] = {
     **{"num_hidden_layers": 8, "head_dim": 32, "global_head_dim": 64},
     "hidden_size_per_layer_input": 0,
 }
+E2B: dict[str, Any] = {
+    **{"num_hidden_layers": 35, "hidden_size": 1536, "intermediate_size": 6144},
+    **{"num_attention_heads": 8, "num_key_value_heads": 1, "sliding_window": 512},
+    **{"layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7},
+    **{"num_kv_shared_layers": 20, "use_double_wide_mlp": True, "vocab_size": 262144},
+}
+E4B: dict[str, Any] = {
+    **{"num_hidden_layers": 42, "hidden_size": 2560, "intermediate_size": 10240},
+    **{"num_attention_heads": 8, "num_key_value_heads": 2, "sliding_window": 512},
+    **{"num_kv_shared_layers": 18, "vocab_size": 262144},
+}
 _MIXERS = ["linear_attention", "moe", "full_attention"]
 
 
@@ -79,13 +90,15 @@ _MIXERS = ["linear_attention", "moe", "full_attention"]
                 "moe_intermediate_size": 96,
             },
         ),
+        ("gemma4_text", E2B),
+        ("gemma4_text", E4B),
         ("olmo3", {**TINY, "num_hidden_layers": 8}),
         ("seed_oss", TINY),
         ("ministral3", {**TINY, "tie_word_embeddings": True}),
     ],
 )
 def test_as_many_as_transformers_makes(tmp_path, model_type: str, changes: dict[str, Any]) -> None:
-    config = transformers.AutoConfig.for_model(model_type, **SMALL, **changes)
+    config = transformers.AutoConfig.for_model(model_type, **(SMALL | changes))
     config.save_pretrained(tmp_path)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)

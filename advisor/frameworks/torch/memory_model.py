@@ -176,7 +176,7 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
     head = num_elements(output_weights(shape, holds_embedding=tied))
     left = dtype.itemsize if appearing else 0
     layer = ShardingOverhead(left=layers * left)
-    sums = 2 * embedding * shape.dtype.itemsize if tied else 0
+    sums = 2 * embedding_weights(shape)[0].num_elements * shape.dtype.itemsize if tied else 0
     return WorkingSet(
         embedding=ShardingOverhead(exit=sums, left=embedding * left),
         first_layer=layer,

@@ -156,8 +156,9 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
         groups = _flat_parameters
     inside = family_of(shape.model).loss_inside
     found = groups(layers, embedding, head, sharding, loss_inside=inside)
+    shared = embedding_weights(shape)[0].num_elements
     if tied and not sharding.flat:
-        found = replace(found, embedding=_tied(found.embedding, embedding, sharding))
+        found = replace(found, embedding=_tied(found.embedding, shared, sharding))
     if sharding.expert_ranks:
         found = _with_groups_of_experts(found, layers, sharding)
     elements = layers.all + embedding + head

@@ -11,9 +11,10 @@ from typing import ClassVar, Final
 from advisor.base.dtypes import DType
 from advisor.base.rule import Match, Rule
 from advisor.base.units import either
+from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.block_regimes import INPUT, decisions
 from advisor.frameworks.torch.budget import unknown_operator
-from advisor.frameworks.torch.setting import TorchSetting
+from advisor.frameworks.torch.setting import FULL, NONE, TorchSetting
 from advisor.frameworks.torch.supported_jobs import DATA_PARALLEL_ONLY, StackFacts
 from advisor.job.job import AttnImplementation, Job
 from advisor.layers.shape import RankShape
@@ -142,6 +143,18 @@ SETTING_RULES: Final[Rules] = {
         when=_unknown_options,
         reason="{facts.framework} has no option {found}",
         example="full+offload full+profile full+partition_activations",
+    ),
+    "checkpoint.shared_keys": TorchRule(
+        given=lambda setting, job, _: job.model.num_kv_shared_layers > 0 and setting != NONE,
+        when=lambda setting, job, facts: (
+            (setting, facts.framework, job.config.framework_version)
+            != (FULL, Framework.HUGGINGFACE, facts.versions[-1])
+        ),
+        reason="layers that attend to another layer's keys are not modelled under this setting",
+        fix="use none, or full with the newest release of --framework huggingface",
+        source="transformers 5.23.0 models/gemma4/modeling_gemma4.py, shared_kv_states",
+        example="model.transformer_impl=transformers model.global_kv_channels=128 "
+        "model.num_kv_shared_layers=2 sequential:2",
     ),
     "optimizer_in_backward.accumulation": TorchRule(
         when=lambda _, job, __: job.config.optimizer_in_backward and job.num_microbatches > 1,

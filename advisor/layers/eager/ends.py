@@ -13,7 +13,8 @@ from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.transformers.norms import norm as transformers_norm
-from advisor.layers.weights import embedding_weights, output_weight
+from advisor.layers.transformers.per_layer_input import per_layer_inputs
+from advisor.layers.weights import embedding_weights, output_weight, per_layer_weights
 from advisor.models.options import PositionEmbedding, TransformerImpl
 
 
@@ -39,7 +40,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
             for name in ("cos", "sin")
         )
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
-    weights = embedding_weights(shape)
+    own = per_layer_weights(model)
+    weights = tuple(weight for weight in embedding_weights(shape) if weight not in own)
     lookup = Operator("embedding", Module.EMBEDDING, (), (whole,), saved=tables, weights=weights)
     lookup = parts.with_weight_gradients(shape, lookup)
     if shape.tp > 1:
@@ -50,7 +52,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         return lookup, *scatter_sequence(shape, Module.EMBEDDING, whole, output, ())
     if model.apply_embedding_scaling:
         scaled = parts.hidden(shape, "embedding_scaled")
-        return lookup, Operator("embedding_scale", Module.EMBEDDING, (output,), (scaled,))
+        scale = Operator("embedding_scale", Module.EMBEDDING, (output,), (scaled,))
+        return lookup, scale, *(per_layer_inputs(shape, scaled) if own else ())
     _, dropped = parts.dropout(
         "embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout
     )

@@ -227,29 +227,29 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
 
 
 def rotate_half(
-    query: Tensor, key: Tensor, tables: tuple[Tensor, ...] = (), dtype: DType | None = None
+    sources: tuple[Tensor, ...], tables: tuple[Tensor, ...] = (), dtype: DType | None = None
 ) -> Operator:
-    """x cos + rotate_half(x) sin, in 16 bits or the `dtype` of the tables; keeps `tables`, where
-    a layer makes its own.
+    """x cos + rotate_half(x) sin of q and k, or of q alone, in 16 bits or the `dtype` of the
+    tables; keeps `tables`, where a layer makes its own.
 
     Two products, or a product and the rotated halves, live next to what is read and written. In
     tensors of q's and k's size move: two products 4, a half negated 1, both joined 2, the sum 3;
     going back two products 4, a half negated 1, two halves in zeros of their own 3, two sums 6.
     """
-    outputs = tuple(Tensor(f"{t.name}_rope", t.shape, dtype or t.dtype) for t in (query, key))
+    outputs = tuple(Tensor(f"{t.name}_rope", t.shape, dtype or t.dtype) for t in sources)
     size, both = outputs[0].num_bytes, sum(tensor.num_bytes for tensor in outputs)
     return Operator(
         "rotary",
         Module.ROTARY,
-        (query, key),
+        sources,
         outputs,
         saved=tables,
         forward_workspace=2 * size,
         backward_workspace=size * 3 // 2,
         extra_forward_bytes=8 * both,
         extra_backward_bytes=12 * both,
-        forward_kernels=2 * 5,
-        backward_kernels=2 * 9,
+        forward_kernels=len(sources) * 5,
+        backward_kernels=len(sources) * 9,
     )
 
 

@@ -130,7 +130,9 @@ def _position_heads(
             for name in ("cos", "sin")
         )
         halves = model.qk_layernorm
-        operators.append(rotate_half(query, key, tables) if halves else _complex_rotary(query, key))
+        operators.append(
+            rotate_half((query, key), tables) if halves else _complex_rotary(query, key)
+        )
         query, key = operators[-1].outputs
     return query, key, tuple(operators)
 

@@ -22,6 +22,7 @@ from advisor.layers.transformers.core_attention import core_attention
 from advisor.layers.transformers.liger import liger_rotary, liger_swiglu, tiled_mlp
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
+from advisor.layers.transformers.per_layer_input import own_input, with_own_input
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import Activation, PositionEmbedding
 
@@ -35,7 +36,8 @@ def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Opera
         hidden(shape, name) for name in (LAYER_INPUT, "after_attention")
     )
     first = shape.model.norm_placement.before
-    normed, before = _norm(first, shape, "input_layernorm", Module.INPUT_LAYERNORM, layer_input)
+    normed, norms = _norm(first, shape, "input_layernorm", Module.INPUT_LAYERNORM, layer_input)
+    before = (*own_input(shape, layer_input), *norms)
     attended = _attention(shape, normed, layer_input, after_attention, kind)
     # GPT2Block's variable attn_output lives until the block returns, as does its caller's input.
     held = (layer_input, attended[-1].inputs[0]) if _is_gpt2(shape) else (layer_input,)
@@ -76,7 +78,7 @@ def _attention(
     sdpa_attention_forward passes grouped keys and values on unexpanded (enable_gqa).
     """
     model = shape.model
-    query, key, value, before = _query_key_value(shape, source)
+    query, key, value, before = _query_key_value(shape, source, kind)
     query, key, cast = _narrow(shape, query, key)
     core = (*cast, *core_attention(shape, query, key, value, kind))
     (attended,), out = core[-1].outputs, hidden(shape, "o_proj_out", shape.dtype)
@@ -101,7 +103,7 @@ def _narrow(
 
 
 def _query_key_value(
-    shape: RankShape, source: Tensor
+    shape: RankShape, source: Tensor, kind: LayerKind
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Operator, ...]]:
     model = shape.model
     heads, groups = shape.local_heads * model.kv_channels, shape.local_groups * model.kv_channels
@@ -112,6 +114,10 @@ def _query_key_value(
     projected = []
     for name, width in (("q", heads), ("k", groups), ("v", groups)):
         reads = "k" if name == "v" and model.attention_k_eq_v else name
+        if kind.reuses_keys and name != "q":
+            elsewhere = Tensor(f"{name}_of_another_layer", (0,), shape.dtype)
+            projected.append(elsewhere.view(f"shared_{name}", (*source.shape[:2], width)))
+            continue
         out = activation(shape, f"{reads}_proj_out", width)
         if reads == name:
             operators.append(
@@ -131,8 +137,9 @@ def _query_key_value(
             query, key = (operator.outputs[0] for operator in operators[-2:])
         else:
             tables = _own_tables(shape) if model.rotary_interleaved else ()
-            operators.append(rotate_half(query, key, tables, shape.stream_dtype))
-            query, key = operators[-1].outputs
+            turned = (query,) if kind.reuses_keys else (query, key)
+            operators.append(rotate_half(turned, tables, shape.stream_dtype))
+            query, key = (*operators[-1].outputs, key)[:2]
     return query, key, value, tuple(operators)
 
 
@@ -209,8 +216,11 @@ def _end(
         return (*norm, residual("mlp_residual", Module.MLP_BDA, branch, skip, output, held))
     total = hidden(shape, "mlp_residual_out")
     add = residual("mlp_residual", Module.MLP_BDA, branch, skip, total, held)
+    own: tuple[Operator, ...] = ()
+    if shape.model.hidden_size_per_layer_input is not None:
+        own, total = with_own_input(shape, total, held)
     product = total.view(output.name, output.shape)
-    return (*norm, add, Operator("layer_scalar", Module.MLP_BDA, (total,), (product,)))
+    return (*norm, add, *own, Operator("layer_scalar", Module.MLP_BDA, (total,), (product,)))
 
 
 def _experts_and_mlp(

@@ -57,13 +57,22 @@ def mask_bytes(shape: RankShape) -> int:
     return pairs if _is_masked(shape) else 0
 
 
-def _expanded(shape: RankShape, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Operator]:
-    """Keys and values of all query heads (repeat_kv); the same where there are as many."""
-    if shape.local_heads == shape.local_groups:
-        sources = key, value
-    else:
-        width = shape.local_heads * shape.model.kv_channels
-        sources = activation(shape, "key_all", width), activation(shape, "value_all", width)
+def _expanded(
+    shape: RankShape, key: Tensor, value: Tensor, *, copied: bool = False
+) -> tuple[Tensor, Tensor, Operator]:
+    """Keys and values of all query heads (repeat_kv); the same where there are as many. Those of
+    one head are views, which products in Python copy, and autocast's cast of the keys."""
+    sources = key, value
+    if shape.local_heads != shape.local_groups:
+        width, copied = (
+            shape.local_heads * shape.model.kv_channels,
+            copied or shape.local_groups > 1,
+        )
+        keys, values = activation(shape, "key_all", width), activation(shape, "value_all", width)
+        if not copied:
+            keys = keys if shape.autocast else key.view(keys.name, keys.shape)
+            values = value.view(values.name, values.shape)
+        sources = keys, values
     return (*sources, Operator("repeat_kv", _CORE, (key, value), sources))
 
 
@@ -96,7 +105,7 @@ def _eager_attention(
 ) -> tuple[Operator, ...]:
     """Scores, cap, mask, softmax in fp32, its 16-bit copy, context: keeps expanded keys and values,
     the tanh [micro_batch_size, heads, seq, seq], the softmax in fp32 and its copy."""
-    key, value, repeat = _expanded(shape, key, value)
+    key, value, repeat = _expanded(shape, key, value, copied=True)
     size = (shape.micro_batch_size, shape.local_heads, shape.seq_length, shape.seq_length)
     raw, scores, masked, probs = (
         Tensor(f"attention_{name}", size, shape.dtype)

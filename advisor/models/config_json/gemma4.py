@@ -20,9 +20,6 @@ def _gemma4(config: HuggingFaceConfig) -> dict[str, Any]:
     one turns all their channels, some of them by nothing."""
     if config.get("use_bidirectional_attention", str, None) == "all":
         raise config.refuse("use_bidirectional_attention", "only causal attention is modelled")
-    for key, (default, reason) in _UNMODELLED.items():
-        if config.get(key, int, default) != 0:
-            raise config.refuse(key, reason)
     windowed = _windowed(config)
     head_dim, groups = _global_heads(config, windowed)
     return {
@@ -34,6 +31,10 @@ def _gemma4(config: HuggingFaceConfig) -> dict[str, Any]:
         "rotary_percent": 1.0,
         "v_layernorm": True,
         "layer_scalar": True,
+        "num_kv_shared_layers": config.get("num_kv_shared_layers", int, 0),
+        "use_double_wide_mlp": config.get("use_double_wide_mlp", bool, False),
+        "hidden_size_per_layer_input": config.get("hidden_size_per_layer_input", int, 256) or None,
+        "vocab_size_per_layer_input": config.positive("vocab_size_per_layer_input", 262144),
         "norm_placement": options.NormPlacement.PRE_AND_POST,
         "apply_embedding_scaling": True,
         "final_logit_softcapping": config.get("final_logit_softcapping", float, None),
@@ -80,15 +81,6 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
     return own[0].get("head_dim", usual[0]), own[0].get("num_key_value_heads", usual[1])
 
 
-_UNMODELLED = {
-    "hidden_size_per_layer_input": (
-        256,
-        "embeddings of every layer are not modelled (0: none; no key: 256)",
-    ),
-    "num_kv_shared_layers": (0, "layers that read another's keys and values are not modelled"),
-}
-"""Keys of the small models (E2B, E4B) and what they are where absent. use_double_wide_mlp changes
-layers that read another's keys and values alone."""
 _KEYS = keys(
     """
     hidden_activation use_bidirectional_attention final_logit_softcapping global_head_dim

@@ -16,11 +16,11 @@ from .titan import import_titan
 Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
-def block(shape: RankShape) -> Block:
+def block(shape: RankShape, layer: int = 0) -> Block:
     """A block of the shape's implementation, and what follows the hidden states in a call."""
     model = shape.model
     if model.norm_placement.after:
-        return _variant(shape)
+        return _variant(shape, layer)
     if model.num_moe_experts is not None:
         torch_impl = model.transformer_impl is TransformerImpl.TORCH
         return (titan_block if torch_impl else transformers_block)(shape)
@@ -117,7 +117,10 @@ def variant_config(model: ModelSpec) -> Any:
                 "num_global_key_value_heads": model.num_global_query_groups,
                 "attention_k_eq_v": model.attention_k_eq_v,
                 "final_logit_softcapping": model.final_logit_softcapping,
-                "hidden_size_per_layer_input": 0,
+                "hidden_size_per_layer_input": model.hidden_size_per_layer_input or 0,
+                "vocab_size_per_layer_input": model.vocab_size_per_layer_input or model.vocab_size,
+                "num_kv_shared_layers": model.num_kv_shared_layers,
+                "use_double_wide_mlp": model.use_double_wide_mlp,
                 "enable_moe_block": model.moe_separate_norms,
                 "num_experts": model.num_moe_experts,
                 "top_k_experts": model.moe_router_topk,
@@ -135,8 +138,8 @@ def variant_config(model: ModelSpec) -> Any:
     return config
 
 
-def _variant(shape: RankShape) -> Block:
-    """Layer 0, with the mask that the model would make for it."""
+def _variant(shape: RankShape, layer: int) -> Block:
+    """A layer, with the mask that the model would make for it, and what earlier ones hand on."""
     from transformers.masking_utils import create_sliding_window_causal_mask
     from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
     from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer
@@ -149,7 +152,7 @@ def _variant(shape: RankShape) -> Block:
         "gemma4_text": Gemma4TextDecoderLayer,
         "olmo2": Olmo2DecoderLayer,
     }
-    config, kind = variant_config(shape.model), shape.model.layer_kinds[0]
+    config, kind = variant_config(shape.model), shape.model.layer_kinds[layer]
     model, mask = shape.model.of_kind(kind), None
     if kind.mixer is Mixer.SLIDING_WINDOW:
         embeds = torch.empty(shape.micro_batch_size, shape.seq_length, 1)
@@ -163,8 +166,18 @@ def _variant(shape: RankShape) -> Block:
     dtype = torch.get_default_dtype() if model.norm_placement.before else torch.float32
     size = 1, shape.seq_length, model.kv_channels
     tables = tuple(torch.empty(size, dtype=dtype) for _ in range(2))
-    named = {"position_embeddings": tables, "attention_mask": mask}
-    return layers[config.model_type](config, 0), (), named
+    named: dict[str, Any] = {"position_embeddings": tables, "attention_mask": mask}
+    rest: tuple[Any, ...] = ()
+    tokens = shape.micro_batch_size, shape.seq_length
+    if model.hidden_size_per_layer_input is not None:
+        size = *tokens, model.num_layers, model.hidden_size_per_layer_input
+        rest = (torch.empty(size, requires_grad=True)[:, :, layer],)
+    if config.model_type == "gemma4_text":
+        size = *tokens, model.num_query_groups, model.kv_channels
+        made = tuple(torch.empty(size, requires_grad=True) for _ in range(2))
+        shared = {config.layer_types[layer]: tuple(one.transpose(1, 2) for one in made)}
+        named["shared_kv_states"] = shared if kind.reuses_keys else {}
+    return layers[config.model_type](config, layer), rest, named
 
 
 def _gpt2(model: ModelSpec) -> Block:

@@ -30,30 +30,32 @@ def measure(
     wrap: Callable[..., Any] = lambda made: made,
     num_blocks: int = 0,
     *,
+    layer: int = 0,
     real: bool = False,
 ) -> Measured:
     """Run the shape's block, wrapped, in its 16-bit type; its weights are not counted.
 
     num_blocks: so many blocks are made, and given to `wrap` as a list with what follows the hidden
-    states in a call. real: on real tensors, for code that swaps a tensor's data.
+    states in a call. layer: of a variant. real: on real tensors, for code that swaps their data.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32 if shape.autocast else torch.bfloat16)
     mode = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with mode, GpuKernels():
-            return _run(shape, wrap, num_blocks)
+            return _run(shape, wrap, num_blocks, layer)
     finally:
         torch.set_default_dtype(before)
 
 
-def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int) -> Measured:
-    made, rest, named = block(shape)
+def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int, layer: int) -> Measured:
+    made, rest, named = block(shape, layer)
     blocks = nn.ModuleList([made, *(block(shape)[0] for _ in range(num_blocks - 1))]).train()
     size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
     leaf = torch.empty(size, requires_grad=True)
     given = (*rest, *named.get("position_embeddings", ()), named.get("attention_mask"))
-    tables = (tensor for tensor in given if tensor is not None)
+    tables = [tensor for tensor in given if tensor is not None]
+    tables += [one for pair in named.get("shared_kv_states", {}).values() for one in pair]
     known = (leaf, *blocks.parameters(), *blocks.buffers(), *tables)
     function = wrap(list(blocks), rest) if num_blocks else wrap(made)
     return passes(function, leaf, rest, named, known, autocast=shape.autocast)

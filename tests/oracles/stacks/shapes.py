@@ -64,6 +64,18 @@ GEMMA4_26B_A4B = replace(
     **{"moe_shared_expert_intermediate_size": 2112, "moe_separate_norms": True},
     moe_grouped_gemm=True,
 )
+GEMMA4_E2B = replace(
+    GEMMA4_31B,
+    **{"name": "gemma4_e2b", "num_layers": 6, "hidden_size": 1536, "ffn_hidden_size": 6144},
+    **{"num_attention_heads": 8, "num_query_groups": 1, "num_global_query_groups": None},
+    **{"attention_k_eq_v": False, "num_kv_shared_layers": 4, "use_double_wide_mlp": True},
+    hidden_size_per_layer_input=256,
+)
+GEMMA4_E4B = replace(
+    GEMMA4_E2B,
+    **{"name": "gemma4_e4b", "hidden_size": 2560, "ffn_hidden_size": 10240},
+    **{"num_query_groups": 2, "num_kv_shared_layers": 2, "use_double_wide_mlp": False},
+)
 OLMO2_32B = replace(
     LLAMA3_8B,
     name="olmo2_32b",
@@ -98,6 +110,8 @@ DEEPSEEK_V3 = _experts(
 MIXTRAL_8X7B = _experts("mixtral_8x7b")
 VARIANTS = {model.name: model for model in (GEMMA2_9B, GEMMA3_27B, OLMO2_32B)}
 VARIANTS |= {model.name: model for model in (GEMMA4_31B, GEMMA4_GLOBAL, GEMMA4_26B_A4B)}
+SHARING = {model.name: model for model in (GEMMA4_E2B, GEMMA4_E4B)}
+"""Layers that attend to keys and values of earlier ones, and have inputs of their own."""
 """What transformers alone has; windows are short enough to matter here."""
 MODELS = {model.name: model for model in (LLAMA3_8B, LLAMA2_7B, QWEN3_8B, GPT2_XL)}
 

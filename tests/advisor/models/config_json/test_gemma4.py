@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from advisor.layers.parameters import parameter_count
 from advisor.models.layer_kind import DENSE, Mixer
 from advisor.plan.flops import layer_weights
 from tests.advisor.models.config_json.published import load
@@ -65,6 +66,22 @@ def test_the_last_layer_has_no_window(tmp_path) -> None:
     assert (plain.window_size, set(plain.layer_kinds)) == (None, {DENSE})
 
 
+def test_last_layers_attend_to_keys_of_earlier_ones(tmp_path) -> None:
+    spec = load(tmp_path, OLDER, num_kv_shared_layers=4, use_double_wide_mlp=True)
+    assert [kind.reuses_keys for kind in spec.layer_kinds] == [False] * 8 + [True] * 4
+    assert [spec.of_kind(k).ffn_hidden_size for k in spec.layer_kinds] == [21504] * 8 + [43008] * 4
+    plain, keys = layer_weights(load(tmp_path, OLDER))[0], 5376 * (3 * 256 * 2 * 16 + 512 * 4)
+    assert layer_weights(spec)[0] == plain + 4 * 5376 * 3 * 21504 - keys
+
+
+def test_layers_have_inputs_of_their_own(tmp_path) -> None:
+    """256 channels where the file does not say, of 262144 tokens, and three projections a layer."""
+    spec, plain = (load(tmp_path, OLDER, hidden_size_per_layer_input=own) for own in (None, 0))
+    assert layer_weights(spec)[0] - layer_weights(plain)[0] == 12 * 3 * 5376 * 256
+    more = parameter_count(spec).embedding - parameter_count(plain).embedding
+    assert more == 12 * 256 * (262144 + 5376) + 256
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -84,8 +101,9 @@ def test_the_last_layer_has_no_window(tmp_path) -> None:
         ),
         ({"num_hidden_layers": 10**9, "layer_types": None}, "must be at most 10000"),
         ({"num_global_key_value_heads": 5}, "num_global_query_groups = 5: must divide"),
-        ({"hidden_size_per_layer_input": 256}, "embeddings of every layer are not modelled"),
-        ({"num_kv_shared_layers": 2}, "layers that read another's keys and values are not"),
+        ({"num_kv_shared_layers": 7}, "num_kv_shared_layers = 7: must leave a layer with a window"),
+        ({"num_kv_shared_layers": -1}, "num_kv_shared_layers = -1: must be between 0 and"),
+        ({"vocab_size_per_layer_input": 0}, "vocab_size_per_layer_input = 0: must be at least 1"),
         ({"enable_moe_block": True}, "num_experts = (none): is missing"),
         ({"attention_bias": True}, "adds biases"),
     ],
