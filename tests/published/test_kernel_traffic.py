@@ -35,7 +35,7 @@ def test_gpus_left_out() -> None:
     ("operator", "kernel"),
     [
         (norm(SHAPE, "norm", Module.INPUT_LAYERNORM, SOURCE, OUTPUT), "rms_norm_in_python"),
-        (rotate_half(SOURCE, KEY), "rotate_half"),
+        (rotate_half((SOURCE, KEY)), "rotate_half"),
     ],
 )
 def test_layers_count_the_traffic_of_torchs_chains(operator: Operator, kernel: str) -> None:
