@@ -32,7 +32,7 @@ CONSTANTS: Final = (
         field="power_exponent",
         value=0.67,
         sigma=0.4,
-        unit="",
+        unit="exponent",
         reason="1 where a FLOP takes the same energy at any clock, 1/3 where the voltage follows "
         "the clock",
     ),
@@ -40,7 +40,7 @@ CONSTANTS: Final = (
         field="fp4_speed_exponent",
         value=0.5,
         sigma=0.3,
-        unit="",
+        unit="exponent",
         reason="Transformer Engine's GEMMs of B300 in 4 bits over 8: 1.72 times, of a peak 3 times "
         "as high (results/published/kernels)",
     ),
