@@ -34,6 +34,16 @@ class OutputFormat(StrEnum):
     HTML = "html"
 
 
+class LintFormat(StrEnum):
+    """`--format` of `advise lint`."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+    JUNIT = "junit"
+
+
 class PlotKind(StrEnum):
     """`--plot-kind`: of the best rows memory, time and component, memory against time with the
     front, or the step by phase; of one row what it saves of `none`, the memory of its stages, its
@@ -273,6 +283,7 @@ _ONE_ALONE: Final = ("search", "against")
 """Each is a search, or a comparison, of its own."""
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
+    "lint_format": LintFormat,
     "search": SearchScope,
     "plot_kind": PlotKind,
 }

@@ -25,9 +25,14 @@ RANKING: Final = read_page(
         "--verify": {"default": 3},
     },
 )
-_OF_DIFF: Final[dict[str, dict[str, Any]]] = {
-    "--format": {"field": "output", "choices": ("table", "json")},
-    "-o": {"field": "written"},
+_MORE: Final[dict[str, dict[str, Any]]] = {
+    "diff": {
+        "--format": {"field": "output", "choices": ("table", "json")},
+        "-o": {"field": "written"},
+    },
+    "lint": {"--format": {"field": "lint_format"}},
 }
 _NAMES: Final = "diff lint diagnose models gpus recipes rules keys completion"
-SUBCOMMANDS: Final = {name: read_page(__file__, name, _OF_DIFF) for name in _NAMES.split()}
+SUBCOMMANDS: Final = {
+    name: read_page(__file__, name, _MORE.get(name, {})) for name in _NAMES.split()
+}

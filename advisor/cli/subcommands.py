@@ -10,8 +10,6 @@ from advisor.cli.outcome import FITS, Outcome
 if TYPE_CHECKING:
     from advisor.report.blocks import Block, Table
 
-_VERSION: Final = "--framework-version"
-
 
 def run(name: str, arguments: Sequence[str]) -> Outcome:
     """Run the subcommand `name`; UserError or UsageError where its arguments are wrong."""
@@ -30,24 +28,14 @@ def _shown(page: "Block", exit_code: int = FITS) -> Outcome:
 
 
 def _lint(arguments: Sequence[str]) -> Outcome:
-    if not arguments:
+    from advisor.cli.arguments import parser_of
+
+    flags, words = parser_of("lint").parse_known_args(list(arguments))
+    if not words:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    from advisor.lint.target import lint_target
-    from advisor.report.lint_page import lint_page
+    from advisor.cli.linting import lint
 
-    report = lint_target(*_framework_version(arguments))
-    return _shown(lint_page(report), report.exit_code)
-
-
-def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """`--framework-version V` taken out of the words, wherever it stands: all others are linted."""
-    words = list(arguments)
-    if _VERSION not in words:
-        return words, None
-    at = words.index(_VERSION)
-    if at + 1 == len(words) or len(words) == 2:
-        raise UsageError(f"lint: {_VERSION}: needs a release, then a FILE or FLAGS")
-    return words[:at] + words[at + 2 :], words[at + 1]
+    return lint(flags, words)
 
 
 def _diagnose(arguments: Sequence[str]) -> Outcome:
