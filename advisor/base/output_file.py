@@ -18,14 +18,20 @@ def check_output_file(flag: str, path: Path, example: str) -> None:
         raise UserError(flag, path, "is not writable")
 
 
-def write_over(path: Path, text: str) -> None:
-    """Write a file of UTF-8 anew: at any instant it is the old one or the new, with the same
-    rights. OSError where that cannot be."""
+def write_over(path: Path, before: str, text: str) -> None:
+    """Write a file anew in its encoding: at any instant it is whole, the old one or the new;
+    UserError where that cannot be, or where it does not hold `before`."""
     path = path.resolve()
     new = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        new.write_bytes(text.encode())
+        data, codes = path.read_bytes(), ("utf-8", "utf-8-sig", "utf-16")
+        code = next((one for one in codes if before.encode(one) == data), None)
+        if code is None:
+            raise UserError("file", path, "has changed, or is UTF-16 of another kind: not written")
+        new.write_bytes(text.encode(code))
         shutil.copymode(path, new)
         os.replace(new, path)
+    except OSError as error:
+        raise UserError("file", path, f"cannot be written: {error.strerror}") from None
     finally:
         new.unlink(missing_ok=True)

@@ -34,16 +34,6 @@ class OutputFormat(StrEnum):
     HTML = "html"
 
 
-class LintFormat(StrEnum):
-    """`--format` of `advise lint`."""
-
-    TEXT = "text"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
-    JUNIT = "junit"
-
-
 class PlotKind(StrEnum):
     """`--plot-kind`: of the best rows memory, time and component, memory against time with the
     front, or the step by phase; of one row what it saves of `none`, the memory of its stages, its
@@ -250,7 +240,7 @@ def _meant(flag: Flag, text: str, option: str) -> Any:
         case FlagKind.DECIMAL:
             return _price(option, text)
         case FlagKind.CHOICE:
-            return _choice(option, text, flag.name)
+            return _choice(option, text, flag)
     if not text.strip():
         raise UserError(option, repr(text), "must not be empty")
     if flag.kind not in (FlagKind.FILE, FlagKind.FOLDER) or flag.name == "source":
@@ -269,21 +259,20 @@ def _price(option: str, text: str) -> float:
     return checked_price(value, option)
 
 
-def _choice(option: str, text: str, field: str) -> Any:
+def _choice(option: str, text: str, flag: Flag) -> Any:
     """One of an enum's strings, upper or lower case; the enum is imported when it is needed."""
     from advisor.base.units import nearest_names
 
-    names = [str(name) for name in choices(field)]
+    names = [str(name) for name in flag.choices or choices(flag.name)]
     if text.lower() not in names:
         raise UserError(option, text, "is unknown", nearest_names(text, names))
-    return _ENUMS.get(field, str)(text.lower())
+    return _ENUMS.get(flag.name, str)(text.lower())
 
 
 _ONE_ALONE: Final = ("search", "against")
 """Each is a search, or a comparison, of its own."""
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
-    "lint_format": LintFormat,
     "search": SearchScope,
     "plot_kind": PlotKind,
 }

@@ -25,14 +25,12 @@ RANKING: Final = read_page(
         "--verify": {"default": 3},
     },
 )
-_MORE: Final[dict[str, dict[str, Any]]] = {
-    "diff": {
-        "--format": {"field": "output", "choices": ("table", "json")},
-        "-o": {"field": "written"},
-    },
-    "lint": {"--format": {"field": "lint_format"}},
+_OF_DIFF: Final[dict[str, dict[str, Any]]] = {
+    "--format": {"field": "output", "choices": ("table", "json")},
+    "-o": {"field": "written"},
 }
+_OF_LINT: Final = {"--format": {"choices": ("text", "json", "sarif", "github", "junit")}}
 _NAMES: Final = "diff lint diagnose models gpus recipes rules keys completion"
 SUBCOMMANDS: Final = {
-    name: read_page(__file__, name, _MORE.get(name, {})) for name in _NAMES.split()
+    name: read_page(__file__, name, _OF_DIFF.get(name, {})) for name in _NAMES.split()
 }

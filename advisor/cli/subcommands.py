@@ -1,6 +1,6 @@
 """`advise lint`, `models`, `rules` and the like: thin wrappers that print what others find."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -8,6 +8,9 @@ from advisor.cli.arguments import UsageError, choices, parse_config_dir
 from advisor.cli.outcome import FITS, Outcome
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from advisor.lint.target import LintReport
     from advisor.report.blocks import Block, Table
 
 
@@ -30,12 +33,57 @@ def _shown(page: "Block", exit_code: int = FITS) -> Outcome:
 def _lint(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parser_of
 
-    flags, words = parser_of("lint").parse_known_args(list(arguments))
+    asked, words = parser_of("lint").parse_known_args(list(arguments))
     if not words:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    from advisor.cli.linting import lint
+    are_files = all(Path(word).exists() or _names_a_file(word) for word in words)
+    if (asked.fix or asked.diff) and not are_files:
+        raise UsageError(f"lint: --{'fix' if asked.fix else 'diff'}: needs a FILE")
+    from advisor.base.errors import UserError
+    from advisor.lint.target import NothingToLintError, lint_target
 
-    return lint(flags, words)
+    reports, talk, diffs = [], [], ""
+    targets: Iterable[str | list[str]] = dict.fromkeys(words) if are_files else [words]
+    for target in targets:
+        try:
+            if asked.fix or asked.diff:
+                report, diff = _fixed(Path(str(target)), asked)
+                diffs += diff
+            else:
+                report = lint_target(target, asked.framework_version)
+            reports.append(report)
+        except UserError as error:
+            passed_over = isinstance(error, NothingToLintError) and len(words) > 1
+            if not are_files or not (
+                passed_over or (asked.skip_unknown and Path(str(target)).is_file())
+            ):
+                raise
+            talk.append(f"advise: skipped: {error}")
+    code = max((one.exit_code for one in reports), default=FITS) or int(bool(asked.diff and diffs))
+    if asked.format not in (None, "text"):
+        from advisor.report.lint_formats import FORMATS
+
+        return Outcome(FORMATS[asked.format](reports), code, (*talk, *diffs.splitlines()))
+    from advisor.report.lint_page import lint_page
+    from advisor.report.text import on_screen
+
+    pages = (on_screen(lint_page(one, fixed=asked.fix or asked.diff)) for one in reports)
+    return Outcome("\n".join(filter(None, (diffs, *pages))), code, tuple(talk))
+
+
+def _names_a_file(word: str) -> bool:
+    return not word.startswith("-") and "=" not in word and bool(Path(word).suffix)
+
+
+def _fixed(path: Path, asked: "Namespace") -> "tuple[LintReport, str]":
+    """What is left to be said of a file, and what changes in it; `--fix` writes that."""
+    from advisor.base.output_file import write_over
+    from advisor.lint.fix import fixed
+
+    found = fixed(path, asked.framework_version)
+    if found.diff and not asked.diff:
+        write_over(path, found.before, found.after)
+    return found.report, found.diff
 
 
 def _diagnose(arguments: Sequence[str]) -> Outcome:

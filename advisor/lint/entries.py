@@ -3,22 +3,20 @@ nothing else. They are found by their form alone: whoever changes one reads the 
 
 import re
 from collections.abc import Iterator
-from typing import Final
-
-from msgspec import Struct
+from typing import Final, NamedTuple
 
 from advisor.base.place import Place
 
 _QUOTED: Final = r""""(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+'"""
 _COMMENT: Final = r"(?:^|(?<=\s))#[^\n]*"
-_BLANK: Final = r"(?:[ \t]|\\\n)+"
-_BLANKS: Final = re.compile(_BLANK)
-_WORD: Final = rf"(?:{_QUOTED}|(?:\\[^\n]|[^\s\"'\\()|;&<>])+)"
-_NO_VALUE: Final = r"(?!-[A-Za-z-]|\d*[<>]|#|\"?\$\{\w+\[|$)"
+BREAK: Final = r"\\\r?\n"
+_BLANK: Final = rf"(?:[ \t]|{BREAK})+"
+_WORD: Final = rf"(?:{_QUOTED}|(?:\\[^\r\n]|[^\s\"'\\()|;&<>])+)"
+_ENDED: Final = r"(?!-[A-Za-z-]|\d*[<>]|#|\"?\$\{\w+\[|$)"
+_NAME: Final = r"[+~]{0,2}[A-Za-z_][\w.]*|--?[A-Za-z][\w.-]*"
 _SHELL: Final = re.compile(
-    rf"{_COMMENT}|(?<![\w./$=-])(?:(?P<name>[+~]{{0,2}}[A-Za-z_][\w.]*|--?[A-Za-z][\w.-]*)=(?P<value>{_WORD}?)"
-    rf"|(?P<option>--[A-Za-z][\w.-]*)(?P<values>(?:{_BLANK}{_NO_VALUE}{_WORD})?(?:{_BLANK}{_NO_VALUE}"
-    rf"(?!\"?\$){_WORD})*))",
+    rf"{_COMMENT}|(?<![\w./$=-])(?:(?P<name>{_NAME})=(?P<value>{_WORD}?)|(?P<option>--[A-Za-z]"
+    rf"[\w.-]*)(?P<values>(?:{_BLANK}{_ENDED}{_WORD})?(?:{_BLANK}{_ENDED}(?!\"?\$){_WORD})*))",
     re.MULTILINE,
 )
 
@@ -31,30 +29,24 @@ def _within(levels: int) -> str:
 
 
 _KEYED: Final = re.compile(
-    rf"{_COMMENT}|(?P<indent>^[ \t]*)?(?<![\w.])(?P<name>\"[\w.-]+\"|'[\w.-]+'|[+~-]*[A-Za-z_][\w.-]*)"
-    r"[ \t]*(?::(?=\s|[\"{\[\d])|=(?!=))[ \t]*(?P<value>"
-    rf"{_within(3)}|{_QUOTED}|[^\s,()\[\]{{}}#\"']+(?:{_within(1)})?"
-    r"|(?:[ \t]*(?:#[^\n]*)?\n(?P=indent)(?:[ \t]+|- )\S[^\n]*)+|)",
+    rf"{_COMMENT}|(?P<indent>^[ \t]*)?(?<![\w.])(?P<name>\"[\w.-]+\"|'[\w.-]+'|[+~-]*[A-Za-z_]"
+    rf"[\w.-]*)[ \t]*(?::(?=\s|[\"{{\[\d])|=(?!=))[ \t]*(?P<value>{_within(3)}|{_QUOTED}"
+    rf"|[^\s,()\[\]{{}}#\"']+(?:{_within(1)})?"
+    r"|(?:[ \t]*(?:#[^\n]*)?\r?\n(?P=indent)(?:[ \t]+|- )\S[^\r\n]*)+|)",
     re.MULTILINE,
 )
 
 
-class Entry(Struct, frozen=True, kw_only=True):
-    """An option with what it is given, as offsets; the value of a switch is empty.
-
-    keyed: a key of YAML, JSON, TOML or Python, no word of a shell.
-    """
+class Entry(NamedTuple):
+    """An option with what it is given, as offsets; the value of a switch is empty. keyed: a key of
+    YAML, JSON, TOML or Python, no word of a shell."""
 
     written: str
     start: int
+    name_stop: int
     value: int
     stop: int
     keyed: bool
-
-    @property
-    def name_stop(self) -> int:
-        """Where its name ends."""
-        return self.start + len(self.written)
 
     @property
     def name(self) -> str:
@@ -74,20 +66,21 @@ def offset_of(text: str, place: Place) -> int:
 
 def entries(text: str, suffix: str) -> dict[int, Entry]:
     """All of a text by where they start; a shell script may write files of the other formats."""
-    keyed = suffix in (".yaml", ".yml", ".json", ".toml", ".py")
-    found = {one.start: one for one in _found(text, _KEYED, keyed=True)}
-    return found if keyed else found | {one.start: one for one in _found(text, _SHELL, keyed=False)}
+    found = {one.start: one for one in _found(text, _KEYED)}
+    if suffix in (".yaml", ".yml", ".json", ".toml", ".py"):
+        return found
+    return found | {one.start: one for one in _found(text, _SHELL)}
 
 
-def _found(text: str, form: "re.Pattern[str]", *, keyed: bool) -> Iterator[Entry]:
+def _found(text: str, form: "re.Pattern[str]") -> Iterator[Entry]:
     at = 0
     while (match := form.search(text, at)) is not None:
-        groups = match.groupdict()
-        option = groups.get("option")
-        start, stop = match.span("option" if option else "name")
-        at = match.end() if start < 0 else stop
-        if start >= 0:
-            value, end = match.span("values" if option else "value")
-            blank = _BLANKS.match(text, value, end)
-            value = blank.end() if blank and not keyed else value
-            yield Entry(written=text[start:stop], start=start, value=value, stop=end, keyed=keyed)
+        option = match.groupdict().get("option")
+        start, at = match.span("option" if option else "name")
+        value, stop = match.span("values" if option else "value")
+        if start < 0:
+            at = match.end()
+            continue
+        blank = re.compile(_BLANK).match(text, value, stop) if option else None
+        value = blank.end() if blank else value
+        yield Entry(text[start:at], start, at, value, stop, form is _KEYED)

@@ -1,4 +1,4 @@
-"""`# advise: ignore RULE, RULE` on a finding's line or the one before it, `ignore-file` anywhere."""
+"""Comments that ignore findings: `# advise: ignore RULE, RULE`; `ignore-file` for all lines."""
 
 import re
 from collections.abc import Sequence
@@ -10,46 +10,38 @@ from advisor.base.place import Place
 from advisor.base.rule import Finding, Verdict
 from advisor.reading.read_configuration import Checked
 
-_COMMENT: Final = re.compile(
-    r"(?:^|\s)#\s*advise:\s*ignore(?P<file>-file)?\s+(?P<rules>[\w.]+(?:\s*,\s*[\w.]+)*)"
-)
+_COMMENT: Final = re.compile(r"(?:^|\s)#\s*advise:\s*ignore(-file)?\s+([\w.]+(?:\s*,\s*[\w.]+)*)")
 
 
 def without_ignored(
     checked: Sequence[Checked], file: str, text: str
 ) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
     """Configurations less what comments of a file ignore, which comes second. A comment that
-    ignores nothing is itself found, in the first of them."""
+    ignores nothing is itself a finding, of the first of them."""
     lines = text.splitlines()
-    said = {at: found for at, line in enumerate(lines, 1) if (found := _COMMENT.search(line))}
-    ignored: dict[Finding, None] = {}
-    used: set[tuple[int, str]] = set()
-    for finding in (f for one in checked for f in one.findings if f.place.file == file):
-        for at, comment in said.items():
-            covers = comment["file"] or at in _lines_of(lines, finding.place.line)
-            if covers and finding.rule in re.split(r"\s*,\s*", comment["rules"]):
-                ignored[finding] = None
-                used.add((at, finding.rule))
-    unused = tuple(
-        Finding(
-            rule="unused_ignore",
-            verdict=Verdict.NOTE,
-            reason=f"{rule} is not found here: nothing is ignored",
-            fix="drop the comment",
-            place=Place(file, at, comment.start("rules") + 1),
-        )
-        for at, comment in said.items()
-        for rule in re.split(r"\s*,\s*", comment["rules"])
-        if (at, rule) not in used
-    )
+    every = {f for one in checked for f in one.findings if f.place.file == file}
+    ignored: set[Finding] = set()
+    unused: list[Finding] = []
+    for at, line in enumerate(lines, 1):
+        for comment in _COMMENT.finditer(line):
+            near = {f for f in every if comment[1] or at in _lines_of(lines, f.place.line)}
+            for rule in re.split(r"\s*,\s*", comment[2]):
+                found = {one for one in near if one.rule == rule}
+                ignored |= found
+                if not found:
+                    unused.append(_unused(rule, Place(file, at, comment.start(2) + 1)))
     kept = [replace(c, findings=tuple(f for f in c.findings if f not in ignored)) for c in checked]
     kept[:1] = [replace(one, findings=(*one.findings, *unused)) for one in kept[:1]]
-    return tuple(kept), tuple(ignored)
+    return tuple(kept), tuple(f for f in sorted(ignored, key=lambda f: f.place))
+
+
+def _unused(rule: str, place: Place) -> Finding:
+    reason, fix = f"{rule} is not found here: nothing is ignored", "drop the comment"
+    return Finding(rule="unused_ignore", verdict=Verdict.NOTE, reason=reason, fix=fix, place=place)
 
 
 def _lines_of(lines: Sequence[str], at: int) -> range:
-    """Those whose comments count for a line: the whole of a command that goes on over several, and
-    the comments above it."""
+    """Those whose comments count for a line: of the whole command, and the comments above it."""
     first = last = at
     while first > 1 and lines[first - 2].endswith("\\"):
         first -= 1

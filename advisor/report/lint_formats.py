@@ -2,141 +2,126 @@
 workflow commands, JUnit."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from advisor.base.junit import Case, junit
 from advisor.base.plain_json import to_text
 from advisor.base.rule import Finding, Level
 from advisor.lint.target import LintReport
+from advisor.reading.shell import Note
 
 
-class LintedFinding(Struct, frozen=True, kw_only=True):
-    """A finding. level: ERROR, WARNING or NOTE. line and column count from 1; ignored: by a comment
-    in the file."""
+class LintedFile(Struct, frozen=True):
+    """The findings of a file by their level; ignored: by comments in it; not_read: parts of it."""
 
-    level: str
-    rule: str
-    verdict: str
-    reason: str
-    fix: str
-    source: str
     file: str
-    line: int
-    column: int
-    ignored: bool = False
-
-    @property
-    def message(self) -> str:
-        """Reason and fix."""
-        return f"{self.reason}; fix: {self.fix}" if self.fix else self.reason
+    errors: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    ignored: tuple[Finding, ...]
+    not_read: tuple[Note, ...]
 
 
 class Linted(Struct, frozen=True, kw_only=True):
-    """What `advise lint --format json` prints. not_read: parts of files, with their places."""
+    """What `advise lint --format json` prints. Places: line and column count from 1."""
 
     schema_version: int = 1
-    files: tuple[str, ...]
-    findings: tuple[LintedFinding, ...]
-    not_read: tuple[str, ...]
+    files: tuple[LintedFile, ...]
 
 
-def linted(reports: Iterable[LintReport]) -> Linted:
-    """Everything that reports say."""
-    files, findings, notes = [], [], []
+def as_json(reports: Sequence[LintReport]) -> str:
+    """Strict JSON, as lint.schema.json describes it."""
+    files = []
+    for one in reports:
+        bad, warned, noted = (tuple(f for f in one.findings if f.level is at) for at in Level)
+        files.append(LintedFile(one.target, bad, warned, noted, one.ignored, one.notes))
+    return to_text(Linted(files=tuple(files)))
+
+
+def _all(reports: Sequence[LintReport]) -> Iterator[tuple[Finding, bool]]:
+    """Every finding, and whether it is ignored."""
     for report in reports:
-        files.append(report.target)
-        findings += [_linted(one) for one in report.findings]
-        findings += [_linted(one, ignored=True) for one in report.ignored]
-        notes += [f"{note.place}: {note.text}" for note in report.notes]
-    return Linted(files=tuple(files), findings=tuple(findings), not_read=tuple(notes))
+        yield from ((one, False) for one in report.findings)
+        yield from ((one, True) for one in report.ignored)
 
 
-def _linted(found: Finding, *, ignored: bool = False) -> LintedFinding:
-    place = asdict(found.place)
-    texts = {name: getattr(found, name) for name in ("rule", "reason", "fix", "source")}
-    return LintedFinding(
-        level=str(found.level), verdict=str(found.verdict), ignored=ignored, **texts, **place
-    )
+def _message(finding: Finding) -> str:
+    return f"{finding.reason}; fix: {finding.fix}" if finding.fix else finding.reason
 
 
-def as_github(found: Linted) -> str:
+def as_github(reports: Sequence[LintReport]) -> str:
     """Annotations of a pull request. Source: actions/toolkit packages/core/src/command.ts."""
-    return "".join(
-        f"::{_GITHUB[one.level]} file={_property(one.file)},line={one.line},col={one.column},"
-        f"title={_property(one.rule)}::{_data(one.message)}\n"
-        for one in found.findings
-        if not one.ignored
-    )
+    lines = []
+    for one, ignored in _all(reports):
+        kind = {Level.NOTE: "notice"}.get(one.level, one.level.lower())
+        file, title = (
+            _escaped(t).replace(":", "%3A").replace(",", "%2C") for t in (one.place.file, one.rule)
+        )
+        where = f"file={file},line={one.place.line},col={one.place.column},title={title}"
+        lines += [] if ignored else [f"::{kind} {where}::{_escaped(_message(one))}\n"]
+    return "".join(lines)
 
 
-_GITHUB = {"ERROR": "error", "WARNING": "warning", "NOTE": "notice"}
-
-
-def _data(text: str) -> str:
+def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def as_junit(found: Linted) -> str:
+def as_junit(reports: Sequence[LintReport]) -> str:
     """A case a finding, skipped where it is a note or ignored; one that passes a clean file."""
-    cases = []
-    for one in found.findings:
-        tag = "skipped" if one.ignored or one.level == Level.NOTE else "failure"
-        name = f"{one.rule} in line {one.line}"
-        cases.append(Case(one.file, name, one.message, tag, one.verdict))
-    clean = [file for file in found.files if all(case.subject != file for case in cases)]
-    return junit("advise lint", [*cases, *(Case(file, "lint", "clean") for file in clean)])
-
-
-def as_sarif(found: Linted) -> str:
-    """One run with a result a finding. Source: OASIS sarif-v2.1.0-errata01; ignored findings are
-    suppressed in the source."""
-    rules: dict[str, LintedFinding] = {}
-    for one in found.findings:
-        rules.setdefault(one.rule, one)
-    driver = {
-        "name": "recompute-advisor",
-        "rules": [
-            {
-                "id": name,
-                "shortDescription": {"text": name},
-                "fullDescription": {"text": one.reason},
-                "help": {"text": f"{one.fix}\n{one.source}".strip() or one.reason},
-                "defaultConfiguration": {"level": _SARIF[one.level]},
-            }
-            for name, one in rules.items()
-        ],
-    }
-    results = [
-        {
-            "ruleId": one.rule,
-            "ruleIndex": list(rules).index(one.rule),
-            "level": _SARIF[one.level],
-            "message": {"text": one.message},
-            "locations": [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": quote(one.file)},
-                        "region": {"startLine": one.line, "startColumn": one.column},
-                    }
-                }
-            ],
-            **({"suppressions": [{"kind": "inSource"}]} if one.ignored else {}),
-        }
-        for one in found.findings
+    cases = [
+        Case(one.target, "lint", "clean") for one in reports if not (one.findings or one.ignored)
     ]
+    for one, ignored in _all(reports):
+        tag = "skipped" if ignored or one.level is Level.NOTE else "failure"
+        name = f"{one.rule} in line {one.place.line}"
+        cases.append(Case(one.place.file, name, _message(one), tag, str(one.verdict)))
+    return junit("advise lint", cases)
+
+
+def as_sarif(reports: Sequence[LintReport]) -> str:
+    """One run, a result a finding; those ignored are suppressed. Source: OASIS SARIF 2.1.0."""
+    rules: dict[str, Any] = {}
+    results = []
+    for one, ignored in _all(reports):
+        texts = {
+            "shortDescription": one.rule,
+            "fullDescription": one.reason,
+            "help": one.fix or one.reason,
+        }
+        level = one.level.lower()
+        rules.setdefault(
+            one.rule,
+            {
+                "id": one.rule,
+                "defaultConfiguration": {"level": level},
+                **{name: {"text": text} for name, text in texts.items()},
+            },
+        )
+        region = {"startLine": one.place.line, "startColumn": one.place.column}
+        place = {"artifactLocation": {"uri": quote(one.place.file)}, "region": region}
+        results.append(
+            {
+                "ruleId": one.rule,
+                "level": level,
+                "message": {"text": _message(one)},
+                "locations": [{"physicalLocation": place}],
+                "suppressions": [{"kind": "inSource"}] * ignored,
+            }
+        )
+    driver = {"name": "recompute-advisor", "rules": [*rules.values()]}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    log = {"$schema": _SARIF, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, ensure_ascii=False, indent=2) + "\n"
 
 
-_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_SARIF = {"ERROR": "error", "WARNING": "warning", "NOTE": "note"}
-FORMATS = {"json": to_text, "sarif": as_sarif, "github": as_github, "junit": as_junit}
+_SARIF: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+FORMATS: Final[dict[str, Callable[[Sequence[LintReport]], str]]] = {
+    "json": as_json,
+    "sarif": as_sarif,
+    "github": as_github,
+    "junit": as_junit,
+}
