@@ -32,5 +32,6 @@ _OF_DIFF: Final[dict[str, dict[str, Any]]] = {
 _OF_LINT: Final = {"--format": {"choices": ("text", "json", "sarif", "github", "junit")}}
 _NAMES: Final = "diff lint diagnose models gpus recipes rules keys completion"
 SUBCOMMANDS: Final = {
-    name: read_page(__file__, name, _OF_DIFF.get(name, {})) for name in _NAMES.split()
+    name: read_page(__file__, name, _OF_LINT if name == "lint" else _OF_DIFF)
+    for name in _NAMES.split()
 }

@@ -1,6 +1,7 @@
 """`advise lint`, `models`, `rules` and the like: thin wrappers that print what others find."""
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,8 +44,8 @@ def _lint(arguments: Sequence[str]) -> Outcome:
     from advisor.lint.target import NothingToLintError, lint_target
 
     reports, talk, diffs = [], [], ""
-    targets: Iterable[str | list[str]] = dict.fromkeys(words) if are_files else [words]
-    for target in targets:
+    files = [file for word in words for file in _files(word)] if are_files else []
+    for target in dict.fromkeys(files) if are_files else [words]:
         try:
             if asked.fix or asked.diff:
                 report, diff = _fixed(Path(str(target)), asked)
@@ -53,12 +54,11 @@ def _lint(arguments: Sequence[str]) -> Outcome:
                 report = lint_target(target, asked.framework_version)
             reports.append(report)
         except UserError as error:
-            passed_over = isinstance(error, NothingToLintError) and len(words) > 1
-            if not are_files or not (
-                passed_over or (asked.skip_unknown and Path(str(target)).is_file())
-            ):
+            unknown = isinstance(error, NothingToLintError)
+            is_file = are_files and Path(str(target)).is_file()
+            if not is_file or not (asked.skip_unknown or (unknown and words != files[:1])):
                 raise
-            talk.append(f"advise: skipped: {error}")
+            talk += [] if unknown and asked.skip_unknown else [f"advise: skipped: {error}"]
     code = max((one.exit_code for one in reports), default=FITS) or int(bool(asked.diff and diffs))
     if asked.format not in (None, "text"):
         from advisor.report.lint_formats import FORMATS
@@ -69,6 +69,18 @@ def _lint(arguments: Sequence[str]) -> Outcome:
 
     pages = (on_screen(lint_page(one, fixed=asked.fix or asked.diff)) for one in reports)
     return Outcome("\n".join(filter(None, (diffs, *pages))), code, tuple(talk))
+
+
+def _files(word: str) -> list[str]:
+    """A file, or those of a folder that may be launch scripts or configurations."""
+    below = sorted(Path(word).rglob("*")) if Path(word).is_dir() else ()
+    kept = (p for p in below if p.suffix in _SUFFIXES and not re.search(r"(^|/)\.\w", str(p)))
+    return [str(path) for path in kept if path.is_file()] if below else [word]
+
+
+_SUFFIXES: Final = (
+    *(".sh", ".bash", ".sbatch", ".slurm", ".yaml", ".yml", ".toml", ".json", ".py"),
+)
 
 
 def _names_a_file(word: str) -> bool:
