@@ -223,11 +223,15 @@ class _Edit:
             names |= {bare(k) for k, said in self.said.items() if all(i in said for i in items)}
             if re.search(r"\w", value):
                 yield self._changed((entry.value, entry.stop, value)), names
-                continue
+                return
             switch = self._find("recompute_granularity") if "recompute" in entry.name else entry
             if switch is not None:
                 both = self._changed(self._taken_out(entry), self._taken_out(switch))
                 yield both, names | self._names(switch)
+            return
+        read = [key for key, at in self.places.items() if at == here.start]
+        if " " not in text and any(key.startswith("recompute_") for key in read):
+            yield self._changed(self._taken_out(here)), self._names(here)  # its default list
 
     def _taken_out(self, entry: Entry) -> tuple[int, int, str]:
         """An option with the comma, the blanks or the line that were its own."""
