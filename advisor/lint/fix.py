@@ -8,6 +8,7 @@ nothing as bad is found, and no other option has changed.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches, unified_diff
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,8 @@ from advisor.lint.entries import BREAK, Entry, bare, entries, offset_of
 from advisor.lint.target import LintReport, lint_target
 from advisor.reading.read_configuration import Checked
 
-_MOST: Final = 64
+_MOST: Final = 100
+"""Texts that are tried for a file."""
 _MATHEMATICS: Final = re.compile(
     r"(?!recompute|.*(checkpoint|offload))(.*(precision|dtype|bf16|fp8|fp4|dropout|jitter|router|bias"
     r"|capacity|optimizer|batch|seq_len|num_layers$|experts|hidden|heads|parallel_size|_degree)"
@@ -75,29 +77,27 @@ class Fixed(Struct, frozen=True, kw_only=True):
 def fixed(path: Path, framework_version: str | None = None) -> Fixed:
     """A file with every fix that holds."""
     before = after = read_text(path)
-    report = lint_target(str(path), framework_version, after)
-    for _ in range(_MOST):
-        better = next(_better(path, after, report, framework_version), None)
-        if better is None:
-            break
+    report, tried = lint_target(str(path), framework_version, after), {before}
+    while better := next(_better(path, after, report, framework_version, tried), None):
         after, report = better
     return Fixed(before=before, after=after, report=report)
 
 
 def _better(
-    path: Path, text: str, report: LintReport, version: str | None
+    path: Path, text: str, report: LintReport, version: str | None, tried: set[str]
 ) -> Iterator[tuple[str, LintReport]]:
-    """Texts without one of the findings."""
-    for checked in report.checked:
-        for finding in checked.findings:
-            if finding.level is Level.NOTE or finding.place.file != report.target:
+    """Texts without one of the findings, that were not tried before."""
+    found = {f: c for c in report.checked for f in c.findings if f.place.file == report.target}
+    for finding in sorted(found, key=lambda f: list(Level).index(f.level)):
+        if finding.level is Level.NOTE:
+            return
+        for changed, names in _Edit(text, path.suffix, finding, found[finding]).ways():
+            if changed in tried or len(tried) > _MOST:
                 continue
-            for changed, names in _Edit(text, path.suffix, finding, checked).ways():
-                try:
-                    again = lint_target(str(path), version, changed)
-                except UserError:
-                    continue
-                if changed != text and _holds(finding, report, again, names):
+            tried.add(changed)
+            with suppress(UserError):
+                again = lint_target(str(path), version, changed)
+                if _holds(finding, report, again, names):
                     yield changed, again
 
 
