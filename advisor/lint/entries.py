@@ -11,7 +11,7 @@ _QUOTED: Final = r""""(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+'"""
 _COMMENT: Final = r"(?:^|(?<=\s))#[^\n]*"
 BREAK: Final = r"\\\r?\n"
 _BLANK: Final = rf"(?:[ \t]|{BREAK})+"
-_WORD: Final = rf"(?:{_QUOTED}|(?:\\[^\r\n]|[^\s\"'\\()|;&<>])+)"
+_WORD: Final = rf"(?:{_QUOTED}|(?:\\[^\r\n]|[^\s\"'\\()|;&<>]){{1,999}})"
 _ENDED: Final = r"(?!-[A-Za-z-]|\d*[<>]|#|\"?\$\{\w+\[|$)"
 _NAME: Final = r"[+~]{0,2}[A-Za-z_][\w.]*|--?[A-Za-z][\w.-]*"
 _SHELL: Final = re.compile(
@@ -29,7 +29,7 @@ def _within(levels: int) -> str:
 
 
 _KEYED: Final = re.compile(
-    rf"{_COMMENT}|(?P<indent>^[ \t]*)?(?<![\w.])(?P<name>\"[\w.-]+\"|'[\w.-]+'|[+~-]*[A-Za-z_]"
+    rf"{_COMMENT}|(?P<indent>^[ \t]*)?(?<![\w.+~-])(?P<name>\"[\w.-]+\"|'[\w.-]+'|[+~-]*[A-Za-z_]"
     rf"[\w.-]*)[ \t]*(?::(?=\s|[\"{{\[\d])|=(?!=))[ \t]*(?P<value>{_within(3)}|{_QUOTED}"
     rf"|[^\s,()\[\]{{}}#\"']+(?:{_within(1)})?"
     r"|(?:[ \t]*(?:#[^\n]*)?\r?\n(?P=indent)(?:[ \t]+|- )\S[^\r\n]*)+|)",
