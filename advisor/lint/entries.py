@@ -16,7 +16,7 @@ _ENDED: Final = r"(?!-[A-Za-z-]|\d*[<>]|#|\"?\$\{\w+\[|$)"
 _NAME: Final = r"[+~]{0,2}[A-Za-z_][\w.]*|--?[A-Za-z][\w.-]*"
 _SHELL: Final = re.compile(
     rf"{_COMMENT}|(?<![\w./$=-])(?:(?P<name>{_NAME})=(?P<value>{_WORD}?)|(?P<option>--[A-Za-z]"
-    rf"[\w.-]*)(?P<values>(?:{_BLANK}{_ENDED}{_WORD})?(?:{_BLANK}{_ENDED}(?!\"?\$){_WORD})*))",
+    rf"[\w.-]*)(?:(?P<blank>{_BLANK}){_ENDED}{_WORD}(?:{_BLANK}{_ENDED}(?!\"?\$){_WORD})*)?)",
     re.MULTILINE,
 )
 
@@ -64,23 +64,21 @@ def offset_of(text: str, place: Place) -> int:
     return sum(map(len, text.split("\n")[: place.line - 1])) + place.line + place.column - 2
 
 
-def entries(text: str, suffix: str) -> dict[int, Entry]:
-    """All of a text by where they start; a shell script may write files of the other formats."""
-    found = {one.start: one for one in _found(text, _KEYED)}
-    if suffix in (".yaml", ".yml", ".json", ".toml", ".py"):
-        return found
-    return found | {one.start: one for one in _found(text, _SHELL)}
+def entries(text: str, suffix: str) -> list[Entry]:
+    """All of a text; a shell script may write files of the other formats."""
+    keyed = suffix in (".yaml", ".yml", ".json", ".toml", ".py")
+    forms = (_KEYED,) if keyed else (_KEYED, _SHELL)
+    return list({one.start: one for form in forms for one in _found(text, form)}.values())
 
 
 def _found(text: str, form: "re.Pattern[str]") -> Iterator[Entry]:
     at = 0
     while (match := form.search(text, at)) is not None:
         option = match.groupdict().get("option")
-        start, at = match.span("option" if option else "name")
-        value, stop = match.span("values" if option else "value")
+        (start, at), value = match.span("option" if option else "name"), match.start("value")
+        if option:
+            value = match.end("blank") if match["blank"] else at
         if start < 0:
             at = match.end()
-            continue
-        blank = re.compile(_BLANK).match(text, value, stop) if option else None
-        value = blank.end() if blank else value
-        yield Entry(text[start:at], start, at, value, stop, form is _KEYED)
+        else:
+            yield Entry(text[start:at], start, at, value, match.end(), form is _KEYED)

@@ -7,13 +7,11 @@ nothing as bad is found, and no other option has changed.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from difflib import get_close_matches, unified_diff
 from pathlib import Path
-from typing import Any, Final
-
-from msgspec import Struct
+from typing import Any, Final, NamedTuple
 
 from advisor.base.documents import read_text
 from advisor.base.errors import UserError
@@ -54,7 +52,7 @@ Change = tuple[str, set[str]]
 """A text, and the names of the options that are not what they were."""
 
 
-class Fixed(Struct, frozen=True, kw_only=True):
+class Fixed(NamedTuple):
     """A text before and after its fixes, and what is left to be said of it."""
 
     before: str
@@ -64,14 +62,11 @@ class Fixed(Struct, frozen=True, kw_only=True):
     @property
     def diff(self) -> str:
         """Unified; empty where nothing is changed."""
-        name, old, new = (
-            self.report.target,
-            self.before.splitlines(True),
-            self.after.splitlines(True),
+        old, new = self.before.splitlines(True), self.after.splitlines(True)
+        lines = unified_diff(old, new, self.report.target, self.report.target)
+        return "".join(
+            x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines
         )
-        found = unified_diff(old, new, name, name)
-        no_end = "\n\\ No newline at end of file\n"
-        return "".join(line if line.endswith("\n") else line + no_end for line in found)
 
 
 def fixed(path: Path, framework_version: str | None = None) -> Fixed:
@@ -80,7 +75,7 @@ def fixed(path: Path, framework_version: str | None = None) -> Fixed:
     report, tried = lint_target(str(path), framework_version, after), {before}
     while better := next(_better(path, after, report, framework_version, tried), None):
         after, report = better
-    return Fixed(before=before, after=after, report=report)
+    return Fixed(before, after, report)
 
 
 def _better(
@@ -104,14 +99,13 @@ def _better(
 def _holds(finding: Finding, before: LintReport, after: LintReport, names: set[str]) -> bool:
     """Whether the finding is gone, nothing as bad has come, and only `names` differ."""
     old, new = (Counter((f.level, f.rule) for f in one.findings) for one in (before, after))
-    bad = [Level.ERROR, finding.level]
+    worse = any(one[0] in (Level.ERROR, finding.level) and new[one] > old[one] for one in new)
     said = [{frozenset(_said(c, names).items()) for c in one.checked} for one in (before, after)]
     key = finding.level, finding.rule
-    worse = any(one[0] in bad and new[one] > old[one] for one in new)
     return new[key] < old[key] and not worse and said[0] == said[1]
 
 
-def _said(checked: Checked, names: set[str]) -> dict[str, str]:
+def _said(checked: Checked, names: Set[str] = frozenset()) -> dict[str, str]:
     """What is read, but for `names` and what lies below them."""
     settings = checked.configuration.settings
     values: Mapping[str, Any] = getattr(settings, "given", settings).values
@@ -124,61 +118,53 @@ class _Edit:
 
     def __init__(self, text: str, suffix: str, finding: Finding, checked: Checked) -> None:
         self.text, self.suffix, self.finding = text, suffix, finding
-        self.entries, at = entries(text, suffix), offset_of(text, finding.place)
-        self.near = sorted(self.entries.values(), key=lambda e: (e.start > at, abs(e.start - at)))
+        at = offset_of(text, finding.place)
+        order = {one: (one.start > at, abs(one.start - at)) for one in entries(text, suffix)}
+        self.near = sorted(order, key=lambda one: order[one])
         read, file = checked.configuration.settings, finding.place.file
         places = getattr(read, "places", None) or {k: v.place for k, v in read.values.items()}
         self.places = {k: offset_of(text, p) for k, p in places.items() if p.file == file}
-        self.said = _said(checked, set())
+        self.said = _said(checked)
 
     def ways(self) -> Iterator[Change]:
         """Every way of the fix in its order; of what does nothing, that which drops it first."""
-        ways = re.split(r",? or ", self.finding.fix)
+        ways = re.split(r",? or ", self.finding.fix) if self.near else []
         if self.finding.level is Level.WARNING:
             ways.sort(key=lambda way: not way.startswith("drop"))
-        for way in ways if self.near else ():
+        for way in ways:
             found = _WAY.fullmatch(_REMARK.sub("", way).strip())
             if found:
-                yield from self._way(
-                    self.near[0], {k: v for k, v in found.groupdict().items() if v}
-                )
+                yield from self._way(self.near[0], found.lastgroup or "", found)
 
-    def _way(self, here: Entry, way: dict[str, str]) -> Iterator[Change]:
-        names = self._names(here)
-        match way:
-            case {"drop": text}:
+    def _way(self, here: Entry, kind: str, found: "re.Match[str]") -> Iterator[Change]:
+        text, names = found[kind], self._names(here, *re.split(r"[ =]", found[kind]))
+        match kind:
+            case "drop":
                 yield from self._dropped(here, text)
-            case {"meant": name}:
-                yield self._meant(here, name), names | {bare(name)}
-            case {"words": words}:
-                yield (
-                    self._changed((here.start, here.stop, words)),
-                    names | set(map(bare, words.split())),
-                )
-            case {"off": name}:
-                yield from (*self._set(here, name, "false"), *self._dropped(here, name))
-            case {"on": name}:
-                yield from self._set(here, name, "true")
-            case {"name": name, "to": value}:
-                yield from self._set(here, name, value)
-            case {"value": value} if not _MATHEMATICS.match(here.name):
-                yield self._changed(self._put(here, value)), names
-            case {"blanks": _}:
+            case "meant":
+                yield self._meant(here, text), names
+            case "words":
+                yield self._changed((here.start, here.stop, text)), names
+            case "blanks":
                 words = self._value(here).strip("\"'").replace(",", " ")
                 yield self._changed((here.value, here.stop, words)), names
+            case "off":
+                yield from (*self._set(here, text, "false"), *self._dropped(here, text))
+            case "on":
+                yield from self._set(here, text, "true")
+            case "to":
+                yield from self._set(here, found["name"], text)
+            case "value" if not _MATHEMATICS.match(here.name):
+                yield self._changed(self._put(here, text)), names
 
     def _find(self, name: str) -> Entry | None:
         """The option where it was read, or the nearest that is called so or begins so."""
         wanted = name.lstrip("-").replace("-", "_")
         read = {at for key, at in self.places.items() if f".{key}".endswith(f".{wanted}")}
-        for found in (
-            [self.entries[at] for at in read if at in self.entries],
-            [one for one in self.near if one.name == bare(name)],
-            [one for one in self.near if one.name.startswith(f"{wanted}_")],
-        ):
-            if found:
-                return found[0]
-        return None
+        found = [one for one in self.near if one.start in read]
+        found = found or [one for one in self.near if one.name == bare(name)]
+        found = found or [one for one in self.near if one.name.startswith(f"{wanted}_")]
+        return found[0] if found else None
 
     def _value(self, entry: Entry) -> str:
         return self.text[entry.value : entry.stop]
