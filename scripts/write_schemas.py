@@ -5,21 +5,11 @@ from pathlib import Path
 
 import advisor
 import harness
-from advisor.base.json_schema import json_schema
-from advisor.report.lint_formats import Linted
 
 ROOT = Path(__file__).parents[1]
-
-
-def lint_schema() -> dict[str, object]:
-    """Of what `advise lint --format json` prints."""
-    return json_schema(Linted, title="advise lint --format json, schema_version 1")
-
-
 SCHEMAS = {
     ROOT / "advisor" / "api" / "advice.schema.json": advisor.json_schema,
     ROOT / "advisor" / "api" / "difference.schema.json": advisor.diff_schema,
-    ROOT / "advisor" / "report" / "lint.schema.json": lint_schema,
     ROOT / "harness" / "api" / "result.schema.json": harness.json_schema,
 }
 

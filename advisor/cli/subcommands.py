@@ -61,9 +61,9 @@ def _lint(arguments: Sequence[str]) -> Outcome:
             talk += [] if unknown and asked.skip_unknown else [f"advise: skipped: {error}"]
     code = max((one.exit_code for one in reports), default=FITS) or int(bool(asked.diff and diffs))
     if asked.format not in (None, "text"):
-        from advisor.report.lint_formats import FORMATS
+        from advisor.report.lint_formats import formatted
 
-        return Outcome(FORMATS[asked.format](reports), code, (*talk, *diffs.splitlines()))
+        return Outcome(formatted(reports, asked.format), code, (*talk, *diffs.splitlines()))
     from advisor.report.lint_page import lint_page
     from advisor.report.text import on_screen
 

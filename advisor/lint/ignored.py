@@ -20,19 +20,20 @@ def without_ignored(
     ignores nothing is itself a finding, of the first of them."""
     lines = text.splitlines()
     every = {f for one in checked for f in one.findings if f.place.file == file}
-    ignored: set[Finding] = set()
+    ignored: dict[Finding, None] = {}
     unused: list[Finding] = []
-    for at, line in enumerate(lines, 1):
-        for comment in _COMMENT.finditer(line):
-            near = {f for f in every if comment[1] or at in _lines_of(lines, f.place.line)}
-            for rule in re.split(r"\s*,\s*", comment[2]):
-                found = {one for one in near if one.rule == rule}
-                ignored |= found
-                if not found:
-                    unused.append(_unused(rule, Place(file, at, comment.start(2) + 1)))
+    comments = (
+        (at, found) for at, line in enumerate(lines, 1) for found in _COMMENT.finditer(line)
+    )
+    for at, comment in comments:
+        for rule in re.split(r"\s*,\s*", comment[2]):
+            of_rule = (one for one in every if one.rule == rule)
+            found = [f for f in of_rule if comment[1] or at in _lines_of(lines, f.place.line)]
+            ignored |= dict.fromkeys(found)
+            unused += [] if found else [_unused(rule, Place(file, at, comment.start(2) + 1))]
     kept = [replace(c, findings=tuple(f for f in c.findings if f not in ignored)) for c in checked]
     kept[:1] = [replace(one, findings=(*one.findings, *unused)) for one in kept[:1]]
-    return tuple(kept), tuple(f for f in sorted(ignored, key=lambda f: f.place))
+    return tuple(kept), tuple(sorted(ignored, key=lambda one: one.place))
 
 
 def _unused(rule: str, place: Place) -> Finding:
