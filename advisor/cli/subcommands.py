@@ -1,6 +1,5 @@
 """`advise lint`, `models`, `rules` and the like: thin wrappers that print what others find."""
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -72,10 +71,12 @@ def _lint(arguments: Sequence[str]) -> Outcome:
 
 
 def _files(word: str) -> list[str]:
-    """A file, or those of a folder that may be launch scripts or configurations."""
-    below = sorted(Path(word).rglob("*")) if Path(word).is_dir() else ()
-    kept = (p for p in below if p.suffix in _SUFFIXES and not re.search(r"(^|/)\.\w", str(p)))
-    return [str(path) for path in kept if path.is_file()] if below else [word]
+    """A file, or those of a folder that may be launch scripts or configurations, none hidden."""
+    from glob import glob
+
+    names = sorted(glob("**", root_dir=word, recursive=True)) if Path(word).is_dir() else None
+    below = (Path(word, name) for name in names or () if name.endswith(_SUFFIXES))
+    return [word] if names is None else [str(path) for path in below if path.is_file()]
 
 
 _SUFFIXES: Final = (

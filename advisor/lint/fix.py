@@ -25,7 +25,7 @@ _MOST: Final = 100
 _MATHEMATICS: Final = re.compile(
     r"(?!recompute|.*(checkpoint|offload))(.*(precision|dtype|bf16|fp8|fp4|dropout|jitter|router|bias"
     r"|capacity|optimizer|batch|seq_len|num_layers$|experts|hidden|heads|parallel_size|_degree)"
-    r"|lr$|stage$)"
+    r"|lr$|.*stage$)"
 )
 """Options that change what is trained, or over how many GPUs: only their user sets them."""
 _WAY: Final = re.compile(
@@ -197,12 +197,12 @@ class _Edit:
         if found:
             unsafe = any(_MATHEMATICS.match(one.name) for one in found)
             if not (unsafe and self.finding.verdict.illegal):
-                names = set().union(*map(self._names, found))
-                yield self._changed(*map(self._taken_out, found)), names
+                yield self._taken_out(*found)
             return
         for entry in self.near:
             value, names = self._value(entry), self._names(entry)
-            if not set(items) <= set(re.findall(r"[\w-]+", value)):
+            holds = set(items) <= set(re.findall(r"[\w-]+", value))
+            if not holds or any(entry.value <= one.start < entry.stop for one in self.near):
                 continue
             for item in items:
                 value = _without(value, item)
@@ -212,24 +212,31 @@ class _Edit:
                 return
             switch = self._find("recompute_granularity") if "recompute" in entry.name else entry
             if switch is not None:
-                both = self._changed(self._taken_out(entry), self._taken_out(switch))
-                yield both, names | self._names(switch)
+                yield self._taken_out(entry, switch)
             return
         read = [key for key, at in self.places.items() if at == here.start]
         if " " not in text and any(key.startswith("recompute_") for key in read):
-            yield self._changed(self._taken_out(here)), self._names(here)  # its default list
+            yield self._taken_out(here)  # its default list
 
-    def _taken_out(self, entry: Entry) -> tuple[int, int, str]:
-        """An option with the comma, the blanks or the line that were its own."""
-        text, start, stop = self.text, entry.start, entry.stop
-        switch = any(self.said[k] == "True" for k, at in self.places.items() if at == start)
-        if switch and not entry.keyed and self._value(entry).lower() not in ("true", "false"):
-            stop = entry.name_stop  # the words after it are not its own
+    def _taken_out(self, *taken: Entry) -> Change:
+        """Without options, and the comma, the blanks or the line that were their own."""
+        spans: list[tuple[int, int]] = []
+        for entry in sorted(set(taken), key=lambda one: one.start):
+            start, stop = entry.start, entry.stop
+            switch = any(self.said[k] == "True" for k, at in self.places.items() if at == start)
+            if switch and not entry.keyed and self._value(entry).lower() not in ("true", "false"):
+                stop = entry.name_stop  # the words after it are not its own
+            if spans and not self.text[spans[-1][1] : start].strip(" \t\r\n,\\"):
+                start = spans.pop()[0]
+            spans.append((start, stop))
+        return self._changed(*map(self._alone, spans)), set().union(*map(self._names, taken))
+
+    def _alone(self, span: tuple[int, int]) -> tuple[int, int, str]:
         for before, after in _AROUND:
-            left, right = before.search(text, 0, start), after.match(text, stop)
+            left, right = before.search(self.text, 0, span[0]), after.match(self.text, span[1])
             if left and right:
                 return left.start(), right.end(), left.groupdict().get("kept", "")
-        return start, stop, ""
+        return *span, ""
 
     def _put(self, entry: Entry, value: str) -> tuple[int, int, str]:
         return entry.value, entry.stop, self._spelled(entry, value)
