@@ -106,7 +106,7 @@ def _holds(finding: Finding, before: LintReport, after: LintReport, names: set[s
 
 
 def _said(checked: Checked, names: Set[str] = frozenset()) -> dict[str, str]:
-    """What is read, but for `names` and what lies below them."""
+    """What is read, less `names` and what lies below them."""
     settings = checked.configuration.settings
     values: Mapping[str, Any] = getattr(settings, "given", settings).values
     said = {key: str(getattr(value, "value", value)) for key, value in values.items()}
@@ -119,8 +119,9 @@ class _Edit:
     def __init__(self, text: str, suffix: str, finding: Finding, checked: Checked) -> None:
         self.text, self.suffix, self.finding = text, suffix, finding
         at = offset_of(text, finding.place)
-        order = {one: (one.start > at, abs(one.start - at)) for one in entries(text, suffix)}
-        self.near = sorted(order, key=lambda one: order[one])
+        found = entries(text, suffix)
+        here = max((one.start for one in found if one.start <= at), default=0)
+        self.near = sorted(found, key=lambda one: (one.start != here, abs(one.start - at)))
         read, file = checked.configuration.settings, finding.place.file
         places = getattr(read, "places", None) or {k: v.place for k, v in read.values.items()}
         self.places = {k: offset_of(text, p) for k, p in places.items() if p.file == file}
@@ -255,7 +256,7 @@ class _Edit:
         return f"{quote}{value}{quote}"
 
     def _set(self, here: Entry, name: str, value: str) -> Iterator[Change]:
-        """The option with another value; one that is not there, beside what was found."""
+        """The option with another value; one that is not there, next to what was found."""
         if _MATHEMATICS.match(bare(name)):
             return
         names = {bare(name)}
@@ -265,14 +266,14 @@ class _Edit:
                 name = here.name[: len(here.name) - len(key[end:])] + name[end:]
         entry = self._find(name)
         if entry is None:
-            yield self._changed(self._beside(here, name, value)), names
+            yield self._changed(self._added(here, name, value)), names
             return
         inside = (one for one in self.near if entry.value < one.start < entry.stop)
         entry = next((one for one in inside if one.name == "enabled"), entry)
         yield self._changed(self._put(entry, value)), names | self._names(entry)
 
-    def _beside(self, here: Entry, name: str, value: str) -> tuple[int, int, str]:
-        """An option beside another, in its form."""
+    def _added(self, here: Entry, name: str, value: str) -> tuple[int, int, str]:
+        """An option next to another, in its form."""
         text, stop, (section, _, key) = self.text, here.stop, name.rpartition(".")
         indent = text[text.rfind("\n", 0, here.start) + 1 : here.start]
         between = text[here.name_stop : here.value] if here.value < stop else " "
