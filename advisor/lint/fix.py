@@ -244,11 +244,10 @@ class _Edit:
 
     def _spelled(self, entry: Entry, value: str) -> str:
         """A value as its format and the entry write one."""
-        old, truth = self._value(entry), value.lower() in ("true", "false")
-        if truth:
-            return (
-                value.title() if self.suffix == ".py" or old in ("True", "False") else value.lower()
-            )
+        old = self._value(entry)
+        if value.lower() in ("true", "false"):
+            titled = self.suffix == ".py" or old in ("True", "False")
+            return value.title() if titled else value.lower()
         if not entry.keyed or re.match(r"[\d\"\[.-]", value):
             return value
         needed = self.suffix in (".py", ".toml", ".json") or entry.written[0] == '"'
@@ -285,7 +284,7 @@ class _Edit:
             header = re.search(rf"^\[{re.escape(section)}\].*\n", text, re.MULTILINE)
             stop, above = (header.end(), "") if header else (len(text), f"{end}[{section}]{end}")
             return stop, stop, f"{above}{key} = {value}{end}"
-        if re.match(r"\s*,", text[stop:]) or text[: here.start].rstrip()[-1:] in ",{(":
+        if re.match(r"\s*,", text[stop:]) or text[: here.start].rstrip().endswith((",", "{", "(")):
             return stop, stop, ", " + words if indent.strip() else f",{end}{indent}{words}"
         stop = re.compile("$", re.MULTILINE).search(text.replace("\r", "\n"), stop).start()  # type: ignore[union-attr]
         return stop, stop, f"{end}{indent}{words}"
@@ -302,9 +301,7 @@ def _like(written: str, name: str) -> str:
 
 def _without(value: str, item: str) -> str:
     """A list without an item, in whatever brackets, quotes or lines it stands."""
-    form = (
-        rf"(\s*,\s*|\n\s*-\s*|\s+)?([\"']?)(?<![\w-]){re.escape(item)}(?![\w-])\2(\s*,\s*|[ \t]+)?"
-    )
+    form = rf"(\s*,\s*|\r?\n\s*-\s*|\s+)?([\"']?)(?<![\w-]){re.escape(item)}(?![\w-])\2(\s*,\s*|[ \t]+)?"
     found = re.search(form, value)
     if found is None:
         return value
