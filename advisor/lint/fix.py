@@ -301,8 +301,8 @@ def _like(written: str, name: str) -> str:
 
 def _without(value: str, item: str) -> str:
     """A list without an item, in whatever brackets, quotes or lines it stands."""
-    form = rf"(\s*,\s*|\r?\n\s*-\s*|\s+)?([\"']?)(?<![\w-]){re.escape(item)}(?![\w-])\2(\s*,\s*|[ \t]+)?"
-    found = re.search(form, value)
+    word = rf"([\"']?)(?<![\w-]){re.escape(item)}(?![\w-])\2"
+    found = re.search(rf"(\s*,\s*|\r?\n\s*-\s*|\s+)?{word}(\s*,\s*|[ \t]+)?", value)
     if found is None:
         return value
     first = found[1] is None or "," in (found[3] or "")
