@@ -240,7 +240,7 @@ def _meant(flag: Flag, text: str, option: str) -> Any:
         case FlagKind.DECIMAL:
             return _price(option, text)
         case FlagKind.CHOICE:
-            return _choice(option, text, flag.name)
+            return _choice(option, text, flag)
     if not text.strip():
         raise UserError(option, repr(text), "must not be empty")
     if flag.kind not in (FlagKind.FILE, FlagKind.FOLDER) or flag.name == "source":
@@ -259,14 +259,14 @@ def _price(option: str, text: str) -> float:
     return checked_price(value, option)
 
 
-def _choice(option: str, text: str, field: str) -> Any:
+def _choice(option: str, text: str, flag: Flag) -> Any:
     """One of an enum's strings, upper or lower case; the enum is imported when it is needed."""
     from advisor.base.units import nearest_names
 
-    names = [str(name) for name in choices(field)]
+    names = [str(name) for name in flag.choices or choices(flag.name)]
     if text.lower() not in names:
         raise UserError(option, text, "is unknown", nearest_names(text, names))
-    return _ENUMS.get(field, str)(text.lower())
+    return _ENUMS.get(flag.name, str)(text.lower())
 
 
 _ONE_ALONE: Final = ("search", "against")

@@ -8,9 +8,10 @@ from advisor.cli.arguments import UsageError, choices, parse_config_dir
 from advisor.cli.outcome import FITS, Outcome
 
 if TYPE_CHECKING:
-    from advisor.report.blocks import Block, Table
+    from argparse import Namespace
 
-_VERSION: Final = "--framework-version"
+    from advisor.lint.target import LintReport
+    from advisor.report.blocks import Block, Table
 
 
 def run(name: str, arguments: Sequence[str]) -> Outcome:
@@ -30,24 +31,72 @@ def _shown(page: "Block", exit_code: int = FITS) -> Outcome:
 
 
 def _lint(arguments: Sequence[str]) -> Outcome:
-    if not arguments:
+    from advisor.cli.arguments import parser_of
+
+    asked, words = parser_of("lint").parse_known_args(list(arguments))
+    if not words:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    from advisor.lint.target import lint_target
+    are_files = all(Path(word).exists() or _names_a_file(word) for word in words)
+    if (asked.fix or asked.diff) and not are_files:
+        raise UsageError(f"lint: --{'fix' if asked.fix else 'diff'}: needs a FILE")
+    from advisor.base.errors import UserError
+    from advisor.lint.target import NothingToLintError, lint_target
+
+    reports, talk, diffs = [], [], ""
+    files = [file for word in words for file in _files(word)] if are_files else []
+    for target in dict.fromkeys(files) if are_files else [words]:
+        try:
+            if asked.fix or asked.diff:
+                report, diff = _fixed(Path(str(target)), asked)
+                diffs += diff
+            else:
+                report = lint_target(target, asked.framework_version)
+            reports.append(report)
+        except UserError as error:
+            unknown = isinstance(error, NothingToLintError)
+            is_file = are_files and Path(str(target)).is_file()
+            if not is_file or not (asked.skip_unknown or (unknown and words != files[:1])):
+                raise
+            talk += [] if unknown and asked.skip_unknown else [f"advise: skipped: {error}"]
+    code = max((one.exit_code for one in reports), default=FITS) or int(bool(asked.diff and diffs))
+    if asked.format not in (None, "text"):
+        from advisor.report.lint_formats import formatted
+
+        return Outcome(formatted(reports, asked.format), code, (*talk, *diffs.splitlines()))
     from advisor.report.lint_page import lint_page
+    from advisor.report.text import on_screen
 
-    report = lint_target(*_framework_version(arguments))
-    return _shown(lint_page(report), report.exit_code)
+    pages = (on_screen(lint_page(one, fixed=asked.fix or asked.diff)) for one in reports)
+    return Outcome("\n".join(filter(None, (diffs, *pages))), code, tuple(talk))
 
 
-def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """`--framework-version V` taken out of the words, wherever it stands: all others are linted."""
-    words = list(arguments)
-    if _VERSION not in words:
-        return words, None
-    at = words.index(_VERSION)
-    if at + 1 == len(words) or len(words) == 2:
-        raise UsageError(f"lint: {_VERSION}: needs a release, then a FILE or FLAGS")
-    return words[:at] + words[at + 2 :], words[at + 1]
+def _files(word: str) -> list[str]:
+    """A file, or those of a folder that may be launch scripts or configurations, none hidden."""
+    from glob import glob
+
+    names = sorted(glob("**", root_dir=word, recursive=True)) if Path(word).is_dir() else None
+    below = (Path(word, name) for name in names or () if name.endswith(_SUFFIXES))
+    return [word] if names is None else [str(path) for path in below if path.is_file()]
+
+
+_SUFFIXES: Final = (
+    *(".sh", ".bash", ".sbatch", ".slurm", ".yaml", ".yml", ".toml", ".json", ".py"),
+)
+
+
+def _names_a_file(word: str) -> bool:
+    return not word.startswith("-") and "=" not in word and bool(Path(word).suffix)
+
+
+def _fixed(path: Path, asked: "Namespace") -> "tuple[LintReport, str]":
+    """What is left to be said of a file, and what changes in it; `--fix` writes that."""
+    from advisor.base.output_file import write_over
+    from advisor.lint.fix import fixed
+
+    found = fixed(path, asked.framework_version)
+    if found.diff and not asked.diff:
+        write_over(path, found.before, found.after)
+    return found.report, found.diff
 
 
 def _diagnose(arguments: Sequence[str]) -> Outcome:

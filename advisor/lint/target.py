@@ -17,6 +17,7 @@ from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level
 from advisor.frameworks.readers import readers
+from advisor.lint.ignored import without_ignored
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
 from advisor.reading.python_source import read_python
@@ -37,11 +38,13 @@ _MOST: Final = 64
 
 
 class LintReport(Struct, frozen=True, kw_only=True):
-    """What one target holds: its configurations, each with its findings."""
+    """What one target holds: its configurations, each with its findings; ignored: those that a
+    comment in the file says to ignore."""
 
     target: str
     checked: tuple[Checked, ...]
     notes: tuple[Note, ...] = ()
+    ignored: tuple[Finding, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -61,37 +64,46 @@ class LintReport(Struct, frozen=True, kw_only=True):
         return int(any(finding.level is not Level.NOTE for finding in self.findings))
 
 
+class NothingToLintError(UserError):
+    """A text that holds no setting of a known framework."""
+
+
 class ReadTarget(Struct, frozen=True, kw_only=True):
     """The configurations of a target, each with the reader that understands it."""
 
     name: str
     configurations: tuple[tuple[Reader, ReadConfiguration], ...]
     notes: tuple[Note, ...]
+    text: str
 
 
-def lint_target(target: str | Sequence[str], framework_version: str | None = None) -> LintReport:
+def lint_target(
+    target: str | Sequence[str], framework_version: str | None = None, text: str | None = None
+) -> LintReport:
     """Check a file (shell script, YAML, JSON, TOML, Python), a command line, or its split words.
+    text: what the file is read as, instead of what it holds.
 
     `framework_version` is that of the framework whose configuration it is, by default the one that
     the keys tell or the newest. Raises UserError where the input cannot be read or no framework
     knows a setting in it.
     """
-    read = read_target(target)
+    read = read_target(target, text)
     checked = tuple(reader.check(one, framework_version) for reader, one in read.configurations)
-    return LintReport(target=read.name, checked=checked, notes=read.notes)
+    checked, ignored = without_ignored(checked, read.name, read.text)
+    return LintReport(target=read.name, checked=checked, notes=read.notes, ignored=ignored)
 
 
-def read_target(target: str | Sequence[str]) -> ReadTarget:
+def read_target(target: str | Sequence[str], text: str | None = None) -> ReadTarget:
     """The configurations in a file or a command line; UserError where there are none."""
-    name, documents, script = _documents(target)
+    name, documents, script = _documents(target, text)
     found = list(islice(_asked(documents, script), _MOST))
     if not found:
         _refuse_programs(name, script)
         unread = "".join(f"; {note.place} {note.text}" for note in script.notes[:1])
         give = f"give flags, a launch script or a configuration file{unread}"
-        raise UserError("lint", name, "holds no setting of a known framework", give)
+        raise NothingToLintError("lint", name, "holds no setting of a known framework", give)
     notes = dict.fromkeys((*script.notes, *(note for _, c in found for note in c.notes)))
-    return ReadTarget(name=name, configurations=tuple(found), notes=tuple(notes))
+    return ReadTarget(name=name, configurations=tuple(found), notes=tuple(notes), text=script.text)
 
 
 def _refuse_programs(name: str, script: Script) -> None:
@@ -108,7 +120,7 @@ def _refuse_programs(name: str, script: Script) -> None:
             "sharding and recompute of a known framework are missing"
         )
         give = f"give the file that has them ({show(program)}, YAML, JSON or TOML), or the options"
-        raise UserError("lint", name, relation, give)
+        raise NothingToLintError("lint", name, relation, give)
 
 
 def _asked(
@@ -146,15 +158,17 @@ def reads(names: Iterable[str], script: str, file: str) -> bool:
     return file == script or Path(file).name in map(os.path.basename, names)
 
 
-def _documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:
+def _documents(target: str | Sequence[str], text: str | None) -> tuple[str, list[Document], Script]:
     try:
-        return _read_documents(target)
+        return _read_documents(target, text)
     except (RecursionError, MemoryError):
         name = show(target) if isinstance(target, str) else COMMAND_LINE
         raise UserError("lint", name, "is nested too deep to be followed") from None
 
 
-def _read_documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:
+def _read_documents(
+    target: str | Sequence[str], instead: str | None
+) -> tuple[str, list[Document], Script]:
     words = [target] if isinstance(target, str) else list(target)
     if len(words) != 1:
         if sum(len(text) + 1 for text in words) > MOST_COMMAND:
@@ -163,7 +177,7 @@ def _read_documents(target: str | Sequence[str]) -> tuple[str, list[Document], S
         return COMMAND_LINE, [_command(words)], Script()
     text = words[0]
     if len(text) < 4096 and "\n" not in text and os.path.exists(text):
-        return show_path(text), *_file(Path(text))
+        return show_path(text), *_file(Path(text), instead)
     if "=" not in text and not text.lstrip().startswith("-") and not {" ", "\n"} & set(text):
         raise UserError("lint", show_path(text), "is neither a file nor flags")
     return COMMAND_LINE, *_shell(text, COMMAND_LINE)
@@ -178,17 +192,20 @@ def _command(texts: Sequence[str]) -> ShellCommand:
     return ShellCommand(words=tuple(words), place=Place(COMMAND_LINE, 1, 1), environment={})
 
 
-def _file(path: Path) -> tuple[list[Document], Script]:
+def _file(path: Path, text: str | None) -> tuple[list[Document], Script]:
     if path.suffix in _TREES or path.suffix == ".py":
-        content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))
+        text = read_text(path, MOST_CONFIG_BYTES) if text is None else text
+        content = word(text, Place(show_path(path), 1, 1))
         document = _document(content, path.suffix)
         if document is None:
             raise UserError("lint", show_path(path), "holds no mapping of settings")
-        script = Script()
+        script = Script(text=text)
         texts = _texts(document.values) if isinstance(document, Tree) else ()
         names = dict.fromkeys(filter(_names_tree, texts))
         return [document, *_named_files(names, path.parent, script)], script
-    documents, script = _shell(read_text(path), show_path(path))
+    text = read_text(path) if text is None else text
+    documents, script = _shell(text, show_path(path))
+    script.text = text
     names = dict.fromkeys(name for one in script.commands for name in _file_names(one))
     return [*documents, *_named_files(names, path.parent, script)], script
 

@@ -19,16 +19,18 @@ _NOT_READ = "NOT READ"
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 
 
-def lint_page(report: LintReport) -> Block:
+def lint_page(report: LintReport, *, fixed: bool = False) -> Block:
     """A line on each configuration that was read, then a block a finding: level, rule and place,
-    reason, fix, source; what could not be read comes last."""
+    reason, fix, source; what could not be read comes last. fixed: what is left had no fix."""
     lines: list[Block] = [Text(line) for line in _heads(report)]
-    lines += map(_finding, report.findings)
+    lines += (_finding(one, "  (no automatic fix)" * fixed) for one in report.findings)
     if not report.findings:
         lines.append("OK       nothing to report")
     for note in report.notes:
         row = (_NOT_READ, Text(f"{note.place}: {note.text}"))
         lines.append(labelled_rows([row], margin=len(_NOT_READ)))
+    if report.ignored:
+        lines.append(f"IGNORED  {counted(len(report.ignored), 'finding')}, by comments in the file")
     return group(*lines)
 
 
@@ -48,8 +50,8 @@ def _where(members: Sequence[Checked]) -> str:
     return f":{members[0].configuration.place.line}{conditions}"
 
 
-def _finding(finding: Finding) -> Block:
-    source = f"  [{finding.source}]" if finding.source else ""
+def _finding(finding: Finding, remark: str) -> Block:
+    source = (f"  [{finding.source}]" if finding.source else "") + remark
     rule = Text(finding.rule, _STYLES[finding.level], (Span(f"  {finding.place}"),))
     rows: list[tuple[str, Block]] = [
         (str(finding.level), rule),

@@ -3,14 +3,13 @@
 """
 
 import json
-import re
-from collections import Counter
 from pathlib import Path
 from typing import Any, Final
-from xml.etree import ElementTree
 
 from msgspec.structs import asdict
 
+from advisor.base.junit import Case
+from advisor.base.junit import junit as to_junit
 from harness.judge import identity, render, stats
 from harness.judge.comparison import Comparison
 from harness.judge.metrics import LOSS, find_metric, metric_names, samples, series_of
@@ -118,36 +117,15 @@ _TAGS: Final = {
     **dict.fromkeys(_UNDECIDED, "skipped"),
 }
 """What a verdict is to a test runner; PASS and STALE pass. "skipped" is all that is no verdict."""
-_NO_XML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold, escaped or not; a log's last words may have them."""
 _WHOLE: Final = "run"
 
 
 def junit(comparison: Comparison, name: str) -> str:
-    """The comparison as JUnit XML; the message of a case is the gate's own line."""
-    suite = ElementTree.Element("testsuite", name=_clean(name))
-    seen: Counter[tuple[str, str]] = Counter()
+    """The comparison as JUnit XML; the message of a case is the gate's own line. Repeats that
+    failed have one case each."""
+    cases = []
     for row, notes in render.noted_rows(comparison):
-        line, subject = render.row_line(row), (_clean(row.label), _clean(row.metric or _WHOLE))
-        seen[subject] += 1  # repeats that failed have one case each
-        again = f" {seen[subject]}" if seen[subject] > 1 else ""
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=subject[0], name=subject[1] + again
-        )
-        tag = _TAGS.get(row.verdict)
-        why = {"message": _clean(line), "type": str(row.verdict)} if tag else {}
-        found = ElementTree.SubElement(case, tag or "system-out", why)
-        found.text = _clean("\n".join([line, *notes]))
-    counts = [_TAGS.get(row.verdict) for row in comparison.rows]
-    suite.attrib |= {"tests": str(len(counts))} | {
-        plural: str(counts.count(tag))
-        for plural, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    }
-    suites = ElementTree.Element("testsuites", suite.attrib)
-    suites.append(suite)
-    ElementTree.indent(suites)
-    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _clean(text: str) -> str:
-    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+        line, tag = render.row_line(row), _TAGS.get(row.verdict, "")
+        text = "\n".join([line, *notes])
+        cases.append(Case(row.label, row.metric or _WHOLE, line, tag, str(row.verdict), text))
+    return to_junit(name, cases)

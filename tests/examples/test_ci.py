@@ -25,11 +25,17 @@ junitparser = pytest.importorskip("junitparser")
 ROOT = Path(__file__).parents[2]
 FILES = ("github-actions.yml", "gitlab-ci.yml")
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
+TINY = (
+    "recompute=none device=cpu measure.steps=2 measure.min_warmup_steps=1 "
+    "measure.max_warmup_steps=1 model.num_layers=1 measure.memory_timeline=false"
+)
 QUICK = {
     "ADVISOR": str(ROOT),
     "EXPERIMENT": "tiny_cpu",
-    "RUN_OPTIONS": "recompute=none device=cpu measure.steps=2 measure.min_warmup_steps=1 "
-    "measure.max_warmup_steps=1 model.num_layers=1 measure.memory_timeline=false",
+    "RUN_OPTIONS": TINY,
+    "CPU_OPTIONS": TINY,
+    **dict.fromkeys(("GOLDENS", "CPU_GOLDENS"), "goldens"),
+    "LINT": "scripts",
 }
 """What a user without a GPU would set."""
 PIP = """\
@@ -42,6 +48,9 @@ project = tomllib.load(open(os.path.join(folder, "pyproject.toml"), "rb"))["proj
 assert project["name"] == "recompute-advisor", project["name"]
 assert set(filter(None, extras.split(","))) <= set(project["optional-dependencies"]), extras
 """
+
+
+TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --bf16"
 
 
 class Script(Struct, frozen=True, dict=True):
@@ -66,9 +75,9 @@ def pipeline(name: str) -> Pipeline:
     jobs = {
         job: Script(tuple(content["script"]), tuple(content.get("after_script", ())))
         for job, content in values.items()
-        if job in values["stages"]
+        if job in values["stages"] and job != "comment"
     }
-    variables = {k: v for k, v in values["variables"].items() if not k.startswith("GIT_")}
+    variables = {k: v for k, v in values["variables"].items() if not k.startswith(("GIT_", "PIP_"))}
     return Pipeline(variables, jobs)
 
 
@@ -153,18 +162,61 @@ def test_the_commands_run_as_they_are(tmp_path: Path, programs: Path) -> None:
     declared = pipeline(FILES[0])
     assert set(QUICK) < set(declared.variables)
     summary = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
-    variables = declared.variables | QUICK | {"GOLDENS": "goldens"} | summary
+    variables = declared.variables | QUICK | summary
     shell = Shell(tmp_path, programs, variables)
-    ran = [*shell.job(declared.jobs["fits"]), *shell.job(declared.jobs["measured"])]
-    codes = [code for _, code in ran]
-    assert codes == [0] * (len(codes) - 2) + [3, 0], ran
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/train.sh").write_text(TRAIN)
+    (tmp_path / "scripts/other.yaml").write_text("a: [1")
+    ran = [line for job in declared.jobs.values() for line in shell.job(job)]
+    codes = [code for line, code in ran if "harness compare" not in line]
+    assert not any(codes), ran
+    assert [code for line, code in ran if "harness compare" in line] == [3, 3]
     assert len(ran) == sum(len(job.lines + job.always) for job in declared.jobs.values())
+    assert "OK " in (tmp_path / "lint.md").read_text()
+    assert (tmp_path / "cpu.md").read_text().startswith("#")
     assert (tmp_path / "advice.json").stat().st_size > 1000
     report = tmp_path / variables["RUN"] / "report"
     (suite,) = junitparser.JUnitXml.fromfile(str(report / "junit.xml"))
     assert suite.skipped == 1
     assert (report / "report.html").exists()
     assert "1 appeared: no verdict (exit 3)" in (tmp_path / "summary.md").read_text()
+
+
+def test_a_wrong_setting_fails_the_job_and_is_reported(tmp_path: Path, programs: Path) -> None:
+    declared = pipeline(FILES[0])
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/train.sh").write_text(TRAIN + " --recompute-granularity full\n")
+    variables = declared.variables | {"LINT": "scripts"}
+    ran = list(Shell(tmp_path, programs, variables).job(only(declared.jobs["lint"], "advise lint")))
+    assert [code for _, code in ran] == [1, 0, 0, 0], ran
+    for name in ("lint.sarif", "lint.xml", "lint.md"):
+        assert "full_needs_method" in (tmp_path / name).read_text()
+
+
+def test_the_comment_is_what_the_jobs_wrote(tmp_path: Path, programs: Path) -> None:
+    (programs / "curl").write_text('#!/bin/sh\necho "$@" > posted\n')
+    (programs / "curl").chmod(0o755)
+    (tmp_path / "lint.md").write_text("lint\n")
+    values = yaml.safe_load((ROOT / "examples/ci/gitlab-ci.yml").read_text())
+    shell = Shell(tmp_path, programs, {"COMMENT_TOKEN": "t", "CI_API_V4_URL": "u"})
+    assert [shell.run(line).returncode for line in values["comment"]["script"]] == [0, 0]
+    assert (tmp_path / "comment.md").read_text() == "lint\n"
+    assert "body@comment.md u/projects" in (tmp_path / "posted").read_text()
+
+
+@pytest.mark.parametrize("hook", yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text()))
+def test_the_hooks_pass_over_what_is_not_theirs(
+    tmp_path: Path, programs: Path, hook: dict[str, Any]
+) -> None:
+    files = {"values.yaml": "a: {{ .b }}\n", "x.py": "print(1)\n", "y.sh": "echo don't\n"}
+    for name, text in (files | {"train.sh": TRAIN + " --recompute-granularity full\n"}).items():
+        assert re.search(hook["files"], name)
+        (tmp_path / name).write_text(text)
+    shell = Shell(tmp_path, programs, {})
+    assert [shell.run(f"{hook['entry']} {name}").returncode for name in files] == [0, 0, 0]
+    fixes = "--fix" in hook["entry"]
+    assert shell.run(f"{hook['entry']} {' '.join(files)} train.sh").returncode == int(not fixes)
+    assert ("--recompute-method uniform" in (tmp_path / "train.sh").read_text()) is fixes
 
 
 def test_the_recorded_regression_fails_the_job(tmp_path: Path, programs: Path) -> None:
@@ -177,7 +229,7 @@ def test_the_recorded_regression_fails_the_job(tmp_path: Path, programs: Path) -
     variables = declared.variables | {"RUN": str(run), "GOLDENS": str(ROOT / "results/golden")}
     gate = only(declared.jobs["measured"], "harness compare")
     ran = list(Shell(tmp_path, programs, variables).job(gate))
-    assert [code for _, code in ran] == [1, 0], ran
+    assert [code for _, code in ran] == [1, 0, 0], ran
     (suite,) = junitparser.JUnitXml.fromfile(str(run / "report/junit.xml"))
     assert (suite.failures, suite.errors) == (2, 2)
 

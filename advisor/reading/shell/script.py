@@ -48,12 +48,13 @@ class Note(Struct, frozen=True):
 
 
 class Script(Struct):
-    """Everything that reading gave; `directives` are the words after #SBATCH."""
+    """Everything that reading `text` gave; `directives` are the words after #SBATCH."""
 
     commands: list[ShellCommand] = field(default_factory=list)
     files: list[WrittenFile] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     directives: list[Word] = field(default_factory=list)
+    text: str = ""
 
 
 class Record:

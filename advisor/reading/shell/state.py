@@ -89,7 +89,7 @@ def joined(states: Iterable[State], before: State) -> State:
     result = before.copy()
     for name in {name for way in ways for name in way.variables}:
         if len({_text(way.variables.get(name)) for way in ways}) == 1:
-            result.variables[name] = ways[0].variables[name]
+            result.variables[name] = ways[0].variables.get(name, UNKNOWN)
         else:
             known = before.variables.get(name)
             result.variables[name] = UNKNOWN if known is None else doubted(known)

@@ -35,6 +35,7 @@ def last(text: str) -> ShellCommand:
         ("N=4\nx $((N * 2)) $((N / 3))", [("x", "8", "1")]),
         (': "${N:=2}"\nx $N', [(":", "2"), ("x", "2")]),
         ("x ${N:+--n $N}\nN=1\ny ${N:+--n $N}", [("x",), ("y", "--n", "1")]),
+        ("while a; do for f in *.py; do x $f; done; done", [("a",), ("x", "$f")]),
         ("srun bash -c 'x --b 1'", [("x", "--b", "1"), ("srun", "bash", "-c", "x --b 1")]),
         ('C="x --b 1"\neval $C', [("x", "--b", "1")]),
         ('sbatch --wrap="x --b"', [("x", "--b"), ("sbatch", "--wrap=x --b")]),

@@ -1,0 +1,53 @@
+"""Comments that ignore findings: `# advise: ignore RULE, RULE`; `ignore-file` for all lines."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from advisor.base.place import Place
+from advisor.base.rule import Finding, Verdict
+from advisor.reading.read_configuration import Checked
+
+_COMMENT: Final = re.compile(r"(?:^|\s)#\s*advise:\s*ignore(-file)?\s+([\w.]+(?:\s*,\s*[\w.]+)*)")
+
+
+def without_ignored(
+    checked: Sequence[Checked], file: str, text: str
+) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
+    """Configurations less what comments of a file ignore, which comes second. A comment that
+    ignores nothing is itself a finding, of the first of them."""
+    lines = text.splitlines()
+    every = {f for one in checked for f in one.findings if f.place.file == file}
+    ignored: dict[Finding, None] = {}
+    unused: list[Finding] = []
+    comments = (
+        (at, found) for at, line in enumerate(lines, 1) for found in _COMMENT.finditer(line)
+    )
+    for at, comment in comments:
+        for rule in re.split(r"\s*,\s*", comment[2]):
+            of_rule = (one for one in every if one.rule == rule)
+            found = [f for f in of_rule if comment[1] or at in _lines_of(lines, f.place.line)]
+            ignored |= dict.fromkeys(found)
+            unused += [] if found else [_unused(rule, Place(file, at, comment.start(2) + 1))]
+    kept = [replace(c, findings=tuple(f for f in c.findings if f not in ignored)) for c in checked]
+    kept[:1] = [replace(one, findings=(*one.findings, *unused)) for one in kept[:1]]
+    return tuple(kept), tuple(sorted(ignored, key=lambda one: one.place))
+
+
+def _unused(rule: str, place: Place) -> Finding:
+    reason, fix = f"{rule} is not found here: nothing is ignored", "drop the comment"
+    return Finding(rule="unused_ignore", verdict=Verdict.NOTE, reason=reason, fix=fix, place=place)
+
+
+def _lines_of(lines: Sequence[str], at: int) -> range:
+    """Those whose comments count for a line: of the whole command, and the comments above it."""
+    first = last = at
+    while first > 1 and lines[first - 2].endswith("\\"):
+        first -= 1
+    while last < len(lines) and lines[last - 1].endswith("\\"):
+        last += 1
+    while first > 1 and lines[first - 2].lstrip().startswith("#"):
+        first -= 1
+    return range(first, last + 1)
