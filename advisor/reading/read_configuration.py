@@ -54,6 +54,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     partial_training: options by which not all weights are trained, or in few bits held, of which
     no prediction is.
     untaken: options that are known and that no prediction takes. unknown: those whose value is not.
+    unread: what of the document was not read; what it does not state is then unknown.
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
     of one rank in a step, where no global batch is said; layers_per_chunk: those of a model chunk,
     where the chunks follow from a model that the document does not spell out.
@@ -77,6 +78,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     partial_training: tuple[ReadValue, ...] = ()
     untaken: tuple[ReadValue, ...] = ()
     unknown: tuple[UnknownValue, ...] = ()
+    unread: tuple[Note, ...] = ()
     shape: Mapping[str, ReadValue] = field(default_factory=dict)
     num_microbatches: int | None = None
     layers_per_chunk: int | None = None
