@@ -17,6 +17,8 @@ from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level
 from advisor.frameworks.readers import readers
+from advisor.frameworks.registry import framework_of_recipe
+from advisor.models.presets import load_model
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
 from advisor.reading.python_source import read_python
@@ -24,12 +26,14 @@ from advisor.reading.read_configuration import (
     EXPANDABLE_SEGMENTS,
     Checked,
     Document,
+    LentJob,
     ReadConfiguration,
     Reader,
     expandable_segments,
 )
 from advisor.reading.shell import Note, Script, ShellCommand, read_shell
 from advisor.reading.words import Word, word
+from advisor.request.recipes import Experiment, load_recipes, preset_of, with_split
 
 COMMAND_LINE: Final = "command line"
 _TREES: Final = (".yaml", ".yml", ".json", ".toml")
@@ -128,7 +132,22 @@ def _asked(
                 if exported is not None:
                     values = {EXPANDABLE_SEGMENTS: exported, **configuration.values}
                     configuration = replace(configuration, values=values)
-                yield reader, configuration
+                yield reader, replace(configuration, lent=_lent(configuration))
+
+
+def _lent(configuration: ReadConfiguration) -> tuple[LentJob, ...]:
+    """What the recipe sets that lies below a configuration: the published one that it names, or
+    each of those of its model."""
+    texts = {text.rpartition(".")[2].removesuffix("_config") for text in configuration.recipe}
+    recipes = load_recipes(configuration.model) if configuration.model and texts else ()
+    its = [r for r in recipes if framework_of_recipe(r.framework) == configuration.framework]
+    named = [one for one in its if one.name in texts] or its
+    return tuple(_lent_job(with_split(preset_of(recipe))) for recipe in named)
+
+
+def _lent_job(preset: Experiment) -> LentJob:
+    model = preset.configure(load_model(preset.model))
+    return LentJob(model=model, layout=preset.layout, config=preset.config, shipped=preset.shipped)
 
 
 def _environment(document: Document, script: Script) -> dict[str, tuple[str, Place]]:

@@ -7,6 +7,9 @@ from msgspec import Struct, field
 
 from advisor.base.place import Place
 from advisor.base.rule import Finding
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.shell.script import Note, ShellCommand
@@ -40,6 +43,15 @@ class UnknownValue(Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
+class LentJob(Struct, frozen=True, kw_only=True):
+    """What a published recipe sets; `shipped` is its recompute setting as a SPEC."""
+
+    model: ModelSpec
+    layout: ParallelLayout
+    config: JobConfig
+    shipped: str = ""
+
+
 class ReadConfiguration(Struct, frozen=True, kw_only=True):
     """One job as a document tells it.
 
@@ -58,6 +70,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
     of one rank in a step, where no global batch is said; layers_per_chunk: those of a model chunk,
     where the chunks follow from a model that the document does not spell out.
+    recipe: words that may name the recipe that lies below what it says; lent: those that may.
     settings: what its framework's own checks read. whole: what it does not say is the framework's
     default; else a recipe below it may say it.
     """
@@ -82,6 +95,8 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     shape: Mapping[str, ReadValue] = field(default_factory=dict)
     num_microbatches: int | None = None
     layers_per_chunk: int | None = None
+    recipe: tuple[str, ...] = ()
+    lent: tuple[LentJob, ...] = ()
     settings: Any = None
     whole: bool = False
 

@@ -1,67 +1,112 @@
 """The findings on settings of Megatron, each at the value without which it would not be."""
 
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base import rule
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level
+from advisor.base.rule import findings as findings_of
 from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES, silenced
 from advisor.frameworks.megatron.lint.settings import Given, ReadSettings
-from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.engine import find
+from advisor.frameworks.megatron.lint.unseen import Asks, Unseen
+from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.raw import RawSettings, job_values, setting_values
+from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.rules.engine import RULES, find
+from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_preset
+from advisor.reading.read_configuration import LentJob
 
 
-def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
+def launched(read: ReadSettings, revision: Revision, lent: Mapping[str, Any]) -> RawSettings:
     """What Megatron-LM's argument check makes of the settings before the configuration sees them,
-    or what they are over a recipe for `model`.
+    or what they are over what a recipe or another program lends.
 
     Source: megatron-core 0.19.2 training/arguments.py:1391-1399.
     """
-    settings = given.settings()
-    if model:
-        known = facts(model)
-        settings = settings.changed(**{n: known[n] for n in known if n not in given.values})
-    alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1
+    said = read.given.values
+    settings = read.given.settings()
+    settings = settings.changed(**{n: lent[n] for n in lent if n not in said})
+    known = read.is_complete or "tensor_model_parallel_size" in said
+    known &= "tensor_model_parallel_size" not in read.given.unresolved
+    alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1 and known
     if alone and revision.framework == Framework.MEGATRON_LM:
         return settings.changed(sequence_parallel=False)
     return settings
 
 
-def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
+def lenders(
+    read: ReadSettings, revision: Revision, recipes: Sequence[LentJob]
+) -> tuple[Mapping[str, Any], ...]:
+    """What may lie below the settings: each of the recipes, or what the model decides."""
+    if not recipes:
+        return ({**(facts(read.model) if read.model else {}), **read.lent},)
+    values = ({**job_values(one, revision), **_shipped(one)} for one in recipes)
+    return tuple({tuple(sorted(map(str, one.items()))): one for one in values}.values())
+
+
+def _shipped(recipe: LentJob) -> dict[str, Any]:
+    return setting_values(parse_setting(recipe.shipped)) if recipe.shipped else {}
+
+
+def unseen(read: ReadSettings, lent: Sequence[Mapping[str, Any]], *, exact: bool) -> Unseen:
+    """The options that nothing states, lends or leaves out; `exact`: the recipe is the one."""
+    unknown = {*read.given.unresolved, *read.wrong}
+    settings = read.given.settings()
+    if _LAYERS_PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
+        unknown |= {_CHUNKS} - settings.given.keys()
+    if not read.is_complete:
+        its = lent[0] if exact or read.lent else facts(read.model) if read.model else {}
+        seen = read.given.values.keys() | settings.given.keys() | its.keys()
+        unknown |= {row.name for row in SETTINGS.values() if row.flag or row.off or row.bridge} - seen
+    variables = frozenset(read.given.unresolved)
+    return Unseen(frozenset(unknown), variables, ", ".join(dict.fromkeys(n.text for n in read.unread)))
+
+
+def findings(
+    read: ReadSettings, revision: Revision, recipes: Sequence[LentJob] = ()
+) -> tuple[Finding, ...]:
     """Everything to be said of the settings, worst first."""
-    settings = launched(read.given, revision, read.model)
-    found = [
-        *read.faults,
-        *rule.findings(READ_RULES, read, settings, revision),
-        *rule.findings(DEPRECATED, read, settings, revision),
-        *_of_rules(read, settings, revision),
-    ]
+    lent = lenders(read, revision, recipes)
+    ways = tuple(launched(read, revision, one) for one in lent)
+    open_options = unseen(read, lent, exact=len(recipes) == 1)
+    said = (
+        open_options.settled(one, rule, ways)
+        for one, rule in _of_rules(read, ways[0], revision, lent[0])
+    )
+    found = [*read.faults, *filter(None, said)]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
 
 
-def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> Iterator[Finding]:
-    anyhow = None
-    if read.partial and not read.model:
-        another = {name: _ANOTHER[name] for name in _ANOTHER if name not in read.given.values}
-        anyhow = {finding.rule for finding in find(settings.changed(**another), revision)}
-    for finding in find(settings, revision):
-        if not silenced(finding.rule, read) and (anyhow is None or finding.rule in anyhow):
-            yield replace(finding, place=_cause(read, finding, revision))
+def _of_rules(
+    read: ReadSettings, settings: RawSettings, revision: Revision, lent: Mapping[str, Any]
+) -> Iterator[tuple[Finding, Asks]]:
+    """What is found, each with its rule as what it says of settings."""
+    for table in (READ_RULES, DEPRECATED):
+        for one in findings_of(table, read, settings, revision):
+            own = table[one.rule]
+            yield one, partial(lambda own, its: [*own.matches(read, its, revision)], own)
+    for one in find(settings, revision):
+        if not silenced(one.rule, read):
+            rule = RULES[one.rule]
+            asks = partial(lambda rule, its: [*rule.matches(its, revision)], rule)
+            yield replace(one, place=_cause(read, one, revision, lent)), asks
 
 
-def _cause(read: ReadSettings, finding: Finding, revision: Revision) -> Place:
+def _cause(
+    read: ReadSettings, finding: Finding, revision: Revision, lent: Mapping[str, Any]
+) -> Place:
     """The value without which the rule says nothing, or something else; the one that the rule
     names, where there are several."""
-    causes = _causes(read, finding, revision, same_words=False)
-    causes = causes or _causes(read, finding, revision, same_words=True)
+    causes = _causes(read, finding, revision, lent, same_words=False)
+    causes = causes or _causes(read, finding, revision, lent, same_words=True)
     words = re.findall(r"[\w.]+", finding.reason)
     for (name, text), place in read.item_places.items():
         if name in causes and text in words:
@@ -73,14 +118,19 @@ def _cause(read: ReadSettings, finding: Finding, revision: Revision) -> Place:
 
 
 def _causes(
-    read: ReadSettings, finding: Finding, revision: Revision, *, same_words: bool
+    read: ReadSettings,
+    finding: Finding,
+    revision: Revision,
+    lent: Mapping[str, Any],
+    *,
+    same_words: bool,
 ) -> list[str]:
     """Values without which the rule says nothing, or with `same_words` not this."""
 
     def still_says(given: Given) -> bool:
-        again = find(launched(given, revision, read.model), revision)
-        same = (f for f in again if f.rule == finding.rule)
-        return any(not same_words or f.reason == finding.reason for f in same)
+        again = launched(replace(read, given=given), revision, lent)
+        said = RULES[finding.rule].matches(again, revision)
+        return any(not same_words or one.reason == finding.reason for one in said)
 
     names = (name for name in read.given.values if name in read.places)
     return [name for name in names if not still_says(read.without(name))]
@@ -97,41 +147,19 @@ def understood(settings: RawSettings) -> str:
     return f"{settings.recompute_granularity} recompute, {how}, {many}"
 
 
-_FACTS: Final = (
-    "num_layers",
-    "num_attention_heads",
-    "num_query_groups",
-    "num_moe_experts",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "multi_latent_attention",
-    "experimental_attention_variant",
-    "add_bias_linear",
-)
-_ANOTHER: Final[dict[str, Any]] = {
-    "num_moe_experts": 8,
-    "moe_grouped_gemm": True,
-    "moe_layer_freq": "([0]*1+[1]*3)",
-    "moe_shared_expert_intermediate_size": 1024,
-    "multi_latent_attention": True,
-    "experimental_attention_variant": "gated_delta_net",
-    "transformer_impl": "local",
-    "attention_backend": "unfused",
-}
-"""Facts of some other model, with which the rules about labels say nothing."""
+_CHUNKS: Final = "virtual_pipeline_model_parallel_size"
+_LAYERS_PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 
 
 @cache
 def facts(model: str) -> dict[str, Any]:
-    """Fields of RawSettings that the model decides."""
+    """Options of Megatron that the model decides."""
     spec = load_preset(model).spec
-    values = {name: getattr(spec, name) for name in _FACTS}
+    config = JobConfig(seq_length=1, micro_batch_size=1, global_batch_size=1)
+    job = LentJob(model=spec, layout=ParallelLayout(), config=config)
+    values = job_values(job, resolve_revision(Framework.MEGATRON_BRIDGE, ""))
+    values = {n: value for n, value in values.items() if SETTINGS[n].ours.startswith("model.")}
     if spec.num_moe_experts is not None:
         values["moe_grouped_gemm"] = True
         values["moe_token_dispatcher_type"] = "alltoall"
-        values["moe_layer_freq"] = str(spec.moe_layer_freq)
-    return {
-        name: str(value) if name == "experimental_attention_variant" else value
-        for name, value in values.items()
-        if value is not None
-    }
+    return values

@@ -85,7 +85,8 @@ def _put_value(read: ReadSettings, name: str, value: Value) -> None:
     if field not in KINDS:
         return
     if value.value is None:
-        read.given.values.pop(field, None)
+        read.given.values[field] = None
+        read.given.unresolved.pop(field, None)
         read.places.pop(field, None)
         return
     plain = _plain(value.value)

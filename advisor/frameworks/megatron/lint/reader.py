@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from advisor.frameworks.megatron.lint import job_values
-from advisor.frameworks.megatron.lint.checks import findings, launched, understood
+from advisor.frameworks.megatron.lint.checks import findings, launched, lenders, understood
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.option_values import said_options, untaken_options
 from advisor.frameworks.megatron.lint.python_config import read_ways
@@ -38,12 +38,12 @@ class MegatronReader:
         read: ReadSettings = configuration.settings
         asked, framework = version or configuration.version, configuration.framework
         revision = resolve_revision(framework, asked)
-        settings = launched(read.given, revision, read.model)
+        settings = launched(read, revision, lenders(read, revision, configuration.lent)[0])
         return Checked(
             configuration=configuration,
             label=with_newest(revision.label, framework, asked, revision.version),
             understood=understood(settings),
-            findings=findings(read, revision),
+            findings=findings(read, revision, configuration.lent),
             release=revision,
             settings=settings,
         )
@@ -78,6 +78,8 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         recompute_at=at,
         model=read.model,
         settings=read,
+        unread=read.unread,
+        recipe=() if read.is_complete else read.texts,
         untaken=tuple(untaken_options(said)),
         unknown=unknown,
         num_gpus=job_values.num_gpus(read),

@@ -48,6 +48,8 @@ def read_tree(tree: Tree) -> ReadSettings | None:
     _put_loose(read, tree)
     foreign = read.given.framework != Framework.MEGATRON_LM
     read.partial = foreign and "num_layers" not in read.given.values
+    dumped = read.given.version == "1" or "_target_" in read.loose
+    read.is_whole = not read.partial and dumped
     return read or None
 
 

@@ -1,0 +1,111 @@
+"""What a rule finds where not all options were seen: it holds, or under a condition alone.
+
+Every option of a configuration is stated, lent by a recipe that is known, a default because the
+list is complete, or unknown because something was not read.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import EnumType
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.fields import field_types, optional_type
+from advisor.base.rule import Finding, Verdict
+from advisor.frameworks.megatron.options.table import PARTS, SETTINGS
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.option import Option
+
+Asks = Callable[[RawSettings], object]
+"""A rule, as what it says of settings."""
+_DEEPEST: Final = 4
+"""Unknown options of a rule whose values are tried together; with more it counts as open."""
+_ANOTHER: Final[dict[type, tuple[Any, ...]]] = {
+    bool: (True, False),
+    int: (1, 2, 8),
+    float: (0.0, 0.5, 1.0),
+    tuple: ((), ("another",)),
+    str: ("another", "0"),
+}
+"""Values that an unknown option may have beside its default and those that a field of ours takes; a
+rule that names a text says nothing of another one."""
+
+
+class Unseen(Struct, frozen=True):
+    """The options of a configuration that are unknown; variables: of these the ones that it sets,
+    to nobody knows what. unread: what was not read, in words."""
+
+    options: frozenset[str]
+    variables: frozenset[str]
+    unread: str = ""
+
+    def settled(self, found: Finding, rule: Asks, ways: Sequence[RawSettings]) -> Finding | None:
+        """What a rule finds in the first of the settings that may hold; a note where it depends on
+        unknown options. None where it says nothing of another, reads nothing that is known, or
+        depends on values of variables alone, which are said to be unknown."""
+        if not all(map(rule, ways)):
+            return None
+        if all(self._holds(rule, one) for one in ways):
+            return found
+        settings = ways[0]
+        names = options_read(rule, settings)
+        unknown = sorted(names & self.options)
+        deciding = [one for one in unknown if self._decides(one, rule, settings)] or unknown
+        blames = names & settings.given.keys() - self.options and {*deciding} - self.variables
+        if found.verdict is Verdict.NOTE or not blames:
+            return None
+        values = ((name, getattr(settings, name)) for name in deciding)
+        condition = " and ".join(
+            f"{name} is {'not set' if value in (None, ()) else value}" for name, value in values
+        )
+        instead = f", or lint the file with {self.unread}" if self.unread else ""
+        return replace(
+            found,
+            verdict=Verdict.NOTE,
+            reason=f"if {condition} here, which is not known: {found.reason}",
+            fix=f"state {' and '.join(deciding)}{instead}",
+            change="",
+        )
+
+    def _holds(self, rule: Asks, settings: RawSettings, tried: frozenset[str] = frozenset()) -> bool:
+        """Whether the rule finds it whatever values the unknown options have that it reads."""
+        if not rule(settings):
+            return False
+        unknown = min(options_read(rule, settings) & self.options - tried, default=None)
+        if unknown is None or len(tried) == _DEEPEST:
+            return unknown is None
+        return all(self._holds(rule, other, tried | {unknown}) for other in _with(unknown, settings))
+
+    def _decides(self, name: str, rule: Asks, settings: RawSettings) -> bool:
+        return not all(rule(other) for other in _with(name, settings))
+
+
+def _with(name: str, settings: RawSettings) -> Iterator[RawSettings]:
+    """The settings with each value that an option may have."""
+    row = SETTINGS[name]
+    for value in dict.fromkeys((*_choices(row), *_ANOTHER[row.kind], row.default)):
+        yield settings.changed(**{name: value})
+
+
+def _choices(row: Option) -> list[str]:
+    """Values of the field of ours that an option means, where it has names for them."""
+    part, _, name = row.ours.partition(".")
+    kind = field_types(PARTS[part]).get(name) if part in PARTS and row.kind is str else None
+    names = (optional_type(kind) or kind,)
+    return [str(one) for kind in names if isinstance(kind, EnumType) for one in kind]
+
+
+def options_read(rule: Asks, settings: RawSettings) -> frozenset[str]:
+    """The options that a rule reads before it says something."""
+    read: set[str] = set()
+
+    class Traced(RawSettings):
+        """Settings that note what is read of them."""
+
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    rule(Traced(**settings.given))
+    return RawSettings.option_names & read
