@@ -207,7 +207,7 @@ def _file(path: Path) -> tuple[list[Document], Script]:
         texts = _texts(document.values) if isinstance(document, Tree) else ()
         names = dict.fromkeys(filter(_names_tree, texts))
         return [document, *_named_files(names, path.parent, script)], script
-    documents, script = _shell(read_text(path), show_path(path))
+    documents, script = _shell(read_text(path), show_path(path), path.parent)
     names = dict.fromkeys(name for one in script.commands for name in _file_names(one))
     return [*documents, *_named_files(names, path.parent, script)], script
 
@@ -251,9 +251,9 @@ def _document(content: Word, suffix: str) -> Document | None:
     return read_python(content) if suffix == ".py" else read_tree(content, suffix)
 
 
-def _shell(text: str, file: str) -> tuple[list[Document], Script]:
+def _shell(text: str, file: str, folder: Path | None = None) -> tuple[list[Document], Script]:
     """Commands of a script, and the files that it writes."""
-    script = read_shell(re.sub("\r\n", "\n", text), file)
+    script = read_shell(re.sub("\r\n", "\n", text), file, folder)
     documents: list[Document] = list(script.commands)
     for written in script.files:
         suffix = Path(written.name).suffix

@@ -1,13 +1,18 @@
 """What a shell knows while a script is read: variables, and which branches were taken."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from advisor.base.documents import read_text
+from advisor.base.errors import UserError
+from advisor.base.fields import show_path
+from advisor.base.place import Place
 from advisor.base.units import whole_number
-from advisor.reading.words import Piece, Word
+from advisor.reading.words import Piece, Word, word
 
 Values = tuple[Word, ...]
 
@@ -32,7 +37,8 @@ class State(Struct):
 
     assumed: what conditions that are not known were taken to be, by their text.
     functions: bodies by name. ended: after `exit`, or `return` of a function.
-    declared: names that the text assigns somewhere: empty where it has not done so yet.
+    declared: names that the text assigns somewhere: empty where it has not done so yet, unless a
+    file that is not read was sourced. folder: of the script.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -43,6 +49,8 @@ class State(Struct):
     ended: str = ""
     depth: int = 0
     declared: set[str] = field(default_factory=set)
+    sourced: bool = False
+    folder: Path | None = None
 
     def copy(self) -> "State":
         """A state that goes another way from here."""
@@ -61,6 +69,20 @@ class State(Struct):
             self.exported.add(name)
         for text in [text for text in self.assumed if name in text]:
             del self.assumed[text]
+
+    def file(self, name: Word) -> Word | None:
+        """The text of a file below the script's folder, of whose name only the end need be known;
+        None where there is none to read."""
+        unknown = [number for number, piece in enumerate(name.pieces) if piece.unknown]
+        last = unknown[-1] + 1 if unknown else 0
+        text = "".join(piece.text for piece in name.pieces[last:])
+        if self.folder is None or not text:
+            return None
+        path = self.folder / (text.lstrip("/") if unknown else text)
+        try:
+            return word(read_text(path), Place(show_path(path), 1, 1)) if path.is_file() else None
+        except (UserError, OSError):
+            return None
 
     def environment(self) -> dict[str, Word]:
         """Exported variables with a value that is known."""

@@ -8,10 +8,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Level
+from advisor.base.rule import Finding, Level, Match
 from advisor.base.rule import findings as findings_of
 from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES, silenced
-from advisor.frameworks.megatron.lint.settings import Given, ReadSettings
+from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.unseen import Asks, Unseen
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, job_values, setting_values
@@ -48,12 +48,11 @@ def lenders(
     """What may lie below the settings: each of the recipes, or what the model decides."""
     if not recipes:
         return ({**(facts(read.model) if read.model else {}), **read.lent},)
-    values = ({**job_values(one, revision), **_shipped(one)} for one in recipes)
+    values = (
+        {**job_values(one, revision), **setting_values(parse_setting(one.shipped or "none"))}
+        for one in recipes
+    )
     return tuple({tuple(sorted(map(str, one.items()))): one for one in values}.values())
-
-
-def _shipped(recipe: LentJob) -> dict[str, Any]:
-    return setting_values(parse_setting(recipe.shipped)) if recipe.shipped else {}
 
 
 def unseen(read: ReadSettings, lent: Sequence[Mapping[str, Any]], *, exact: bool) -> Unseen:
@@ -65,9 +64,10 @@ def unseen(read: ReadSettings, lent: Sequence[Mapping[str, Any]], *, exact: bool
     if not read.is_complete:
         its = lent[0] if exact or read.lent else facts(read.model) if read.model else {}
         seen = read.given.values.keys() | settings.given.keys() | its.keys()
-        unknown |= {row.name for row in SETTINGS.values() if row.flag or row.off or row.bridge} - seen
-    variables = frozenset(read.given.unresolved)
-    return Unseen(frozenset(unknown), variables, ", ".join(dict.fromkeys(n.text for n in read.unread)))
+        options = (row for row in SETTINGS.values() if row.flag or row.off or row.bridge)
+        unknown |= {row.name for row in options} - seen
+    unread = ", ".join(dict.fromkeys(note.text for note in read.unread))
+    return Unseen(frozenset(unknown), frozenset(read.given.unresolved), unread)
 
 
 def findings(
@@ -89,6 +89,10 @@ def _of_rules(
     read: ReadSettings, settings: RawSettings, revision: Revision, lent: Mapping[str, Any]
 ) -> Iterator[tuple[Finding, Asks]]:
     """What is found, each with its rule as what it says of settings."""
+
+    def without(name: str) -> RawSettings:
+        return launched(replace(read, given=read.without(name)), revision, lent)
+
     for table in (READ_RULES, DEPRECATED):
         for one in findings_of(table, read, settings, revision):
             own = table[one.rule]
@@ -97,16 +101,17 @@ def _of_rules(
         if not silenced(one.rule, read):
             rule = RULES[one.rule]
             asks = partial(lambda rule, its: [*rule.matches(its, revision)], rule)
-            yield replace(one, place=_cause(read, one, revision, lent)), asks
+            left = {name: asks(without(name)) for name in read.given.values if name in read.places}
+            yield replace(one, place=_cause(read, one, left)), asks
 
 
-def _cause(
-    read: ReadSettings, finding: Finding, revision: Revision, lent: Mapping[str, Any]
-) -> Place:
+def _cause(read: ReadSettings, finding: Finding, left: Mapping[str, Sequence[Match]]) -> Place:
     """The value without which the rule says nothing, or something else; the one that the rule
-    names, where there are several."""
-    causes = _causes(read, finding, revision, lent, same_words=False)
-    causes = causes or _causes(read, finding, revision, lent, same_words=True)
+    names, where there are several. left: what it says without each."""
+    causes = [name for name, said in left.items() if not said]
+    causes = causes or [
+        name for name, said in left.items() if finding.reason not in {one.reason for one in said}
+    ]
     words = re.findall(r"[\w.]+", finding.reason)
     for (name, text), place in read.item_places.items():
         if name in causes and text in words:
@@ -115,25 +120,6 @@ def _cause(
     named = sorted((name for name in causes if name in words), key=words.index)
     first = [*named, *(name for name in causes if name.startswith("recompute_")), *causes]
     return read.places[first[0]] if first else read.place
-
-
-def _causes(
-    read: ReadSettings,
-    finding: Finding,
-    revision: Revision,
-    lent: Mapping[str, Any],
-    *,
-    same_words: bool,
-) -> list[str]:
-    """Values without which the rule says nothing, or with `same_words` not this."""
-
-    def still_says(given: Given) -> bool:
-        again = launched(replace(read, given=given), revision, lent)
-        said = RULES[finding.rule].matches(again, revision)
-        return any(not same_words or one.reason == finding.reason for one in said)
-
-    names = (name for name in read.given.values if name in read.places)
-    return [name for name in names if not still_says(read.without(name))]
 
 
 def understood(settings: RawSettings) -> str:

@@ -73,7 +73,6 @@ def read_command(command: ShellCommand) -> ReadSettings | None:
     return read
 
 
-_TRUTHS: Final = ("0", "1", "true", "false", "yes", "no", "on", "off")
 _SLIMES: Final = {"--actor-num-gpus-per-node", "--rollout-batch-size", "--max-tokens-per-gpu"}
 
 
@@ -122,7 +121,7 @@ def _put(read: ReadSettings, option: CommandOption) -> None:
     if kind is bool:
         read.put(name, True, option.name, option.place)
         shorthand = option.name.startswith("--recompute-activations")
-        if given and not given[0].unknown and (shorthand or given[0].text.lower() in _TRUTHS):
+        if given and not given[0].unknown and (shorthand or truth(given[0].text) is not None):
             # which the program takes for an unknown argument
             reason = f"{option.name} {option.text}: the option takes no value"
             read.refuse("stray_word", reason, f"drop {option.text}", given[0].place)
@@ -264,7 +263,7 @@ _MODULES: Final = "--recompute_modules"
 def _is_performance_script(words: Sequence[str]) -> bool:
     """Whether a command runs one of the scripts; without a program, whether it has an option that
     only they have."""
-    bare = not any(word.endswith(".py") for word in words)
+    bare = words[0].startswith("-")
     return any(word.endswith(_SCRIPTS) or (bare and word == _MODULES) for word in words)
 
 
@@ -288,8 +287,9 @@ def _put_script_option(read: ReadSettings, option: CommandOption) -> None:
         read.put("cpu_offloading_num_layers", value, name, place)
     elif name in _PLAIN:
         field = _PLAIN[name]
-        plain = {str: value, tuple: value.split(","), bool: truth(value or True)}
-        read.put(field, plain[KINDS[field]], name, place)
+        kind = KINDS[field]
+        plain = truth(value or True) if kind is bool else value
+        read.put(field, value.split(",") if kind is tuple else plain, name, place)
     elif name in ("-c", "--compute_dtype") and value in _WORDS:
         mixed = PRECISION_NAMES[_WORDS[value]]
         read.put_loose(yaml_config.MIXED_PRECISION, mixed, name, place)

@@ -30,7 +30,6 @@ class MegatronReader:
             return
         one = read_tree(document) if isinstance(document, Tree) else read_command(document)
         if one is not None:
-            one.is_dumped = isinstance(document, Tree) and not one.partial
             yield _configuration(one, ())
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
@@ -64,9 +63,6 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
     tells_recompute = at or not read.partial  # else it is the recipe's
     tells_recompute = tells_recompute and all(one.path != job_values.RECOMPUTE for one in unknown)
     values = job_values.read_values(read, settings, said)
-    # A recipe may lie below what is of Bridge or NeMo, but not below a configuration that Bridge
-    # has written out.
-    dumped = read.given.framework == Framework.MEGATRON_BRIDGE and read.is_dumped
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
@@ -87,5 +83,5 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         layers_per_chunk=None
         if job_values.CHUNKS in values
         else read.given.layers_per_virtual_stage,
-        whole=read.given.framework == Framework.MEGATRON_LM or dumped,
+        whole=read.given.framework == Framework.MEGATRON_LM or read.is_whole,
     )

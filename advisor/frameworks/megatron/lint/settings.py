@@ -124,9 +124,8 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     options and whose text is not known. environment: variables that are known, with places.
     loose: every option and field by its last name, of interest to the rules or not.
     texts: words that may name the model. partial: the values lie over a recipe, whose own are not
-    known unless its name tells the model. item_places: of the words of a list. is_dumped: a file
-    with every field. wrong: fields whose value is not of their type. is_whole: every
-    field is written out, whatever the framework. lent: what the program sets that is run.
+    known unless its name tells the model. item_places: of the words of a list. wrong: fields whose
+    value has not their type. is_whole: every field is written out. lent: what the program sets.
     """
 
     place: Place
@@ -139,7 +138,6 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     loose: dict[str, ReadValue] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     partial: bool = False
-    is_dumped: bool = False
     wrong: set[str] = field(default_factory=set)
     is_whole: bool = False
     lent: dict[str, Any] = field(default_factory=dict)
@@ -188,12 +186,8 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     ) -> None:
         """Keep what the launcher's own parser refuses; a note where it may be another's."""
         verdict = Verdict.REFUSED if certain else Verdict.NOTE
-        source = "argparse"
-        self.faults.append(
-            Finding(
-                rule=rule, reason=reason, fix=fix, source=source, place=place, verdict=verdict
-            )
-        )
+        found = Finding(rule=rule, reason=reason, fix=fix, source="argparse", place=place)
+        self.faults.append(replace(found, verdict=verdict))
 
     def omitted(self, value: Any, written: str) -> ReadValue:
         """A default, of an option that is not written."""

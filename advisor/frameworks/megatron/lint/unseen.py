@@ -68,14 +68,14 @@ class Unseen(Struct, frozen=True):
             change="",
         )
 
-    def _holds(self, rule: Asks, settings: RawSettings, tried: frozenset[str] = frozenset()) -> bool:
+    def _holds(self, rule: Asks, its: RawSettings, tried: frozenset[str] = frozenset()) -> bool:
         """Whether the rule finds it whatever values the unknown options have that it reads."""
-        if not rule(settings):
+        if not rule(its):
             return False
-        unknown = min(options_read(rule, settings) & self.options - tried, default=None)
-        if unknown is None or len(tried) == _DEEPEST:
-            return unknown is None
-        return all(self._holds(rule, other, tried | {unknown}) for other in _with(unknown, settings))
+        name = min(options_read(rule, its) & self.options - tried, default=None)
+        if name is None or len(tried) == _DEEPEST:
+            return name is None
+        return all(self._holds(rule, other, tried | {name}) for other in _with(name, its))
 
     def _decides(self, name: str, rule: Asks, settings: RawSettings) -> bool:
         return not all(rule(other) for other in _with(name, settings))
