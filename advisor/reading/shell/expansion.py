@@ -292,10 +292,8 @@ class Expander:
     def _substitution(self, node: "Node", *, quoted: bool) -> Iterator[Piece | None]:
         """`$(cat <<EOF …)` is its here-document, `$(cat file)` and `$(<file)` the file; of other
         programs nobody knows what they say."""
-        inside = node.named_children[0] if len(node.named_children) == 1 else node
-        target = inside.child_by_field_name("destination")
-        words = self.expanded([target] if target is not None else inside.children)
-        named = words[0].text == "cat" and len(words) == 2 or target is not None if words else False
+        words = self.expanded(node.named_children[0].children) if node.named_children else []
+        named = len(words) == 2 and words[0].text in ("cat", "<")
         content = self.state.file(words[-1]) if named else None
         if content is not None:
             yield from (piece.splitting(not quoted) for piece in content.pieces)

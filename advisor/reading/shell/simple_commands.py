@@ -3,7 +3,7 @@ writes."""
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -57,11 +57,8 @@ class Commands:
         try:
             variable = self._value(value, state, node)
             if any(child.type == "+=" for child in node.children):
-                before = state.variables.get(name)
-                if before is None and state.sourced:
-                    at = Piece(text=f"${{{name}[@]}}", place=self.source.place(node), unknown=True)
-                    before = Variable(values=(Word((at,)),), array=variable.array)
-                variable = appended(before, variable)
+                before = UNKNOWN if state.sourced else None
+                variable = appended(state.variables.get(name, before), variable)
                 check_length(variable)
         except TooLongError as error:
             self.note(f"{name} {error}", node)
@@ -234,20 +231,12 @@ class Commands:
             results = self._nested(content, way)
             if program == "eval" and results:
                 return results
-        words = [w for one in words for w in self._of_file(one, state)]
+        words = [w for one in words for w in _of_file(one, state)]
         place, branch = words[0].place if words else self.source.place(node), state.branch
         self.record.add(
             ShellCommand(words=tuple(words), place=place, environment=environment, branch=branch)
         )
         return [state]
-
-    def _of_file(self, word: Word, state: State) -> Iterator[Word]:
-        """The words of `@file`, as argparse reads them; any other word itself."""
-        named = word.text.startswith("@") and len(word.text) > 1
-        content = state.file(word.part(1)) if named else None
-        if content is None:
-            return iter((word,))
-        return split_words(piece.splitting(True) for piece in content.pieces)
 
     def _nested(self, content: Word, state: State) -> list[State]:
         if state.depth >= _DEEPEST:
@@ -299,6 +288,12 @@ def nested_scripts(words: Sequence[Word]) -> Iterator[Word]:
             yield words[number].part(len("--wrap="))
         elif text == "--wrap" and number + 1 < len(words):
             yield words[number + 1]
+
+
+def _of_file(word: Word, state: State) -> Iterable[Word]:
+    """The words of `@file`, as argparse reads them; any other word itself."""
+    content = state.file(word.part(1)) if word.text[:1] == "@" else None
+    return split_words(p.splitting(True) for p in content.pieces) if content else (word,)
 
 
 def reads_script(texts: Sequence[str]) -> bool:

@@ -1,5 +1,6 @@
 """What a shell knows while a script is read: variables, and which branches were taken."""
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.documents import read_text
-from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 from advisor.base.place import Place
 from advisor.base.units import whole_number
@@ -79,10 +79,8 @@ class State(Struct):
         if self.folder is None or not text:
             return None
         path = self.folder / (text.lstrip("/") if unknown else text)
-        try:
-            return word(read_text(path), Place(show_path(path), 1, 1)) if path.is_file() else None
-        except (UserError, OSError):
-            return None
+        found = os.path.isfile(path)
+        return word(read_text(path), Place(show_path(path), 1, 1)) if found else None
 
     def environment(self) -> dict[str, Word]:
         """Exported variables with a value that is known."""

@@ -144,8 +144,4 @@ def facts(model: str) -> dict[str, Any]:
     config = JobConfig(seq_length=1, micro_batch_size=1, global_batch_size=1)
     job = LentJob(model=spec, layout=ParallelLayout(), config=config)
     values = job_values(job, resolve_revision(Framework.MEGATRON_BRIDGE, ""))
-    values = {n: value for n, value in values.items() if SETTINGS[n].ours.startswith("model.")}
-    if spec.num_moe_experts is not None:
-        values["moe_grouped_gemm"] = True
-        values["moe_token_dispatcher_type"] = "alltoall"
-    return values
+    return {n: value for n, value in values.items() if SETTINGS[n].ours.startswith("model.")}

@@ -10,7 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from advisor.base.dtypes import Precision
+from advisor.base.rule import Verdict
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
@@ -67,7 +70,6 @@ def read_command(command: ShellCommand) -> ReadSettings | None:
         _put_slime(read)
     if read.given.framework != Framework.MEGATRON_LM:
         read.texts = texts
-        read.partial = any(text.endswith(".py") for text in texts)
     _check_spellings(command, read)
     _put_unknown(command, read)
     return read
@@ -80,7 +82,7 @@ def _put_slime(read: ReadSettings) -> None:
     """What slime's train.py sets itself (624b824 backends/megatron_utils/arguments.py); with a
     dynamic batch a micro batch is one sequence of so many tokens on each context-parallel rank."""
     values, loose = read.given.values, read.loose
-    read.lent = {"use_distributed_optimizer": True, "variable_seq_lengths": True}
+    read.lent = {"use_distributed_optimizer": True}
     if values.get("moe_token_dispatcher_type", "allgather") == "allgather":
         read.lent["moe_token_dispatcher_type"] = "alltoall"
     if not values.get("fp16"):
@@ -174,7 +176,9 @@ def _check_spellings(command: ShellCommand, read: ReadSettings) -> None:
     for option in [one for one in unknown if one.name not in _OF_FORKS][:_MOST_UNKNOWN]:
         if meant := _meant(option.name):
             reason = f"{option.name}: Megatron-LM has no such option"
-            read.refuse("unknown_option", reason, meant, option.place, certain=its_own)
+            read.refuse("unknown_option", reason, meant, option.place)
+            if not its_own:
+                read.faults[-1] = replace(read.faults[-1], verdict=Verdict.NOTE)
 
 
 def _meant(name: str) -> str | None:

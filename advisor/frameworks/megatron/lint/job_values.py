@@ -70,8 +70,7 @@ _RECOMPUTE: Final = (
 def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[str, ReadValue]:
     """Values by path of our fields, except the model's shape; what is not known is left out.
 
-    Of Megatron-LM what is not said has its default: all words are in the command. Where some are
-    not known, the model's options may be among them, and stay the model's.
+    Of Megatron-LM what is not said has its default where all words of the command are known.
     """
     found = dict(_layout(read, settings)) | field_values(said, shape=False)
     for name, field in BATCH.items():
@@ -86,10 +85,7 @@ def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[s
     if precision is not None:
         found["job.precision"] = precision
     if read.given.framework == Framework.MEGATRON_LM:
-        omitted = omitted_values(read, said, shape=False)
-        of_model = "model." if read.unknown else ()
-        kept = {path: value for path, value in omitted.items() if not path.startswith(of_model)}
-        return kept | found
+        return omitted_values(read, said, shape=False) | found if read.is_complete else found
     return found | dict(provider_values(read, said))
 
 
@@ -121,7 +117,7 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Fields:
         name = strategy.value if strategy else row.omitted if launched else row.default
         if name in FSDP_STRATEGIES:
             yield "layout.data_parallel_sharding", fsdp.meaning(FSDP_STRATEGIES[name])
-    if read.given.framework == Framework.MEGATRON_LM:
+    if read.given.framework == Framework.MEGATRON_LM and read.is_complete:
         yield from _left_out(read)
 
 
@@ -292,7 +288,7 @@ def provider_values(read: ReadSettings, said: Said) -> Fields:
     """Both fusions of the model that the configuration names; nothing of performance scripts and
     recipes, which set their own, of NeMo 1, and where every field is written out."""
     families = _ON.get(read.given.framework)
-    if families is None or not read.partial or not read.model or read.given.version == "1":
+    if families is None or read.is_complete or not read.model or read.given.version == "1":
         return
     if any(_OWN_FUSIONS.search(text) for text in read.texts):
         return

@@ -35,7 +35,6 @@ def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
         for name, value in way.assigned.items():
             _put_assignment(read, name, value)
         read.place = min(read.places.values(), default=way.place)
-        read.partial = "num_layers" not in read.given.values
         calls = [call.name for call in way.calls]
         read.texts = tuple(calls) if named_model(calls) else (source.file, *source.imports)
         if read and (read.given.values, read.places) not in seen:

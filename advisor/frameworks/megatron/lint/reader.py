@@ -12,7 +12,6 @@ from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape_values
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import with_newest
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
@@ -60,7 +59,7 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
     settings, said = read.given.settings(), said_options(read)
     unknown = tuple(job_values.unknown_values(read))
     at = job_values.recompute_values(read)
-    tells_recompute = at or not read.partial  # else it is the recipe's
+    tells_recompute = at or read.is_complete  # else it is the recipe's
     tells_recompute = tells_recompute and all(one.path != job_values.RECOMPUTE for one in unknown)
     values = job_values.read_values(read, settings, said)
     return ReadConfiguration(
@@ -83,5 +82,5 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         layers_per_chunk=None
         if job_values.CHUNKS in values
         else read.given.layers_per_virtual_stage,
-        whole=read.given.framework == Framework.MEGATRON_LM or read.is_whole,
+        whole=read.is_complete,
     )

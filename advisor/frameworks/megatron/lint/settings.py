@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Verdict
+from advisor.base.rule import Finding
 from advisor.frameworks.megatron.options import table
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.names import Framework
@@ -123,8 +123,7 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     place: of the whole configuration. faults: refused already. unknown: words that may hold
     options and whose text is not known. environment: variables that are known, with places.
     loose: every option and field by its last name, of interest to the rules or not.
-    texts: words that may name the model. partial: the values lie over a recipe, whose own are not
-    known unless its name tells the model. item_places: of the words of a list. wrong: fields whose
+    texts: words that may name the model. item_places: of the words of a list. wrong: fields whose
     value has not their type. is_whole: every field is written out. lent: what the program sets.
     """
 
@@ -132,12 +131,10 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     given: Given = field(default_factory=Given)
     places: dict[str, Place] = field(default_factory=dict)
     faults: list[Finding] = field(default_factory=list)
-    unresolved: dict[str, Place] = field(default_factory=dict)
     unknown: list[tuple[str, Place]] = field(default_factory=list)
     environment: dict[str, tuple[str, Place]] = field(default_factory=dict)
     loose: dict[str, ReadValue] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
-    partial: bool = False
     wrong: set[str] = field(default_factory=set)
     is_whole: bool = False
     lent: dict[str, Any] = field(default_factory=dict)
@@ -172,8 +169,6 @@ class ReadSettings(Struct, kw_only=True, dict=True):
             self.given.values[name] = None
             self.wrong.add(name)
             return
-        if name in self.given.unresolved:
-            self.unresolved[where] = place
         self.places[name] = place
 
     def put_loose(self, name: str, value: Any, written: str, place: Place) -> None:
@@ -181,13 +176,11 @@ class ReadSettings(Struct, kw_only=True, dict=True):
         name = name.lstrip("-").replace("-", "_")
         self.loose[name] = ReadValue(value=value, written=written, place=place)
 
-    def refuse(
-        self, rule: str, reason: str, fix: str, place: Place, *, certain: bool = True
-    ) -> None:
-        """Keep what the launcher's own parser refuses; a note where it may be another's."""
-        verdict = Verdict.REFUSED if certain else Verdict.NOTE
-        found = Finding(rule=rule, reason=reason, fix=fix, source="argparse", place=place)
-        self.faults.append(replace(found, verdict=verdict))
+    def refuse(self, rule: str, reason: str, fix: str, place: Place) -> None:
+        """Keep what the launcher's own parser refuses."""
+        self.faults.append(
+            Finding(rule=rule, reason=reason, fix=fix, source="argparse", place=place)
+        )
 
     def omitted(self, value: Any, written: str) -> ReadValue:
         """A default, of an option that is not written."""

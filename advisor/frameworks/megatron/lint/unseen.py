@@ -15,7 +15,6 @@ from advisor.base.fields import field_types, optional_type
 from advisor.base.rule import Finding, Verdict
 from advisor.frameworks.megatron.options.table import PARTS, SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.option import Option
 
 Asks = Callable[[RawSettings], object]
 """A rule, as what it says of settings."""
@@ -84,16 +83,12 @@ class Unseen(Struct, frozen=True):
 def _with(name: str, settings: RawSettings) -> Iterator[RawSettings]:
     """The settings with each value that an option may have."""
     row = SETTINGS[name]
-    for value in dict.fromkeys((*_choices(row), *_ANOTHER[row.kind], row.default)):
+    part, _, field = row.ours.partition(".")
+    kind = field_types(PARTS[part]).get(field) if part in PARTS and row.kind is str else None
+    kind = optional_type(kind) or kind
+    named = map(str, kind) if isinstance(kind, EnumType) else ()
+    for value in dict.fromkeys((*named, *_ANOTHER[row.kind], row.default)):
         yield settings.changed(**{name: value})
-
-
-def _choices(row: Option) -> list[str]:
-    """Values of the field of ours that an option means, where it has names for them."""
-    part, _, name = row.ours.partition(".")
-    kind = field_types(PARTS[part]).get(name) if part in PARTS and row.kind is str else None
-    names = (optional_type(kind) or kind,)
-    return [str(one) for kind in names if isinstance(kind, EnumType) for one in kind]
 
 
 def options_read(rule: Asks, settings: RawSettings) -> frozenset[str]:

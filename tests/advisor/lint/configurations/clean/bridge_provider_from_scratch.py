@@ -21,7 +21,7 @@ model_cfg = Llama3ModelProvider(
     sequence_parallel=True,
     pipeline_dtype=torch.bfloat16,
     recompute_granularity="selective",
-    recompute_modules=["layernorm", "mlp"],
+    recompute_modules=["mlp"],
     cross_entropy_loss_fusion=True,
     make_vocab_size_divisible_by=128,
 )

@@ -26,7 +26,7 @@ torchrun --nproc_per_node 8 --nnodes 8 --node_rank ${RANK} --master_addr ${MASTE
     --lr 1.5e-4 --min-lr 1.5e-5 --lr-decay-style cosine --weight-decay 0.1 --clip-grad 1.0 \
     --bf16 \
     --recompute-granularity selective \
-    --recompute-modules layernorm mlp \
+    --recompute-modules mlp \
     --attention-backend flash \
     --tokenizer-type Llama2Tokenizer --tokenizer-model /data/llama/tokenizer.model \
     --data-path /data/c4/my_text_document --split 99,1,0 \

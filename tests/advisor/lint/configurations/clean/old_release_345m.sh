@@ -28,7 +28,6 @@ GPT_ARGS="
     --lr-warmup-fraction .01 \
     --clip-grad 1.0 \
     --fp16 \
-    --recompute-activations \
     --use-flash-attn
 "
 torchrun $DISTRIBUTED_ARGS pretrain_gpt.py \
