@@ -137,10 +137,11 @@ def _asked(
 
 def _lent(configuration: ReadConfiguration) -> tuple[LentJob, ...]:
     """What the recipe sets that lies below a configuration: the published one that it names, or
-    each of those of its model."""
+    each of those of its model, pretraining in bf16 on most GPUs first."""
     texts = {text.rpartition(".")[2].removesuffix("_config") for text in configuration.recipe}
     recipes = load_recipes(configuration.model) if configuration.model and texts else ()
     its = [r for r in recipes if framework_of_recipe(r.framework) == configuration.framework]
+    its.sort(key=lambda one: (one.task != "pretrain", one.precision != "bf16", -one.num_gpus))
     named = [one for one in its if one.name in texts] or its
     return tuple(_lent_job(with_split(preset_of(recipe))) for recipe in named)
 

@@ -54,18 +54,16 @@ def _option(given: ReadValue) -> ReadOption:
 
 def _unknown(job: Job, one: UnknownValue) -> UnknownOption:
     part, _, name = one.path.partition(".")
-    given = getattr(getattr(job, GROUPS[part]), name) if part in GROUPS else None
+    assumed = None if one.written else layout_words(job.layout)
+    if part in GROUPS:
+        assumed = spelled(getattr(getattr(job, GROUPS[part]), name))
     return UnknownOption(
         option=one.written,
         value=one.text,
         file=one.place.file,
         line=one.place.line,
         key="--recompute" if one.path == RECOMPUTE else one.path,
-        assumed=spelled(given)
-        if part in GROUPS
-        else layout_words(job.layout)
-        if not one.written
-        else None,
+        assumed=assumed,
     )
 
 

@@ -104,7 +104,8 @@ def doubted(variable: Variable) -> Variable:
 
 
 def joined(states: Iterable[State], before: State) -> State:
-    """One state out of several ways: where they differ, `before`'s value is likely, or none is."""
+    """One state out of several ways: where they differ, `before`'s value is likely, or none is, as
+    of what was empty or holds words."""
     ways = list(states)
     result = before.copy()
     for name in {name for way in ways for name in way.variables}:
@@ -112,7 +113,8 @@ def joined(states: Iterable[State], before: State) -> State:
             result.variables[name] = ways[0].variables[name]
         else:
             known = before.variables.get(name)
-            result.variables[name] = UNKNOWN if known is None else doubted(known)
+            grown = known is None or known.array or not any(_text(known) or ())
+            result.variables[name] = UNKNOWN if known is None or grown else doubted(known)
     for way in ways:
         result.exported |= way.exported
         result.functions |= way.functions

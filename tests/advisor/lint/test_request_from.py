@@ -313,7 +313,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(tmp_path, capsys) -> Non
         "--tensor-model-parallel-size $TP in line 1: 1 is assumed; give "
         "layout.tensor_model_parallel_size=VALUE",
         "--recompute-granularity $GRAN in line 1: every setting is ranked",
-        "${EXTRA_ARGS} in line 1: options in it are not read; give them as KEY=VALUE",
+        "${EXTRA_ARGS} in line 1: not read; assumed: TP 1 · DP 8 · optimizer not sharded",
     ):
         assert says in text
     assert "$LOG" not in text
@@ -323,7 +323,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(tmp_path, capsys) -> Non
     assert [(one["option"], one["value"]) for one in read["not_taken"]] == [("--clip-grad", "0.0")]
     unknown = {one["key"]: one["assumed"] for one in read["not_known"]}
     assumed = {"job.cuda_graph_impl": "none", "layout.tensor_model_parallel_size": "1"}
-    assert unknown == {**assumed, "--recompute": None, "": None}
+    assert unknown == {**assumed, "--recompute": None, "": "TP 1 · DP 8 · optimizer not sharded"}
     given = ["--tp", "2", "--recompute", "none", "job.cuda_graph_impl=local"]
     cli.main([*asked, *given, "--format", "json"])
     read = json.loads(capsys.readouterr().out)["read_from"]

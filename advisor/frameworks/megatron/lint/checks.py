@@ -24,38 +24,35 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_preset
 from advisor.reading.read_configuration import LentJob
 
+Lent = Mapping[str, Any]
+"""Options that lie below what is said, by name."""
+Recipes = Sequence[LentJob]
 
-def launched(read: ReadSettings, revision: Revision, lent: Mapping[str, Any]) -> RawSettings:
+
+def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
     """What Megatron-LM's argument check makes of the settings before the configuration sees them,
     or what they are over what a recipe or another program lends.
 
     Source: megatron-core 0.19.2 training/arguments.py:1391-1399.
     """
-    said = read.given.values
-    settings = read.given.settings()
+    settings, said = read.given.settings(), {**read.given.values}
     settings = settings.changed(**{n: lent[n] for n in lent if n not in said})
-    known = read.is_complete or "tensor_model_parallel_size" in said
-    known &= "tensor_model_parallel_size" not in read.given.unresolved
+    known = said.get(_TP) is not None or (read.is_complete and _TP not in said)
     alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1 and known
     if alone and revision.framework == Framework.MEGATRON_LM:
         return settings.changed(sequence_parallel=False)
     return settings
 
 
-def lenders(
-    read: ReadSettings, revision: Revision, recipes: Sequence[LentJob]
-) -> tuple[Mapping[str, Any], ...]:
+def lenders(read: ReadSettings, revision: Revision, recipes: Recipes) -> tuple[Lent, ...]:
     """What may lie below the settings: each of the recipes, or what the model decides."""
     if not recipes:
         return ({**(facts(read.model) if read.model else {}), **read.lent},)
-    values = (
-        {**job_values(one, revision), **setting_values(parse_setting(one.shipped or "none"))}
-        for one in recipes
-    )
-    return tuple({tuple(sorted(map(str, one.items()))): one for one in values}.values())
+    shipped = (setting_values(parse_setting(one.shipped or "none")) for one in recipes)
+    return tuple(job_values(one, revision) | its for one, its in zip(recipes, shipped, strict=True))
 
 
-def unseen(read: ReadSettings, lent: Sequence[Mapping[str, Any]], *, exact: bool) -> Unseen:
+def unseen(read: ReadSettings, lent: Sequence[Lent], *, exact: bool) -> Unseen:
     """The options that nothing states, lends or leaves out; `exact`: the recipe is the one."""
     unknown = {*read.given.unresolved, *read.wrong}
     settings = read.given.settings()
@@ -70,25 +67,20 @@ def unseen(read: ReadSettings, lent: Sequence[Mapping[str, Any]], *, exact: bool
     return Unseen(frozenset(unknown), frozenset(read.given.unresolved), unread)
 
 
-def findings(
-    read: ReadSettings, revision: Revision, recipes: Sequence[LentJob] = ()
-) -> tuple[Finding, ...]:
+def findings(read: ReadSettings, revision: Revision, recipes: Recipes) -> tuple[Finding, ...]:
     """Everything to be said of the settings, worst first."""
     lent = lenders(read, revision, recipes)
     ways = tuple(launched(read, revision, one) for one in lent)
     open_options = unseen(read, lent, exact=len(recipes) == 1)
-    said = (
-        open_options.settled(one, rule, ways)
-        for one, rule in _of_rules(read, ways[0], revision, lent[0])
-    )
+    of_rules = _of_rules(read, revision, lent[0])
+    said = (open_options.settled(one, rule, ways) for one, rule in of_rules)
     found = [*read.faults, *filter(None, said)]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
 
 
-def _of_rules(
-    read: ReadSettings, settings: RawSettings, revision: Revision, lent: Mapping[str, Any]
-) -> Iterator[tuple[Finding, Asks]]:
+def _of_rules(read: ReadSettings, revision: Revision, lent: Lent) -> Iterator[tuple[Finding, Asks]]:
     """What is found, each with its rule as what it says of settings."""
+    settings = launched(read, revision, lent)
 
     def without(name: str) -> RawSettings:
         return launched(replace(read, given=read.without(name)), revision, lent)
@@ -133,6 +125,7 @@ def understood(settings: RawSettings) -> str:
     return f"{settings.recompute_granularity} recompute, {how}, {many}"
 
 
+_TP: Final = "tensor_model_parallel_size"
 _CHUNKS: Final = "virtual_pipeline_model_parallel_size"
 _LAYERS_PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 

@@ -82,18 +82,15 @@ def _put_slime(read: ReadSettings) -> None:
     """What slime's train.py sets itself (624b824 backends/megatron_utils/arguments.py); with a
     dynamic batch a micro batch is one sequence of so many tokens on each context-parallel rank."""
     values, loose = read.given.values, read.loose
-    read.lent = {"use_distributed_optimizer": True}
+    read.lent = {"use_distributed_optimizer": True, "bf16": not values.get("fp16")}
     if values.get("moe_token_dispatcher_type", "allgather") == "allgather":
         read.lent["moe_token_dispatcher_type"] = "alltoall"
-    if not values.get("fp16"):
-        read.lent["bf16"] = True
-    sets = dict(read.lent)
     tokens = loose.get("max_tokens_per_gpu")
     if tokens is not None and "use_dynamic_batch_size" in loose and str(tokens.value).isdigit():
         ranks = values.get("context_parallel_size") or 1
         read.put_loose("seq_length", int(tokens.value) * ranks, tokens.written, tokens.place)
-        sets["micro_batch_size"] = 1
-    for name, value in sets.items():
+        read.put_loose("micro_batch_size", 1, "slime's micro_batch_size", read.place)
+    for name, value in read.lent.items():
         read.put_loose(name, value, f"slime's {name}", read.place)
 
 
@@ -213,10 +210,9 @@ def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
     words = command.words[program_at(command.words) :]
     first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
     beside = [*words[1:first], *(word for one in options(words) for word in _beyond(one))]
-    for word in beside:
-        named = word.text.startswith("@") and len(word.text) > 1
-        if named or (word.unknown and word.text[:1] in ("$", "`")):
-            read.unknown.append((word.text, word.place))
+    unread = [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]
+    unread += [word for word in command.words if word.text == "xargs"]
+    read.unknown += [(word.text, word.place) for word in unread]
 
 
 def _beyond(option: CommandOption) -> tuple[Word, ...]:

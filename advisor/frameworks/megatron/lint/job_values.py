@@ -70,7 +70,8 @@ _RECOMPUTE: Final = (
 def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[str, ReadValue]:
     """Values by path of our fields, except the model's shape; what is not known is left out.
 
-    Of Megatron-LM what is not said has its default where all words of the command are known.
+    Of Megatron-LM what is not said has its default: all words are in the command. Where some are
+    not known, the model's options may be among them, and stay the model's.
     """
     found = dict(_layout(read, settings)) | field_values(said, shape=False)
     for name, field in BATCH.items():
@@ -84,8 +85,11 @@ def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[s
     precision = _precision(read)
     if precision is not None:
         found["job.precision"] = precision
-    if read.given.framework == Framework.MEGATRON_LM:
-        return omitted_values(read, said, shape=False) | found if read.is_complete else found
+    if read.given.framework == Framework.MEGATRON_LM and read.has_defaults:
+        omitted = omitted_values(read, said, shape=False)
+        of_model = "model." if read.unknown else ()
+        kept = {path: value for path, value in omitted.items() if not path.startswith(of_model)}
+        return kept | found
     return found | dict(provider_values(read, said))
 
 
@@ -117,7 +121,7 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Fields:
         name = strategy.value if strategy else row.omitted if launched else row.default
         if name in FSDP_STRATEGIES:
             yield "layout.data_parallel_sharding", fsdp.meaning(FSDP_STRATEGIES[name])
-    if read.given.framework == Framework.MEGATRON_LM and read.is_complete:
+    if read.given.framework == Framework.MEGATRON_LM and read.has_defaults:
         yield from _left_out(read)
 
 

@@ -82,5 +82,5 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         layers_per_chunk=None
         if job_values.CHUNKS in values
         else read.given.layers_per_virtual_stage,
-        whole=read.is_complete,
+        whole=read.has_defaults,
     )

@@ -147,6 +147,13 @@ class ReadSettings(Struct, kw_only=True, dict=True):
         return self.is_whole if foreign else not self.unknown
 
     @property
+    def has_defaults(self) -> bool:
+        """Whether a prediction takes defaults of what is not said: a command has most options."""
+        launched = self.given.framework == Framework.MEGATRON_LM
+        has_most = "num_layers" in self.given.values or "tensor_model_parallel_size" in self.loose
+        return self.is_complete or (launched and has_most)
+
+    @property
     def unread(self) -> tuple[Note, ...]:
         """What lies elsewhere: words of a command, and a recipe that nothing names."""
         found = [Note(text, place) for text, place in self.unknown]

@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.raw import RawSettings
 Asks = Callable[[RawSettings], object]
 """A rule, as what it says of settings."""
 _DEEPEST: Final = 4
-"""Unknown options of a rule whose values are tried together; with more it counts as open."""
+"""Unknown options of a rule whose values are tried together."""
 _ANOTHER: Final[dict[type, tuple[Any, ...]]] = {
     bool: (True, False),
     int: (1, 2, 8),
@@ -27,8 +27,7 @@ _ANOTHER: Final[dict[type, tuple[Any, ...]]] = {
     tuple: ((), ("another",)),
     str: ("another", "0"),
 }
-"""Values that an unknown option may have beside its default and those that a field of ours takes; a
-rule that names a text says nothing of another one."""
+"""Values that an unknown option may have, with its default and those that a field of ours takes."""
 
 
 class Unseen(Struct, frozen=True):
@@ -47,8 +46,7 @@ class Unseen(Struct, frozen=True):
             return None
         if all(self._holds(rule, one) for one in ways):
             return found
-        settings = ways[0]
-        names = options_read(rule, settings)
+        settings, names = ways[0], options_read(rule, ways[0])
         unknown = sorted(names & self.options)
         deciding = [one for one in unknown if self._decides(one, rule, settings)] or unknown
         blames = names & settings.given.keys() - self.options and {*deciding} - self.variables
