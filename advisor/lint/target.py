@@ -33,7 +33,7 @@ from advisor.reading.read_configuration import (
 )
 from advisor.reading.shell import Note, Script, ShellCommand, read_shell
 from advisor.reading.words import Word, word
-from advisor.request.recipes import Experiment, load_recipes, preset_of, with_split
+from advisor.request.recipes import load_recipes, preset_of, with_split
 
 COMMAND_LINE: Final = "command line"
 _TREES: Final = (".yaml", ".yml", ".json", ".toml")
@@ -142,13 +142,18 @@ def _lent(configuration: ReadConfiguration) -> tuple[LentJob, ...]:
     recipes = load_recipes(configuration.model) if configuration.model and texts else ()
     its = [r for r in recipes if framework_of_recipe(r.framework) == configuration.framework]
     its.sort(key=lambda one: (one.task != "pretrain", one.precision != "bf16", -one.num_gpus))
-    named = [one for one in its if one.name in texts] or its
-    return tuple(_lent_job(with_split(preset_of(recipe))) for recipe in named)
-
-
-def _lent_job(preset: Experiment) -> LentJob:
-    model = preset.configure(load_model(preset.model))
-    return LentJob(model=model, layout=preset.layout, config=preset.config, shipped=preset.shipped)
+    named = [one for one in its if one.name in texts]
+    presets = (with_split(preset_of(recipe)) for recipe in named or its)
+    return tuple(
+        LentJob(
+            model=preset.configure(load_model(preset.model)),
+            layout=preset.layout,
+            config=preset.config,
+            shipped=preset.shipped,
+            certain=bool(named),
+        )
+        for preset in presets
+    )
 
 
 def _environment(document: Document, script: Script) -> dict[str, tuple[str, Place]]:

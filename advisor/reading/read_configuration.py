@@ -44,12 +44,14 @@ class UnknownValue(Struct, frozen=True, kw_only=True):
 
 
 class LentJob(Struct, frozen=True, kw_only=True):
-    """What a published recipe sets; `shipped` is its recompute setting as a SPEC."""
+    """What a published recipe sets; `shipped` is its recompute setting as a SPEC, certain: it is
+    the recipe that is named."""
 
     model: ModelSpec
     layout: ParallelLayout
     config: JobConfig
     shipped: str = ""
+    certain: bool = False
 
 
 class ReadConfiguration(Struct, frozen=True, kw_only=True):

@@ -26,7 +26,6 @@ from advisor.reading.read_configuration import LentJob
 
 Lent = Mapping[str, Any]
 """Options that lie below what is said, by name."""
-Recipes = Sequence[LentJob]
 
 
 def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
@@ -35,7 +34,7 @@ def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
 
     Source: megatron-core 0.19.2 training/arguments.py:1391-1399.
     """
-    settings, said = read.given.settings(), {**read.given.values}
+    settings, said = read.given.settings(), read.given.values
     settings = settings.changed(**{n: lent[n] for n in lent if n not in said})
     known = said.get(_TP) is not None or (read.is_complete and _TP not in said)
     alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1 and known
@@ -44,7 +43,7 @@ def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
     return settings
 
 
-def lenders(read: ReadSettings, revision: Revision, recipes: Recipes) -> tuple[Lent, ...]:
+def lenders(read: ReadSettings, revision: Revision, recipes: Sequence[LentJob]) -> tuple[Lent, ...]:
     """What may lie below the settings: each of the recipes, or what the model decides."""
     if not recipes:
         return ({**(facts(read.model) if read.model else {}), **read.lent},)
@@ -52,14 +51,14 @@ def lenders(read: ReadSettings, revision: Revision, recipes: Recipes) -> tuple[L
     return tuple(job_values(one, revision) | its for one, its in zip(recipes, shipped, strict=True))
 
 
-def unseen(read: ReadSettings, lent: Sequence[Lent], *, exact: bool) -> Unseen:
-    """The options that nothing states, lends or leaves out; `exact`: the recipe is the one."""
+def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
+    """The options that nothing states, lends or leaves out; is_certain: it is this that lends."""
     unknown = {*read.given.unresolved, *read.wrong}
     settings = read.given.settings()
     if _LAYERS_PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
         unknown |= {_CHUNKS} - settings.given.keys()
     if not read.is_complete:
-        its = lent[0] if exact or read.lent else facts(read.model) if read.model else {}
+        its = lent if is_certain or read.lent else facts(read.model) if read.model else {}
         seen = read.given.values.keys() | settings.given.keys() | its.keys()
         options = (row for row in SETTINGS.values() if row.flag or row.off or row.bridge)
         unknown |= {row.name for row in options} - seen
@@ -67,13 +66,14 @@ def unseen(read: ReadSettings, lent: Sequence[Lent], *, exact: bool) -> Unseen:
     return Unseen(frozenset(unknown), frozenset(read.given.unresolved), unread)
 
 
-def findings(read: ReadSettings, revision: Revision, recipes: Recipes) -> tuple[Finding, ...]:
-    """Everything to be said of the settings, worst first."""
-    lent = lenders(read, revision, recipes)
+def findings(
+    read: ReadSettings, revision: Revision, lent: Sequence[Lent], *, is_certain: bool
+) -> tuple[Finding, ...]:
+    """Everything to be said of the settings over what may lie below them, worst first."""
     ways = tuple(launched(read, revision, one) for one in lent)
-    open_options = unseen(read, lent, exact=len(recipes) == 1)
+    unseen = _unseen(read, lent[0], is_certain=is_certain)
     of_rules = _of_rules(read, revision, lent[0])
-    said = (open_options.settled(one, rule, ways) for one, rule in of_rules)
+    said = (unseen.settled(one, rule, ways) for one, rule in of_rules)
     found = [*read.faults, *filter(None, said)]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
 
@@ -81,10 +81,8 @@ def findings(read: ReadSettings, revision: Revision, recipes: Recipes) -> tuple[
 def _of_rules(read: ReadSettings, revision: Revision, lent: Lent) -> Iterator[tuple[Finding, Asks]]:
     """What is found, each with its rule as what it says of settings."""
     settings = launched(read, revision, lent)
-
-    def without(name: str) -> RawSettings:
-        return launched(replace(read, given=read.without(name)), revision, lent)
-
+    each = (name for name in read.given.values if name in read.places)
+    less = {n: launched(replace(read, given=read.without(n)), revision, lent) for n in each}
     for table in (READ_RULES, DEPRECATED):
         for one in findings_of(table, read, settings, revision):
             own = table[one.rule]
@@ -93,7 +91,7 @@ def _of_rules(read: ReadSettings, revision: Revision, lent: Lent) -> Iterator[tu
         if not silenced(one.rule, read):
             rule = RULES[one.rule]
             asks = partial(lambda rule, its: [*rule.matches(its, revision)], rule)
-            left = {name: asks(without(name)) for name in read.given.values if name in read.places}
+            left = {name: asks(its) for name, its in less.items()}
             yield replace(one, place=_cause(read, one, left)), asks
 
 
@@ -101,9 +99,8 @@ def _cause(read: ReadSettings, finding: Finding, left: Mapping[str, Sequence[Mat
     """The value without which the rule says nothing, or something else; the one that the rule
     names, where there are several. left: what it says without each."""
     causes = [name for name, said in left.items() if not said]
-    causes = causes or [
-        name for name, said in left.items() if finding.reason not in {one.reason for one in said}
-    ]
+    same = [name for name, said in left.items() if finding.reason in {m.reason for m in said}]
+    causes = causes or [name for name in left if name not in same]
     words = re.findall(r"[\w.]+", finding.reason)
     for (name, text), place in read.item_places.items():
         if name in causes and text in words:

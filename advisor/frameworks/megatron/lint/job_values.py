@@ -258,8 +258,7 @@ def num_microbatches(read: ReadSettings) -> int | None:
 
 
 def num_gpus(read: ReadSettings) -> int | None:
-    """GPUs that slime's actors or a performance script of Bridge are given, or nodes and their GPUs
-    of NeMo."""
+    """GPUs of slime's actors or a performance script of Bridge, or nodes and their GPUs of NeMo."""
     slime = ("actor_num_nodes", "actor_num_gpus_per_node")
     if read.given.framework == Framework.MEGATRON_LM and slime[1] not in read.loose:
         return None

@@ -36,12 +36,16 @@ class MegatronReader:
         read: ReadSettings = configuration.settings
         asked, framework = version or configuration.version, configuration.framework
         revision = resolve_revision(framework, asked)
-        settings = launched(read, revision, lenders(read, revision, configuration.lent)[0])
+        recipes = configuration.lent
+        lent = lenders(read, revision, recipes)
+        settings, certain = launched(read, revision, lent[0]), any(one.certain for one in recipes)
         return Checked(
             configuration=configuration,
             label=with_newest(revision.label, framework, asked, revision.version),
-            understood=understood(settings),
-            findings=findings(read, revision, configuration.lent),
+            understood=understood(settings)
+            if read.is_complete or configuration.recompute_at or certain
+            else "recompute is not said here",
+            findings=findings(read, revision, lent, is_certain=certain),
             release=revision,
             settings=settings,
         )

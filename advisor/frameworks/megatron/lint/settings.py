@@ -143,15 +143,14 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     @property
     def is_complete(self) -> bool:
         """Whether what is not said has its default."""
-        foreign = self.given.framework != Framework.MEGATRON_LM
-        return self.is_whole if foreign else not self.unknown
+        launched = self.given.framework == Framework.MEGATRON_LM
+        return not self.unknown if launched else self.is_whole
 
     @property
     def has_defaults(self) -> bool:
         """Whether a prediction takes defaults of what is not said: a command has most options."""
-        launched = self.given.framework == Framework.MEGATRON_LM
         has_most = "num_layers" in self.given.values or "tensor_model_parallel_size" in self.loose
-        return self.is_complete or (launched and has_most)
+        return self.is_complete or (has_most and self.given.framework == Framework.MEGATRON_LM)
 
     @property
     def unread(self) -> tuple[Note, ...]:

@@ -56,12 +56,12 @@ class Unseen(Struct, frozen=True):
         condition = " and ".join(
             f"{name} is {'not set' if value in (None, ()) else value}" for name, value in values
         )
-        instead = f", or lint the file with {self.unread}" if self.unread else ""
+        unread = f", or lint the file with {self.unread}" if self.unread else ""
         return replace(
             found,
             verdict=Verdict.NOTE,
             reason=f"if {condition} here, which is not known: {found.reason}",
-            fix=f"state {' and '.join(deciding)}{instead}",
+            fix=f"state {' and '.join(deciding)}{unread}",
             change="",
         )
 
