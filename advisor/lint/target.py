@@ -135,25 +135,18 @@ def _asked(
                 yield reader, replace(configuration, lent=_lent(configuration))
 
 
-def _lent(configuration: ReadConfiguration) -> tuple[LentJob, ...]:
-    """What the recipe sets that lies below a configuration: the published one that it names, or
-    each of those of its model, pretraining in bf16 on most GPUs first."""
+def _lent(configuration: ReadConfiguration) -> LentJob | None:
+    """The published recipe that a configuration names; else, without its recompute, that of its
+    model which pretrains on most GPUs."""
     texts = {text.rpartition(".")[2].removesuffix("_config") for text in configuration.recipe}
     recipes = load_recipes(configuration.model) if configuration.model and texts else ()
     its = [r for r in recipes if framework_of_recipe(r.framework) == configuration.framework]
-    its.sort(key=lambda one: (one.task != "pretrain", one.precision != "bf16", -one.num_gpus))
-    named = [one for one in its if one.name in texts]
-    presets = (with_split(preset_of(recipe)) for recipe in named or its)
-    return tuple(
-        LentJob(
-            model=preset.configure(load_model(preset.model)),
-            layout=preset.layout,
-            config=preset.config,
-            shipped=preset.shipped,
-            certain=bool(named),
-        )
-        for preset in presets
-    )
+    if not its:
+        return None
+    recipe = max(its, key=lambda one: (one.name in texts, one.task == "pretrain", one.num_gpus))
+    preset, certain = with_split(preset_of(recipe)), recipe.name in texts
+    model = preset.configure(load_model(preset.model))
+    return LentJob(model, preset.layout, preset.config, preset.shipped, certain)
 
 
 def _environment(document: Document, script: Script) -> dict[str, tuple[str, Place]]:

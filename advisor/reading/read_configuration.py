@@ -43,7 +43,7 @@ class UnknownValue(Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-class LentJob(Struct, frozen=True, kw_only=True):
+class LentJob(Struct, frozen=True):
     """What a published recipe sets; `shipped` is its recompute setting as a SPEC, certain: it is
     the recipe that is named."""
 
@@ -72,7 +72,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
     of one rank in a step, where no global batch is said; layers_per_chunk: those of a model chunk,
     where the chunks follow from a model that the document does not spell out.
-    recipe: words that may name the recipe that lies below what it says; lent: those that may.
+    recipe: words that may name the recipe below what it says; lent: that recipe, or one like it.
     settings: what its framework's own checks read. whole: what it does not say is the framework's
     default; else a recipe below it may say it.
     """
@@ -98,7 +98,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     num_microbatches: int | None = None
     layers_per_chunk: int | None = None
     recipe: tuple[str, ...] = ()
-    lent: tuple[LentJob, ...] = ()
+    lent: LentJob | None = None
     settings: Any = None
     whole: bool = False
 

@@ -71,16 +71,16 @@ class State(Struct):
             del self.assumed[text]
 
     def file(self, name: Word) -> Word | None:
-        """The text of a file below the script's folder, of whose name only the end need be known;
-        None where there is none to read."""
+        """The text of a file in the script's folder or where it is run, of whose name only the end
+        need be known; None where there is none."""
         unknown = [number for number, piece in enumerate(name.pieces) if piece.unknown]
         last = unknown[-1] + 1 if unknown else 0
         text = "".join(piece.text for piece in name.pieces[last:])
         if self.folder is None or not text:
             return None
-        path = self.folder / (text.lstrip("/") if unknown else text)
-        found = os.path.isfile(path)
-        return word(read_text(path), Place(show_path(path), 1, 1)) if found else None
+        name_below = text.lstrip("/") if unknown else text
+        found = [p for p in (self.folder / name_below, Path(name_below)) if os.path.isfile(p)]
+        return word(read_text(found[0]), Place(show_path(found[0]), 1, 1)) if found else None
 
     def environment(self) -> dict[str, Word]:
         """Exported variables with a value that is known."""

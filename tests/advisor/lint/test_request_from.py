@@ -294,6 +294,19 @@ def test_what_is_known_and_not_taken_is_said(tmp_path, capsys) -> None:
     assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text
 
 
+def test_slime_shards_always_and_counts_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "source models/qwen3-30B-A3B.sh\npython3 train.py --actor-num-nodes 2 "
+        "--actor-num-gpus-per-node 8 --use-dynamic-batch-size --max-tokens-per-gpu 8192 "
+        "--context-parallel-size 2 --tensor-model-parallel-size 4 ${MODEL_ARGS[@]}\n"
+    )
+    request = read_job(str(file), {"model": "qwen3_30b_a3b", "gpus": "H100"}).request
+    assert (request.gpus, request.micro_batch_size, request.seq_length) == ("16xH100", 1, 16384)
+    assert "layout.use_distributed_optimizer=true" in request.overrides
+    assert "model.moe_token_dispatcher_type=alltoall" in request.overrides
+
+
 def test_what_is_not_known_is_said_with_what_is_assumed(tmp_path, capsys) -> None:
     words = (
         "--cuda-graph-impl $IMPL --tensor-model-parallel-size $TP --recompute-granularity $GRAN "

@@ -43,44 +43,45 @@ def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
     return settings
 
 
-def lenders(read: ReadSettings, revision: Revision, recipes: Sequence[LentJob]) -> tuple[Lent, ...]:
-    """What may lie below the settings: each of the recipes, or what the model decides."""
-    if not recipes:
-        return ({**(facts(read.model) if read.model else {}), **read.lent},)
-    shipped = (setting_values(parse_setting(one.shipped or "none")) for one in recipes)
-    return tuple(job_values(one, revision) | its for one, its in zip(recipes, shipped, strict=True))
+def lent_values(read: ReadSettings, revision: Revision, recipe: LentJob | None) -> Lent:
+    """What lies below the settings: the recipe, or what the model or the program decides."""
+    if recipe is None:
+        return {**(facts(read.model) if read.model else {}), **read.lent}
+    shipped = setting_values(parse_setting(recipe.shipped or "none"))
+    return job_values(recipe, revision) | (shipped if recipe.certain else facts(read.model))
 
 
 def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
     """The options that nothing states, lends or leaves out; is_certain: it is this that lends."""
-    unknown = {*read.given.unresolved, *read.wrong}
+    unknown, said = {*read.given.unresolved, *read.wrong}, RawSettings.option_names
     settings = read.given.settings()
     if _LAYERS_PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
         unknown |= {_CHUNKS} - settings.given.keys()
     if not read.is_complete:
         its = lent if is_certain or read.lent else facts(read.model) if read.model else {}
-        seen = read.given.values.keys() | settings.given.keys() | its.keys()
+        said = frozenset(read.given.values) | settings.given.keys()
         options = (row for row in SETTINGS.values() if row.flag or row.off or row.bridge)
-        unknown |= {row.name for row in options} - seen
+        unknown |= {row.name for row in options} - said - its.keys()
     unread = ", ".join(dict.fromkeys(note.text for note in read.unread))
-    return Unseen(frozenset(unknown), frozenset(read.given.unresolved), unread)
+    return Unseen(frozenset(unknown), said, frozenset(read.given.unresolved), unread)
 
 
 def findings(
-    read: ReadSettings, revision: Revision, lent: Sequence[Lent], *, is_certain: bool
+    read: ReadSettings, revision: Revision, lent: Lent, *, is_certain: bool
 ) -> tuple[Finding, ...]:
-    """Everything to be said of the settings over what may lie below them, worst first."""
-    ways = tuple(launched(read, revision, one) for one in lent)
-    unseen = _unseen(read, lent[0], is_certain=is_certain)
-    of_rules = _of_rules(read, revision, lent[0])
-    said = (unseen.settled(one, rule, ways) for one, rule in of_rules)
+    """Everything to be said of the settings over what lies below them, worst first."""
+    settings = launched(read, revision, lent)
+    unseen = _unseen(read, lent, is_certain=is_certain)
+    of_rules = _of_rules(read, settings, revision, lent)
+    said = (unseen.settled(one, rule, settings) for one, rule in of_rules)
     found = [*read.faults, *filter(None, said)]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
 
 
-def _of_rules(read: ReadSettings, revision: Revision, lent: Lent) -> Iterator[tuple[Finding, Asks]]:
+def _of_rules(
+    read: ReadSettings, settings: RawSettings, revision: Revision, lent: Lent
+) -> Iterator[tuple[Finding, Asks]]:
     """What is found, each with its rule as what it says of settings."""
-    settings = launched(read, revision, lent)
     each = (name for name in read.given.values if name in read.places)
     less = {n: launched(replace(read, given=read.without(n)), revision, lent) for n in each}
     for table in (READ_RULES, DEPRECATED):
@@ -132,6 +133,6 @@ def facts(model: str) -> dict[str, Any]:
     """Options of Megatron that the model decides."""
     spec = load_preset(model).spec
     config = JobConfig(seq_length=1, micro_batch_size=1, global_batch_size=1)
-    job = LentJob(model=spec, layout=ParallelLayout(), config=config)
+    job = LentJob(spec, ParallelLayout(), config)
     values = job_values(job, resolve_revision(Framework.MEGATRON_BRIDGE, ""))
     return {n: value for n, value in values.items() if SETTINGS[n].ours.startswith("model.")}

@@ -168,8 +168,7 @@ def _check_spellings(command: ShellCommand, read: ReadSettings) -> None:
     if not any(_WITH_HYPHEN.match(text) for text in read.given.spellings):
         # perhaps another program, which shares a name as --bf16
         unknown = [one for one in unknown if _RECOMPUTE.match(one.name)]
-    program = command.words[program_at(command.words)].text.rpartition("/")[2]
-    its_own = _ENTRY.fullmatch(program) is not None or not program.endswith(".py")
+    its_own = _ENTRY.search(command.words[program_at(command.words)].text)
     for option in [one for one in unknown if one.name not in _OF_FORKS][:_MOST_UNKNOWN]:
         if meant := _meant(option.name):
             reason = f"{option.name}: Megatron-LM has no such option"
@@ -197,8 +196,8 @@ _OF_FORKS: Final = (
     "--recompute-mtp-num-layers",
 )
 """Options that begin like those of recompute and are none of Megatron's."""
-_ENTRY: Final = re.compile(r"pretrain_(?:gpt|bert|t5|mamba|hybrid|ict|vlm|vision_\w+)\.py")
-"""Megatron-LM's own programs; others add options."""
+_ENTRY: Final = re.compile(r"\bpretrain_(?:gpt|bert|t5|mamba|hybrid|ict|vlm)\.py$|(?<!\.py)$")
+"""Megatron-LM's own programs, or none that is named; others add options."""
 _MOST_UNKNOWN: Final = 50
 """Options of a command that are compared with all of Megatron's."""
 _CLOSE: Final = 0.88

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from advisor.frameworks.megatron.lint import job_values
-from advisor.frameworks.megatron.lint.checks import findings, launched, lenders, understood
+from advisor.frameworks.megatron.lint.checks import findings, launched, lent_values, understood
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.option_values import said_options, untaken_options
 from advisor.frameworks.megatron.lint.python_config import read_ways
@@ -36,9 +36,9 @@ class MegatronReader:
         read: ReadSettings = configuration.settings
         asked, framework = version or configuration.version, configuration.framework
         revision = resolve_revision(framework, asked)
-        recipes = configuration.lent
-        lent = lenders(read, revision, recipes)
-        settings, certain = launched(read, revision, lent[0]), any(one.certain for one in recipes)
+        recipe = configuration.lent
+        lent, certain = lent_values(read, revision, recipe), recipe is not None and recipe.certain
+        settings = launched(read, revision, lent)
         return Checked(
             configuration=configuration,
             label=with_newest(revision.label, framework, asked, revision.version),

@@ -1,10 +1,7 @@
-"""What a rule finds where not all options were seen: it holds, or under a condition alone.
+"""What a rule finds where not all options were seen. Each is stated, lent by a recipe that is known,
+a default because the list is complete, or unknown because something was not read."""
 
-Every option of a configuration is stated, lent by a recipe that is known, a default because the
-list is complete, or unknown because something was not read.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from enum import EnumType
 from typing import Any, Final
 
@@ -31,25 +28,25 @@ _ANOTHER: Final[dict[type, tuple[Any, ...]]] = {
 
 
 class Unseen(Struct, frozen=True):
-    """The options of a configuration that are unknown; variables: of these the ones that it sets,
-    to nobody knows what. unread: what was not read, in words."""
+    """The options of a configuration that are unknown, and those that somebody says, be it by
+    leaving them out; variables: the unknown ones among these. unread: what was not, in words."""
 
     options: frozenset[str]
+    said: frozenset[str]
     variables: frozenset[str]
     unread: str = ""
 
-    def settled(self, found: Finding, rule: Asks, ways: Sequence[RawSettings]) -> Finding | None:
-        """What a rule finds in the first of the settings that may hold; a note where it depends on
-        unknown options. None where it says nothing of another, reads nothing that is known, or
-        depends on values of variables alone, which are said to be unknown."""
-        if not all(map(rule, ways)):
+    def settled(self, found: Finding, rule: Asks, settings: RawSettings) -> Finding | None:
+        """What a rule finds; a note where it depends on unknown options; None where it reads
+        nothing that is said, or depends on variables alone, which are reported as such."""
+        names = options_read(rule, settings)
+        if names and not names & self.said:
             return None
-        if all(self._holds(rule, one) for one in ways):
+        if self._holds(rule, settings):
             return found
-        settings, names = ways[0], options_read(rule, ways[0])
         unknown = sorted(names & self.options)
         deciding = [one for one in unknown if self._decides(one, rule, settings)] or unknown
-        blames = names & settings.given.keys() - self.options and {*deciding} - self.variables
+        blames = names & self.said - self.variables and {*deciding} - self.variables
         if found.verdict is Verdict.NOTE or not blames:
             return None
         values = ((name, getattr(settings, name)) for name in deciding)
