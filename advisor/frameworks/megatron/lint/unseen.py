@@ -1,5 +1,5 @@
-"""What a rule finds where not all options were seen. Each is stated, lent by a recipe that is known,
-a default because the list is complete, or unknown because something was not read."""
+"""What a rule finds where not all options were seen. Each is stated, lent by a recipe, a default as
+the list is complete, or unknown because something was not read."""
 
 from collections.abc import Callable, Iterator
 from enum import EnumType
