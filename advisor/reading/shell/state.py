@@ -75,11 +75,10 @@ class State(Struct):
         need be known; None where there is none."""
         unknown = [number for number, piece in enumerate(name.pieces) if piece.unknown]
         last = unknown[-1] + 1 if unknown else 0
-        text = "".join(piece.text for piece in name.pieces[last:])
+        text = "".join(piece.text for piece in name.pieces[last:]).lstrip("/")
         if self.folder is None or not text:
             return None
-        name_below = text.lstrip("/") if unknown else text
-        found = [p for p in (self.folder / name_below, Path(name_below)) if os.path.isfile(p)]
+        found = [path for path in (self.folder / text, Path(text)) if os.path.isfile(path)]
         return word(read_text(found[0]), Place(show_path(found[0]), 1, 1)) if found else None
 
     def environment(self) -> dict[str, Word]:

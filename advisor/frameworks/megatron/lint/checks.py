@@ -25,7 +25,6 @@ from advisor.models.presets import load_preset
 from advisor.reading.read_configuration import LentJob
 
 Lent = Mapping[str, Any]
-"""Options that lie below what is said, by name."""
 
 
 def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
@@ -55,15 +54,15 @@ def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
     """The options that nothing states, lends or leaves out; is_certain: it is this that lends."""
     unknown, said = {*read.given.unresolved, *read.wrong}, RawSettings.option_names
     settings = read.given.settings()
-    if _LAYERS_PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
-        unknown |= {_CHUNKS} - settings.given.keys()
+    if _PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
+        unknown |= {"virtual_pipeline_model_parallel_size"} - settings.given.keys()
     if not read.is_complete:
         its = lent if is_certain or read.lent else facts(read.model) if read.model else {}
         said = frozenset(read.given.values) | settings.given.keys()
         options = (row for row in SETTINGS.values() if row.flag or row.off or row.bridge)
         unknown |= {row.name for row in options} - said - its.keys()
     unread = ", ".join(dict.fromkeys(note.text for note in read.unread))
-    return Unseen(frozenset(unknown), said, frozenset(read.given.unresolved), unread)
+    return Unseen(frozenset(unknown), said, unread)
 
 
 def findings(
@@ -72,8 +71,7 @@ def findings(
     """Everything to be said of the settings over what lies below them, worst first."""
     settings = launched(read, revision, lent)
     unseen = _unseen(read, lent, is_certain=is_certain)
-    of_rules = _of_rules(read, settings, revision, lent)
-    said = (unseen.settled(one, rule, settings) for one, rule in of_rules)
+    said = (unseen.settled(*one, settings) for one in _of_rules(read, settings, revision, lent))
     found = [*read.faults, *filter(None, said)]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
 
@@ -124,8 +122,7 @@ def understood(settings: RawSettings) -> str:
 
 
 _TP: Final = "tensor_model_parallel_size"
-_CHUNKS: Final = "virtual_pipeline_model_parallel_size"
-_LAYERS_PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
+_PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 
 
 @cache

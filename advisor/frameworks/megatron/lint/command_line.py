@@ -115,7 +115,7 @@ def _put(read: ReadSettings, option: CommandOption) -> None:
     if name is None:
         return
     read.given.spellings.add(option.name)
-    kind, given = KINDS[name], option.values
+    kind, given = KINDS[name], [w for w in option.values if not w.unknown] or option.values
     texts = [word.text for word in given]
     if kind is bool:
         read.put(name, True, option.name, option.place)
@@ -210,20 +210,20 @@ def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
     first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
     beside = [*words[1:first], *(word for one in options(words) for word in _beyond(one))]
     unread = [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]
-    unread += [word for word in command.words if word.text == "xargs"]
-    read.unknown += [(word.text, word.place) for word in unread]
+    unread += (word for word in command.words if word.text == "xargs")
+    read.unknown += ((word.text, word.place) for word in unread)
 
 
 def _beyond(option: CommandOption) -> tuple[Word, ...]:
-    """Words after an option that are not its values; after a number of values all are."""
+    """Words after an option that need not be its values."""
     row, values = option_of_flag(option.name), option.values
     if row is not None and row.kind is bool:
         return values
-    takes_one = row is not None and row.name in KINDS
-    if values and not takes_one and _SEVERAL.search(values[0].text):
-        return values
-    said = any(not word.unknown and word.text[:1] != "@" for word in values[1:])
-    return () if said else values[1:]
+    if row is not None and row.name in KINDS:
+        return values[1:]
+    several = any(not word.unknown and word.text[:1] != "@" for word in values[1:])
+    first = 1 if not several and values and not _SEVERAL.search(values[0].text) else 0
+    return tuple(w for w in values[first:] if not several or _SEVERAL.search(w.text))
 
 
 _SEVERAL: Final = re.compile(r"^\$\{?[@*]|ARGS|OPTS|OPTIONS|FLAGS|\bcat\b", re.IGNORECASE)

@@ -28,12 +28,11 @@ _ANOTHER: Final[dict[type, tuple[Any, ...]]] = {
 
 
 class Unseen(Struct, frozen=True):
-    """The options of a configuration that are unknown, and those that somebody says, be it by
-    leaving them out; variables: the unknown ones among these. unread: what was not, in words."""
+    """The options of a configuration that are unknown, and those that somebody says, if only by a
+    variable or by leaving them out. unread: what was not read, in words."""
 
     options: frozenset[str]
     said: frozenset[str]
-    variables: frozenset[str]
     unread: str = ""
 
     def settled(self, found: Finding, rule: Asks, settings: RawSettings) -> Finding | None:
@@ -45,8 +44,8 @@ class Unseen(Struct, frozen=True):
         if self._holds(rule, settings):
             return found
         unknown = sorted(names & self.options)
-        deciding = [one for one in unknown if self._decides(one, rule, settings)] or unknown
-        blames = names & self.said - self.variables and {*deciding} - self.variables
+        deciding = [n for n in unknown if not all(map(rule, _with(n, settings)))] or unknown
+        blames = names & self.said - self.options and {*deciding} - self.said
         if found.verdict is Verdict.NOTE or not blames:
             return None
         values = ((name, getattr(settings, name)) for name in deciding)
@@ -70,9 +69,6 @@ class Unseen(Struct, frozen=True):
         if name is None or len(tried) == _DEEPEST:
             return name is None
         return all(self._holds(rule, other, tried | {name}) for other in _with(name, its))
-
-    def _decides(self, name: str, rule: Asks, settings: RawSettings) -> bool:
-        return not all(rule(other) for other in _with(name, settings))
 
 
 def _with(name: str, settings: RawSettings) -> Iterator[RawSettings]:
