@@ -71,8 +71,7 @@ class State(Struct):
             del self.assumed[text]
 
     def file(self, name: Word) -> Word | None:
-        """The text of a file in the script's folder or where it is run, of whose name only the end
-        need be known; None where there is none."""
+        """The text of a file in the script's folder or where it is run, by the end of its name."""
         unknown = [number for number, piece in enumerate(name.pieces) if piece.unknown]
         last = unknown[-1] + 1 if unknown else 0
         text = "".join(piece.text for piece in name.pieces[last:]).lstrip("/")

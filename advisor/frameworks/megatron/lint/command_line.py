@@ -210,7 +210,8 @@ def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
     first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
     beside = [*words[1:first], *(word for one in options(words) for word in _beyond(one))]
     unread = [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]
-    unread += (word for word in command.words if word.text == "xargs")
+    elsewhere = ("xargs", "--use-checkpoint-args", "--yaml-cfg")
+    unread += (word for word in command.words if word.text in elsewhere)
     read.unknown += ((word.text, word.place) for word in unread)
 
 
