@@ -44,8 +44,7 @@ class UnknownValue(Struct, frozen=True, kw_only=True):
 
 
 class LentJob(Struct, frozen=True):
-    """What a published recipe sets; `shipped` is its recompute setting as a SPEC, certain: it is
-    the recipe that is named."""
+    """What a published recipe sets. shipped: its recompute as a SPEC; certain: it is named."""
 
     model: ModelSpec
     layout: ParallelLayout
