@@ -17,7 +17,9 @@ from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level
 from advisor.frameworks.readers import readers
+from advisor.frameworks.registry import framework_of_recipe
 from advisor.lint.ignored import without_ignored
+from advisor.models.presets import load_model
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
 from advisor.reading.python_source import read_python
@@ -25,12 +27,14 @@ from advisor.reading.read_configuration import (
     EXPANDABLE_SEGMENTS,
     Checked,
     Document,
+    LentJob,
     ReadConfiguration,
     Reader,
     expandable_segments,
 )
 from advisor.reading.shell import Note, Script, ShellCommand, read_shell
 from advisor.reading.words import Word, word
+from advisor.request.recipes import load_recipes, preset_of, with_split
 
 COMMAND_LINE: Final = "command line"
 _TREES: Final = (".yaml", ".yml", ".json", ".toml")
@@ -140,7 +144,21 @@ def _asked(
                 if exported is not None:
                     values = {EXPANDABLE_SEGMENTS: exported, **configuration.values}
                     configuration = replace(configuration, values=values)
-                yield reader, configuration
+                yield reader, replace(configuration, lent=_lent(configuration))
+
+
+def _lent(configuration: ReadConfiguration) -> LentJob | None:
+    """The published recipe that a configuration names; else, without its recompute, that of its
+    model which pretrains on most GPUs."""
+    texts = {text.rpartition(".")[2].removesuffix("_config") for text in configuration.recipe}
+    recipes = load_recipes(configuration.model) if configuration.model and texts else ()
+    its = [r for r in recipes if framework_of_recipe(r.framework) == configuration.framework]
+    if not its:
+        return None
+    recipe = max(its, key=lambda one: (one.name in texts, one.task == "pretrain", one.num_gpus))
+    preset, certain = with_split(preset_of(recipe)), recipe.name in texts
+    model = preset.configure(load_model(preset.model))
+    return LentJob(model, preset.layout, preset.config, preset.shipped, certain)
 
 
 def _environment(document: Document, script: Script) -> dict[str, tuple[str, Place]]:
@@ -204,7 +222,7 @@ def _file(path: Path, text: str | None) -> tuple[list[Document], Script]:
         names = dict.fromkeys(filter(_names_tree, texts))
         return [document, *_named_files(names, path.parent, script)], script
     text = read_text(path) if text is None else text
-    documents, script = _shell(text, show_path(path))
+    documents, script = _shell(text, show_path(path), path.parent)
     script.text = text
     names = dict.fromkeys(name for one in script.commands for name in _file_names(one))
     return [*documents, *_named_files(names, path.parent, script)], script
@@ -249,9 +267,9 @@ def _document(content: Word, suffix: str) -> Document | None:
     return read_python(content) if suffix == ".py" else read_tree(content, suffix)
 
 
-def _shell(text: str, file: str) -> tuple[list[Document], Script]:
+def _shell(text: str, file: str, folder: Path | None = None) -> tuple[list[Document], Script]:
     """Commands of a script, and the files that it writes."""
-    script = read_shell(re.sub("\r\n", "\n", text), file)
+    script = read_shell(re.sub("\r\n", "\n", text), file, folder)
     documents: list[Document] = list(script.commands)
     for written in script.files:
         suffix = Path(written.name).suffix

@@ -7,6 +7,9 @@ from msgspec import Struct, field
 
 from advisor.base.place import Place
 from advisor.base.rule import Finding
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.shell.script import Note, ShellCommand
@@ -40,6 +43,16 @@ class UnknownValue(Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
+class LentJob(Struct, frozen=True):
+    """What a published recipe sets. shipped: its recompute as a SPEC; certain: it is named."""
+
+    model: ModelSpec
+    layout: ParallelLayout
+    config: JobConfig
+    shipped: str = ""
+    certain: bool = False
+
+
 class ReadConfiguration(Struct, frozen=True, kw_only=True):
     """One job as a document tells it.
 
@@ -54,9 +67,11 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     partial_training: options by which not all weights are trained, or in few bits held, of which
     no prediction is.
     untaken: options that are known and that no prediction takes. unknown: those whose value is not.
+    unread: what of the document was not read; what it does not state is then unknown.
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
     of one rank in a step, where no global batch is said; layers_per_chunk: those of a model chunk,
     where the chunks follow from a model that the document does not spell out.
+    recipe: words that may name the recipe below what it says; lent: that recipe, or one like it.
     settings: what its framework's own checks read. whole: what it does not say is the framework's
     default; else a recipe below it may say it.
     """
@@ -77,9 +92,12 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     partial_training: tuple[ReadValue, ...] = ()
     untaken: tuple[ReadValue, ...] = ()
     unknown: tuple[UnknownValue, ...] = ()
+    unread: tuple[Note, ...] = ()
     shape: Mapping[str, ReadValue] = field(default_factory=dict)
     num_microbatches: int | None = None
     layers_per_chunk: int | None = None
+    recipe: tuple[str, ...] = ()
+    lent: LentJob | None = None
     settings: Any = None
     whole: bool = False
 

@@ -15,6 +15,7 @@ from advisor.models.presets import load_preset
 from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
 from advisor.report.blocks import Block, Text, group, labelled_rows
+from advisor.report.header import layout_words
 from advisor.report.job_changes import change_words
 from advisor.report.setting_flags import copied_block
 from advisor.report.wording import leading
@@ -53,13 +54,16 @@ def _option(given: ReadValue) -> ReadOption:
 
 def _unknown(job: Job, one: UnknownValue) -> UnknownOption:
     part, _, name = one.path.partition(".")
+    assumed = None if one.written else layout_words(job.layout)
+    if part in GROUPS:
+        assumed = spelled(getattr(getattr(job, GROUPS[part]), name))
     return UnknownOption(
         option=one.written,
         value=one.text,
         file=one.place.file,
         line=one.place.line,
         key="--recompute" if one.path == RECOMPUTE else one.path,
-        assumed=spelled(getattr(getattr(job, GROUPS[part]), name)) if part in GROUPS else None,
+        assumed=assumed,
     )
 
 
@@ -135,7 +139,7 @@ def _unknown_words(one: UnknownOption) -> str:
     words = f"{one.option} {one.value}".strip()
     where = f"{words} in line {one.line}"
     if not one.option:
-        return f"{where}: options in it are not read; give them as KEY=VALUE"
+        return f"{where}: not read; assumed: {one.assumed}; give its options as KEY=VALUE"
     if one.key == "--recompute":
         return f"{where}: every setting is ranked"
     if not one.key:

@@ -202,7 +202,7 @@ class Expander:
     ) -> Iterator[Piece | None]:
         """What a variable stands for; its own text where that is not known."""
         variable = self.state.variables.get(name)
-        if variable is None and name in self.state.declared:
+        if variable is None and name in self.state.declared and not self.state.sourced:
             if quoted:
                 yield Piece(text="", place=self.source.place(node), certain=False)
             return
@@ -290,7 +290,14 @@ class Expander:
             yield Piece(text=str(value), place=self.source.place(node), certain=certain)
 
     def _substitution(self, node: "Node", *, quoted: bool) -> Iterator[Piece | None]:
-        """`$(cat <<EOF …)` is its here-document; of other programs nobody knows what they say."""
+        """`$(cat <<EOF …)` is its here-document, `$(cat file)` and `$(<file)` the file; of other
+        programs nobody knows what they say."""
+        words = self.expanded(node.named_children[0].children) if node.named_children else []
+        named = len(words) == 2 and words[0].text in ("cat", "<")
+        content = self.state.file(words[-1]) if named else None
+        if content is not None:
+            yield from (piece.splitting(not quoted) for piece in content.pieces)
+            return
         commands = [c for c in node.named_children if c.type == "redirected_statement"]
         body = commands[0].child_by_field_name("body") if len(commands) == 1 else None
         if body is None or self.source.text(body).split() != ["cat"]:

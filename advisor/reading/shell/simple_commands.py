@@ -3,7 +3,8 @@ writes."""
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.limits import MOST_CONFIG_BYTES
@@ -20,7 +21,7 @@ from advisor.reading.shell.state import (
     shift,
 )
 from advisor.reading.shell.syntax import TOO_DEEP, assigned_in, first_error, parsed, too_deep
-from advisor.reading.words import Piece, Word
+from advisor.reading.words import Piece, Word, split_words
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -56,7 +57,8 @@ class Commands:
         try:
             variable = self._value(value, state, node)
             if any(child.type == "+=" for child in node.children):
-                variable = appended(state.variables.get(name), variable)
+                before = UNKNOWN if state.sourced else None
+                variable = appended(state.variables.get(name, before), variable)
                 check_length(variable)
         except TooLongError as error:
             self.note(f"{name} {error}", node)
@@ -161,6 +163,8 @@ class Commands:
             self._nested(content, state)
             return
         name = self._target(node, document, expander) or (texts[-1] if program == "tee" else "")
+        if Path(name).suffix in (".sh", ".sbatch", ".slurm"):
+            self._nested(content, state.copy())
         if program.startswith("python"):
             name = "standard input.py"
         if name:
@@ -199,11 +203,17 @@ class Commands:
             state.ended = program
             return [state]
         if program in ("source", "."):
+            content = state.file(words[1]) if words[1:] else None
+            if content is not None:
+                return self._nested(content, state)
+            state.sourced = True
             what = " ".join(w.text for w in words[1:2])
             self.note(f"{program} {what}: the variables that it sets are not read", node)
             return [state]
         if program in state.functions and state.depth < _DEEPEST:
             return self._call(words, state)
+        if program == "set" and "--" in (w.text for w in words[1:2]):
+            set_positional(state, words[2:])
         if program == "shift":
             self.record.spend((), len(positional(state)))
             shift(state, words[1:])
@@ -221,6 +231,7 @@ class Commands:
             results = self._nested(content, way)
             if program == "eval" and results:
                 return results
+        words = [w for one in words for w in _of_file(one, state)]
         place, branch = words[0].place if words else self.source.place(node), state.branch
         self.record.add(
             ShellCommand(words=tuple(words), place=place, environment=environment, branch=branch)
@@ -277,6 +288,12 @@ def nested_scripts(words: Sequence[Word]) -> Iterator[Word]:
             yield words[number].part(len("--wrap="))
         elif text == "--wrap" and number + 1 < len(words):
             yield words[number + 1]
+
+
+def _of_file(word: Word, state: State) -> Iterable[Word]:
+    """The words of `@file`, as argparse reads them; any other word itself."""
+    content = state.file(word.part(1)) if word.text[:1] == "@" else None
+    return split_words(p.splitting(True) for p in content.pieces) if content else (word,)
 
 
 def reads_script(texts: Sequence[str]) -> bool:

@@ -1,13 +1,18 @@
 """What a shell knows while a script is read: variables, and which branches were taken."""
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from advisor.base.documents import read_text
+from advisor.base.fields import show_path
+from advisor.base.place import Place
 from advisor.base.units import whole_number
-from advisor.reading.words import Piece, Word
+from advisor.reading.words import Piece, Word, word
 
 Values = tuple[Word, ...]
 
@@ -32,7 +37,8 @@ class State(Struct):
 
     assumed: what conditions that are not known were taken to be, by their text.
     functions: bodies by name. ended: after `exit`, or `return` of a function.
-    declared: names that the text assigns somewhere: empty where it has not done so yet.
+    declared: names that the text assigns somewhere: empty where it has not done so yet, unless a
+    file that is not read was sourced. folder: of the script.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -43,6 +49,8 @@ class State(Struct):
     ended: str = ""
     depth: int = 0
     declared: set[str] = field(default_factory=set)
+    sourced: bool = False
+    folder: Path | None = None
 
     def copy(self) -> "State":
         """A state that goes another way from here."""
@@ -61,6 +69,16 @@ class State(Struct):
             self.exported.add(name)
         for text in [text for text in self.assumed if name in text]:
             del self.assumed[text]
+
+    def file(self, name: Word) -> Word | None:
+        """The text of a file in the script's folder or where it is run, by the end of its name."""
+        unknown = [number for number, piece in enumerate(name.pieces) if piece.unknown]
+        last = unknown[-1] + 1 if unknown else 0
+        text = "".join(piece.text for piece in name.pieces[last:]).lstrip("/")
+        if self.folder is None or not text:
+            return None
+        found = [path for path in (self.folder / text, Path(text)) if os.path.isfile(path)]
+        return word(read_text(found[0]), Place(show_path(found[0]), 1, 1)) if found else None
 
     def environment(self) -> dict[str, Word]:
         """Exported variables with a value that is known."""
@@ -84,7 +102,8 @@ def doubted(variable: Variable) -> Variable:
 
 
 def joined(states: Iterable[State], before: State) -> State:
-    """One state out of several ways: where they differ, `before`'s value is likely, or none is."""
+    """One state out of several ways: where they differ, `before`'s value is likely, or none is, as
+    of what was empty or holds words."""
     ways = list(states)
     result = before.copy()
     for name in {name for way in ways for name in way.variables}:
@@ -92,7 +111,8 @@ def joined(states: Iterable[State], before: State) -> State:
             result.variables[name] = ways[0].variables.get(name, UNKNOWN)
         else:
             known = before.variables.get(name)
-            result.variables[name] = UNKNOWN if known is None else doubted(known)
+            grown = known is None or known.array or not any(_text(known) or ())
+            result.variables[name] = UNKNOWN if known is None or grown else doubted(known)
     for way in ways:
         result.exported |= way.exported
         result.functions |= way.functions

@@ -7,6 +7,7 @@ own variables, so that what one branch sets never meets what another does.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.place import Place
@@ -324,16 +325,16 @@ def assume(state: State, node: "Node", source: Source, text: str, *, truth: bool
     return way
 
 
-def read_shell(text: str, file: str) -> Script:
+def read_shell(text: str, file: str, folder: Path | None = None) -> Script:
     """Every command of a shell text, each as it is run on each way through it; what cannot be read
-    is a note.
+    is a note. folder: of the script, whose files it may source.
 
     >>> [c.texts for c in read_shell("N=4; run --n $N 2>&1 | tee log", "a.sh").commands]
     [('run', '--n', '4'), ('tee', 'log')]
     """
     content, record = word(text, Place(file, 1, 1)), Record(file)
     walk = Walk(record, Source(content))
-    states = walk.text(content, [State()])
+    states = walk.text(content, [State(folder=folder)])
     walk.uncalled_functions(states)
     record.fragments(states)
     return record.script

@@ -294,6 +294,19 @@ def test_what_is_known_and_not_taken_is_said(tmp_path, capsys) -> None:
     assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text
 
 
+def test_slime_shards_always_and_counts_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "source models/qwen3-30B-A3B.sh\npython3 train.py --actor-num-nodes 2 "
+        "--actor-num-gpus-per-node 8 --use-dynamic-batch-size --max-tokens-per-gpu 8192 "
+        "--context-parallel-size 2 --tensor-model-parallel-size 4 ${MODEL_ARGS[@]}\n"
+    )
+    request = read_job(str(file), {"model": "qwen3_30b_a3b", "gpus": "H100"}).request
+    assert (request.gpus, request.micro_batch_size, request.seq_length) == ("16xH100", 1, 16384)
+    assert "layout.use_distributed_optimizer=true" in request.overrides
+    assert "model.moe_token_dispatcher_type=alltoall" in request.overrides
+
+
 def test_what_is_not_known_is_said_with_what_is_assumed(tmp_path, capsys) -> None:
     words = (
         "--cuda-graph-impl $IMPL --tensor-model-parallel-size $TP --recompute-granularity $GRAN "
@@ -313,7 +326,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(tmp_path, capsys) -> Non
         "--tensor-model-parallel-size $TP in line 1: 1 is assumed; give "
         "layout.tensor_model_parallel_size=VALUE",
         "--recompute-granularity $GRAN in line 1: every setting is ranked",
-        "${EXTRA_ARGS} in line 1: options in it are not read; give them as KEY=VALUE",
+        "${EXTRA_ARGS} in line 1: not read; assumed: TP 1 · DP 8 · optimizer not sharded",
     ):
         assert says in text
     assert "$LOG" not in text
@@ -323,7 +336,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(tmp_path, capsys) -> Non
     assert [(one["option"], one["value"]) for one in read["not_taken"]] == [("--clip-grad", "0.0")]
     unknown = {one["key"]: one["assumed"] for one in read["not_known"]}
     assumed = {"job.cuda_graph_impl": "none", "layout.tensor_model_parallel_size": "1"}
-    assert unknown == {**assumed, "--recompute": None, "": None}
+    assert unknown == {**assumed, "--recompute": None, "": "TP 1 · DP 8 · optimizer not sharded"}
     given = ["--tp", "2", "--recompute", "none", "job.cuda_graph_impl=local"]
     cli.main([*asked, *given, "--format", "json"])
     read = json.loads(capsys.readouterr().out)["read_from"]

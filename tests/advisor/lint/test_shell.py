@@ -1,5 +1,7 @@
 """Shell as shell: ends of commands, variables, branches, here-documents, wrappers, places."""
 
+from pathlib import Path
+
 import pytest
 
 from advisor.reading.shell import ShellCommand, read_shell
@@ -49,6 +51,37 @@ def last(text: str) -> ShellCommand:
 def test_words_of_commands(text: str, words: list[tuple[str, ...]]) -> None:
     found = commands(text)
     assert [texts for texts in found if texts[0] != "bash"] == words
+
+
+def test_files_next_to_a_script_are_read(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.sh").write_text("ARGS=(--n 4)\n")
+    (tmp_path / "b.txt").write_text("--b 1\n--c\n")
+    text = (
+        'source "$(dirname "$0")/models/a.sh"\nx "${ARGS[@]}" $(cat b.txt) '
+        '`cat $DIR/b.txt` "$(<b.txt)"\n'
+        "y @b.txt @none.txt\n"
+    )
+    found = [one.texts for one in read_shell(text, "a.sh", tmp_path).commands]
+    words = ("--b", "1", "--c")
+    assert found == [
+        ("x", "--n", "4", *words, *words, "--b 1\n--c\n"),
+        ("y", *words, "@none.txt"),
+    ]
+
+
+def test_what_a_file_that_is_not_read_may_set_is_unknown() -> None:
+    text = "source a.sh\nB+=(--c)\nx ${A[@]} ${B[@]} $C\nA=1 C=2\n"
+    command = last(text)
+    assert [word.unknown for word in command.words] == [False, True, True, True]
+    loop = "A=()\nwhile read line; do A+=($line); done < f\nx ${A[@]}"
+    assert last(loop).words[1].unknown
+
+
+def test_parameters_that_a_script_sets_itself() -> None:
+    assert commands('set -- --a 1\nset -- "$@" --b\nx "$@"') == [("x", "--a", "1", "--b")]
+    written = "cat > run.sh <<EOF\nx --b $N\nEOF\nbash run.sh"
+    assert ("x", "--b", "$N") in commands(written)
 
 
 BRANCHES = """

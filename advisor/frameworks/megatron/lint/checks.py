@@ -1,67 +1,105 @@
 """The findings on settings of Megatron, each at the value without which it would not be."""
 
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base import rule
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Level
+from advisor.base.rule import Finding, Level, Match
+from advisor.base.rule import findings as findings_of
 from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES, silenced
-from advisor.frameworks.megatron.lint.settings import Given, ReadSettings
-from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.engine import find
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.unseen import Asks, Unseen
+from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.raw import RawSettings, job_values, setting_values
+from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.rules.engine import RULES, find
+from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_preset
+from advisor.reading.read_configuration import LentJob
+
+Lent = Mapping[str, Any]
 
 
-def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
+def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
     """What Megatron-LM's argument check makes of the settings before the configuration sees them,
-    or what they are over a recipe for `model`.
+    or what they are over what a recipe or another program lends.
 
     Source: megatron-core 0.19.2 training/arguments.py:1391-1399.
     """
-    settings = given.settings()
-    if model:
-        known = facts(model)
-        settings = settings.changed(**{n: known[n] for n in known if n not in given.values})
-    alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1
+    settings, said = read.given.settings(), read.given.values
+    settings = settings.changed(**{n: lent[n] for n in lent if n not in said})
+    known = said.get(_TP) is not None or (read.is_complete and _TP not in said)
+    alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1 and known
     if alone and revision.framework == Framework.MEGATRON_LM:
         return settings.changed(sequence_parallel=False)
     return settings
 
 
-def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
-    """Everything to be said of the settings, worst first."""
-    settings = launched(read.given, revision, read.model)
-    found = [
-        *read.faults,
-        *rule.findings(READ_RULES, read, settings, revision),
-        *rule.findings(DEPRECATED, read, settings, revision),
-        *_of_rules(read, settings, revision),
-    ]
+def lent_values(read: ReadSettings, revision: Revision, recipe: LentJob | None) -> Lent:
+    """What lies below the settings: the recipe, or what the model or the program decides."""
+    if recipe is None:
+        return {**(facts(read.model) if read.model else {}), **read.lent}
+    shipped = setting_values(parse_setting(recipe.shipped or "none"))
+    return job_values(recipe, revision) | (shipped if recipe.certain else facts(read.model))
+
+
+def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
+    """The options that nothing states, lends or leaves out; is_certain: it is this that lends."""
+    unknown, said = {*read.given.unresolved, *read.wrong}, RawSettings.option_names
+    settings = read.given.settings()
+    if _PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
+        unknown |= {"virtual_pipeline_model_parallel_size"} - settings.given.keys()
+    if not read.is_complete:
+        its = lent if is_certain or read.lent else facts(read.model) if read.model else {}
+        said = frozenset(read.given.values) | settings.given.keys()
+        options = (row for row in SETTINGS.values() if row.flag or row.off or row.bridge)
+        unknown |= {row.name for row in options} - said - its.keys()
+    unread = ", ".join(dict.fromkeys(note.text for note in read.unread))
+    return Unseen(frozenset(unknown), said, unread)
+
+
+def findings(
+    read: ReadSettings, revision: Revision, lent: Lent, *, is_certain: bool
+) -> tuple[Finding, ...]:
+    """Everything to be said of the settings over what lies below them, worst first."""
+    settings = launched(read, revision, lent)
+    unseen = _unseen(read, lent, is_certain=is_certain)
+    said = (unseen.settled(*one, settings) for one in _of_rules(read, settings, revision, lent))
+    found = [*read.faults, *filter(None, said)]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
 
 
-def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> Iterator[Finding]:
-    anyhow = None
-    if read.partial and not read.model:
-        another = {name: _ANOTHER[name] for name in _ANOTHER if name not in read.given.values}
-        anyhow = {finding.rule for finding in find(settings.changed(**another), revision)}
-    for finding in find(settings, revision):
-        if not silenced(finding.rule, read) and (anyhow is None or finding.rule in anyhow):
-            yield replace(finding, place=_cause(read, finding, revision))
+def _of_rules(
+    read: ReadSettings, settings: RawSettings, revision: Revision, lent: Lent
+) -> Iterator[tuple[Finding, Asks]]:
+    """What is found, each with its rule as what it says of settings."""
+    each = (name for name in read.given.values if name in read.places)
+    less = {n: launched(replace(read, given=read.without(n)), revision, lent) for n in each}
+    for table in (READ_RULES, DEPRECATED):
+        for one in findings_of(table, read, settings, revision):
+            own = table[one.rule]
+            yield one, partial(lambda own, its: [*own.matches(read, its, revision)], own)
+    for one in find(settings, revision):
+        if not silenced(one.rule, read):
+            rule = RULES[one.rule]
+            asks = partial(lambda rule, its: [*rule.matches(its, revision)], rule)
+            left = {name: asks(its) for name, its in less.items()}
+            yield replace(one, place=_cause(read, one, left)), asks
 
 
-def _cause(read: ReadSettings, finding: Finding, revision: Revision) -> Place:
+def _cause(read: ReadSettings, finding: Finding, left: Mapping[str, Sequence[Match]]) -> Place:
     """The value without which the rule says nothing, or something else; the one that the rule
-    names, where there are several."""
-    causes = _causes(read, finding, revision, same_words=False)
-    causes = causes or _causes(read, finding, revision, same_words=True)
+    names, where there are several. left: what it says without each."""
+    causes = [name for name, said in left.items() if not said]
+    same = [name for name, said in left.items() if finding.reason in {m.reason for m in said}]
+    causes = causes or [name for name in left if name not in same]
     words = re.findall(r"[\w.]+", finding.reason)
     for (name, text), place in read.item_places.items():
         if name in causes and text in words:
@@ -70,20 +108,6 @@ def _cause(read: ReadSettings, finding: Finding, revision: Revision) -> Place:
     named = sorted((name for name in causes if name in words), key=words.index)
     first = [*named, *(name for name in causes if name.startswith("recompute_")), *causes]
     return read.places[first[0]] if first else read.place
-
-
-def _causes(
-    read: ReadSettings, finding: Finding, revision: Revision, *, same_words: bool
-) -> list[str]:
-    """Values without which the rule says nothing, or with `same_words` not this."""
-
-    def still_says(given: Given) -> bool:
-        again = find(launched(given, revision, read.model), revision)
-        same = (f for f in again if f.rule == finding.rule)
-        return any(not same_words or f.reason == finding.reason for f in same)
-
-    names = (name for name in read.given.values if name in read.places)
-    return [name for name in names if not still_says(read.without(name))]
 
 
 def understood(settings: RawSettings) -> str:
@@ -97,41 +121,15 @@ def understood(settings: RawSettings) -> str:
     return f"{settings.recompute_granularity} recompute, {how}, {many}"
 
 
-_FACTS: Final = (
-    "num_layers",
-    "num_attention_heads",
-    "num_query_groups",
-    "num_moe_experts",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "multi_latent_attention",
-    "experimental_attention_variant",
-    "add_bias_linear",
-)
-_ANOTHER: Final[dict[str, Any]] = {
-    "num_moe_experts": 8,
-    "moe_grouped_gemm": True,
-    "moe_layer_freq": "([0]*1+[1]*3)",
-    "moe_shared_expert_intermediate_size": 1024,
-    "multi_latent_attention": True,
-    "experimental_attention_variant": "gated_delta_net",
-    "transformer_impl": "local",
-    "attention_backend": "unfused",
-}
-"""Facts of some other model, with which the rules about labels say nothing."""
+_TP: Final = "tensor_model_parallel_size"
+_PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 
 
 @cache
 def facts(model: str) -> dict[str, Any]:
-    """Fields of RawSettings that the model decides."""
+    """Options of Megatron that the model decides."""
     spec = load_preset(model).spec
-    values = {name: getattr(spec, name) for name in _FACTS}
-    if spec.num_moe_experts is not None:
-        values["moe_grouped_gemm"] = True
-        values["moe_token_dispatcher_type"] = "alltoall"
-        values["moe_layer_freq"] = str(spec.moe_layer_freq)
-    return {
-        name: str(value) if name == "experimental_attention_variant" else value
-        for name, value in values.items()
-        if value is not None
-    }
+    config = JobConfig(seq_length=1, micro_batch_size=1, global_batch_size=1)
+    job = LentJob(spec, ParallelLayout(), config)
+    values = job_values(job, resolve_revision(Framework.MEGATRON_BRIDGE, ""))
+    return {n: value for n, value in values.items() if SETTINGS[n].ours.startswith("model.")}

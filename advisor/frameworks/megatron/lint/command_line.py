@@ -10,7 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from advisor.base.dtypes import Precision
+from advisor.base.rule import Verdict
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
@@ -18,7 +21,7 @@ from advisor.frameworks.megatron.options.table import known_spellings, option_of
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECISION_NAMES
 from advisor.frameworks.names import Framework
 from advisor.reading.command_options import CommandOption, options, program_at
-from advisor.reading.document_keys import near
+from advisor.reading.document_keys import near, truth
 from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 
@@ -63,12 +66,32 @@ def read_command(command: ShellCommand) -> ReadSettings | None:
             _put_override(read, override, word)
     if not (read and _is_megatrons(command, read)):
         return None
+    if _SLIMES & set(texts):
+        _put_slime(read)
     if read.given.framework != Framework.MEGATRON_LM:
         read.texts = texts
-        read.partial = any(text.endswith(".py") for text in texts)
     _check_spellings(command, read)
     _put_unknown(command, read)
     return read
+
+
+_SLIMES: Final = {"--actor-num-gpus-per-node", "--rollout-batch-size", "--max-tokens-per-gpu"}
+
+
+def _put_slime(read: ReadSettings) -> None:
+    """What slime's train.py sets itself (624b824 backends/megatron_utils/arguments.py); with a
+    dynamic batch a micro batch is one sequence of so many tokens on each context-parallel rank."""
+    values, loose = read.given.values, read.loose
+    read.lent = {"use_distributed_optimizer": True, "bf16": not values.get("fp16")}
+    if values.get("moe_token_dispatcher_type", "allgather") == "allgather":
+        read.lent["moe_token_dispatcher_type"] = "alltoall"
+    tokens = loose.get("max_tokens_per_gpu")
+    if tokens is not None and "use_dynamic_batch_size" in loose and str(tokens.value).isdigit():
+        ranks = values.get("context_parallel_size") or 1
+        read.put_loose("seq_length", int(tokens.value) * ranks, tokens.written, tokens.place)
+        read.put_loose("micro_batch_size", 1, "slime's micro_batch_size", read.place)
+    for name, value in read.lent.items():
+        read.put_loose(name, value, f"slime's {name}", read.place)
 
 
 def _is_megatrons(command: ShellCommand, read: ReadSettings) -> bool:
@@ -92,11 +115,12 @@ def _put(read: ReadSettings, option: CommandOption) -> None:
     if name is None:
         return
     read.given.spellings.add(option.name)
-    kind, given = KINDS[name], option.values
+    kind, given = KINDS[name], [w for w in option.values if not w.unknown] or option.values
     texts = [word.text for word in given]
     if kind is bool:
         read.put(name, True, option.name, option.place)
-        if given and option.name.startswith("--recompute-activations") and not given[0].unknown:
+        shorthand = option.name.startswith("--recompute-activations")
+        if given and not given[0].unknown and (shorthand or truth(given[0].text) is not None):
             # which the program takes for an unknown argument
             reason = f"{option.name} {option.text}: the option takes no value"
             read.refuse("stray_word", reason, f"drop {option.text}", given[0].place)
@@ -144,10 +168,13 @@ def _check_spellings(command: ShellCommand, read: ReadSettings) -> None:
     if not any(_WITH_HYPHEN.match(text) for text in read.given.spellings):
         # perhaps another program, which shares a name as --bf16
         unknown = [one for one in unknown if _RECOMPUTE.match(one.name)]
+    its_own = _ENTRY.search(command.words[program_at(command.words)].text)
     for option in [one for one in unknown if one.name not in _OF_FORKS][:_MOST_UNKNOWN]:
         if meant := _meant(option.name):
             reason = f"{option.name}: Megatron-LM has no such option"
             read.refuse("unknown_option", reason, meant, option.place)
+            if not its_own:
+                read.faults[-1] = replace(read.faults[-1], verdict=Verdict.NOTE)
 
 
 def _meant(name: str) -> str | None:
@@ -169,6 +196,8 @@ _OF_FORKS: Final = (
     "--recompute-mtp-num-layers",
 )
 """Options that begin like those of recompute and are none of Megatron's."""
+_ENTRY: Final = re.compile(r"\bpretrain_(?:gpt|bert|t5|mamba|hybrid|ict|vlm)\.py$|(?<!\.py)$")
+"""Megatron-LM's own programs, or none that is named; others add options."""
 _MOST_UNKNOWN: Final = 50
 """Options of a command that are compared with all of Megatron's."""
 _CLOSE: Final = 0.88
@@ -176,13 +205,30 @@ _CLOSE: Final = 0.88
 
 
 def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
-    """Words that nobody knows and that are not the value of an option."""
-    words = command.words
-    program = program_at(words)
-    for before, word in zip(words[program:], words[program + 1 :], strict=False):
-        is_value = word.text in ("$@", "$*", "${@}") or before.text.startswith("-")
-        if word.unknown and word.text[:1] == "$" and not is_value:
-            read.unknown.append((word.text, word.place))
+    """Words that nobody knows and that are not the value of an option, and files of options."""
+    words = command.words[program_at(command.words) :]
+    first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
+    beside = [*words[1:first], *(word for one in options(words) for word in _beyond(one))]
+    unread = [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]
+    elsewhere = ("xargs", "--use-checkpoint-args", "--yaml-cfg")
+    unread += (word for word in command.words if word.text in elsewhere)
+    read.unknown += ((word.text, word.place) for word in unread)
+
+
+def _beyond(option: CommandOption) -> tuple[Word, ...]:
+    """Words after an option that need not be its values."""
+    row, values = option_of_flag(option.name), option.values
+    if row is not None and row.kind is bool:
+        return values
+    if row is not None and row.name in KINDS:
+        return values[1:]
+    several = any(not word.unknown and word.text[:1] != "@" for word in values[1:])
+    first = 1 if not several and values and not _SEVERAL.search(values[0].text) else 0
+    return tuple(w for w in values[first:] if not several or _SEVERAL.search(w.text))
+
+
+_SEVERAL: Final = re.compile(r"^\$\{?[@*]|ARGS|OPTS|OPTIONS|FLAGS|\bcat\b", re.IGNORECASE)
+"""Variables that hold words rather than a value, by their names."""
 
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
@@ -217,7 +263,7 @@ _MODULES: Final = "--recompute_modules"
 def _is_performance_script(words: Sequence[str]) -> bool:
     """Whether a command runs one of the scripts; without a program, whether it has an option that
     only they have."""
-    bare = not any(word.endswith(".py") for word in words)
+    bare = words[0].startswith("-")
     return any(word.endswith(_SCRIPTS) or (bare and word == _MODULES) for word in words)
 
 
@@ -241,8 +287,9 @@ def _put_script_option(read: ReadSettings, option: CommandOption) -> None:
         read.put("cpu_offloading_num_layers", value, name, place)
     elif name in _PLAIN:
         field = _PLAIN[name]
-        plain = {str: value, tuple: value.split(","), bool: True}
-        read.put(field, plain[KINDS[field]], name, place)
+        kind = KINDS[field]
+        plain = truth(value or True) if kind is bool else value
+        read.put(field, value.split(",") if kind is tuple else plain, name, place)
     elif name in ("-c", "--compute_dtype") and value in _WORDS:
         mixed = PRECISION_NAMES[_WORDS[value]]
         read.put_loose(yaml_config.MIXED_PRECISION, mixed, name, place)

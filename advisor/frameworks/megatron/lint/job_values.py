@@ -85,7 +85,7 @@ def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[s
     precision = _precision(read)
     if precision is not None:
         found["job.precision"] = precision
-    if read.given.framework == Framework.MEGATRON_LM:
+    if read.given.framework == Framework.MEGATRON_LM and read.has_defaults:
         omitted = omitted_values(read, said, shape=False)
         of_model = "model." if read.unknown else ()
         kept = {path: value for path, value in omitted.items() if not path.startswith(of_model)}
@@ -121,7 +121,7 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Fields:
         name = strategy.value if strategy else row.omitted if launched else row.default
         if name in FSDP_STRATEGIES:
             yield "layout.data_parallel_sharding", fsdp.meaning(FSDP_STRATEGIES[name])
-    if read.given.framework == Framework.MEGATRON_LM:
+    if read.given.framework == Framework.MEGATRON_LM and read.has_defaults:
         yield from _left_out(read)
 
 
@@ -258,10 +258,11 @@ def num_microbatches(read: ReadSettings) -> int | None:
 
 
 def num_gpus(read: ReadSettings) -> int | None:
-    """GPUs that a performance script of Bridge is given, or nodes and their GPUs of NeMo."""
-    if read.given.framework == Framework.MEGATRON_LM:
+    """GPUs of slime's actors or a performance script of Bridge, or nodes and their GPUs of NeMo."""
+    slime = ("actor_num_nodes", "actor_num_gpus_per_node")
+    if read.given.framework == Framework.MEGATRON_LM and slime[1] not in read.loose:
         return None
-    for names in (("ng",), ("num_gpus",), ("num_nodes", "num_gpus_per_node")):
+    for names in (slime, ("ng",), ("num_gpus",), ("num_nodes", "num_gpus_per_node")):
         given = (as_whole_number(read.loose[name].value) for name in names if name in read.loose)
         numbers = [number for number in given if number]
         if len(numbers) == len(names):
@@ -290,7 +291,7 @@ def provider_values(read: ReadSettings, said: Said) -> Fields:
     """Both fusions of the model that the configuration names; nothing of performance scripts and
     recipes, which set their own, of NeMo 1, and where every field is written out."""
     families = _ON.get(read.given.framework)
-    if families is None or not read.partial or not read.model or read.given.version == "1":
+    if families is None or read.is_complete or not read.model or read.given.version == "1":
         return
     if any(_OWN_FUSIONS.search(text) for text in read.texts):
         return

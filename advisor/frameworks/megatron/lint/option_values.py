@@ -100,7 +100,7 @@ def said_options(read: ReadSettings) -> dict[str, ReadValue]:
 
 def _said(read: ReadSettings, name: str) -> ReadValue | None:
     place = read.places.get(name)
-    if place is None or place in read.unresolved.values():
+    if place is None or name in read.given.unresolved:
         return None
     same = (given.written for given in read.loose.values() if given.place == place)
     return ReadValue(value=read.given.values[name], written=next(same, name), place=place)

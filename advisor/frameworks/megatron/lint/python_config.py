@@ -11,6 +11,8 @@ from advisor.reading.model_names import named_model
 from advisor.reading.python_source import Call, PythonSource, Unknown, Value, Way
 
 _PROVIDER: Final = re.compile(r"(?:Provider\w*|TransformerConfig|Strategy|Config\w*|Plugin\w*)$")
+_WHOLE: Final = ("TransformerConfig", "MLATransformerConfig", "GPTModelProvider", "GPTConfig")
+"""Classes below which no recipe lies: what a call does not say is their default."""
 _RECIPE: Final = re.compile(r"(?:_config|_recipe|pretrain|finetune)$")
 _MODEL_PATH: Final = re.compile(
     r"(?:^|\.)(?:model|model\.config|model_cfg|strategy|trainer\.strategy)\.(\w+)$"
@@ -35,7 +37,6 @@ def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
         for name, value in way.assigned.items():
             _put_assignment(read, name, value)
         read.place = min(read.places.values(), default=way.place)
-        read.partial = "num_layers" not in read.given.values
         calls = [call.name for call in way.calls]
         read.texts = tuple(calls) if named_model(calls) else (source.file, *source.imports)
         if read and (read.given.values, read.places) not in seen:
@@ -59,6 +60,7 @@ def _put_call(read: ReadSettings, call: Call) -> None:
     configures = _PROVIDER.search(last) or _RECIPE.search(last) or last in ("Partial", "Config")
     if last in ("dict", "update") or not configures:
         return
+    read.is_whole |= last in _WHOLE and "num_layers" in call.keywords
     for name, value in call.keywords.items():
         read.put_loose(name, _plain(value.value), name, value.place)
         _put_value(read, name, value)
@@ -85,7 +87,8 @@ def _put_value(read: ReadSettings, name: str, value: Value) -> None:
     if field not in KINDS:
         return
     if value.value is None:
-        read.given.values.pop(field, None)
+        read.given.values[field] = None
+        read.given.unresolved.pop(field, None)
         read.places.pop(field, None)
         return
     plain = _plain(value.value)

@@ -100,8 +100,8 @@ _REPLACED: Final = "lint the command with its variables replaced by their values
 READ_RULES: Final = {
     "shell_variable": _ReadRule(
         when=lambda read, _, __: (
-            Match(found=where, place=read.unresolved.get(where, read.place))
-            for where in read.given.unresolved
+            Match(found=where, place=read.places[name])
+            for name, where in read.given.unresolved.items()
         ),
         reason="the value of {found} is a variable that is not set here, so it is not checked",
         fix=_REPLACED,
@@ -109,7 +109,7 @@ READ_RULES: Final = {
     ),
     "shell_words": _ReadRule(
         when=lambda read, _, __: (Match(found=text, place=place) for text, place in read.unknown),
-        reason="{found} is not set here, so options in it are not checked",
+        reason="{found} is not known here, so options in it are not checked",
         fix=_REPLACED,
         verdict=Verdict.NOTE,
     ),

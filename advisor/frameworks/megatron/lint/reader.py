@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from advisor.frameworks.megatron.lint import job_values
-from advisor.frameworks.megatron.lint.checks import findings, launched, understood
+from advisor.frameworks.megatron.lint.checks import findings, launched, lent_values, understood
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.option_values import said_options, untaken_options
 from advisor.frameworks.megatron.lint.python_config import read_ways
@@ -12,7 +12,6 @@ from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape_values
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import with_newest
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
@@ -30,7 +29,6 @@ class MegatronReader:
             return
         one = read_tree(document) if isinstance(document, Tree) else read_command(document)
         if one is not None:
-            one.is_dumped = isinstance(document, Tree) and not one.partial
             yield _configuration(one, ())
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
@@ -38,12 +36,16 @@ class MegatronReader:
         read: ReadSettings = configuration.settings
         asked, framework = version or configuration.version, configuration.framework
         revision = resolve_revision(framework, asked)
-        settings = launched(read.given, revision, read.model)
+        recipe = configuration.lent
+        lent, certain = lent_values(read, revision, recipe), recipe is not None and recipe.certain
+        settings = launched(read, revision, lent)
         return Checked(
             configuration=configuration,
             label=with_newest(revision.label, framework, asked, revision.version),
-            understood=understood(settings),
-            findings=findings(read, revision),
+            understood=understood(settings)
+            if read.is_complete or configuration.recompute_at or certain
+            else "recompute is not said here",
+            findings=findings(read, revision, lent, is_certain=certain),
             release=revision,
             settings=settings,
         )
@@ -61,12 +63,9 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
     settings, said = read.given.settings(), said_options(read)
     unknown = tuple(job_values.unknown_values(read))
     at = job_values.recompute_values(read)
-    tells_recompute = at or not read.partial  # else it is the recipe's
+    tells_recompute = at or read.is_complete  # else it is the recipe's
     tells_recompute = tells_recompute and all(one.path != job_values.RECOMPUTE for one in unknown)
     values = job_values.read_values(read, settings, said)
-    # A recipe may lie below what is of Bridge or NeMo, but not below a configuration that Bridge
-    # has written out.
-    dumped = read.given.framework == Framework.MEGATRON_BRIDGE and read.is_dumped
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
@@ -78,6 +77,8 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         recompute_at=at,
         model=read.model,
         settings=read,
+        unread=read.unread,
+        recipe=() if read.is_complete else read.texts,
         untaken=tuple(untaken_options(said)),
         unknown=unknown,
         num_gpus=job_values.num_gpus(read),
@@ -85,5 +86,5 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         layers_per_chunk=None
         if job_values.CHUNKS in values
         else read.given.layers_per_virtual_stage,
-        whole=read.given.framework == Framework.MEGATRON_LM or dumped,
+        whole=read.has_defaults,
     )

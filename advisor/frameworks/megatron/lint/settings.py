@@ -17,6 +17,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Status
 from advisor.reading.model_names import named_model
 from advisor.reading.read_configuration import ReadValue
+from advisor.reading.shell import Note
 
 KINDS: Final = {
     row.name: row.kind for row in table.SETTINGS.values() if row.status is not Status.HARMLESS
@@ -28,23 +29,6 @@ RENAMED: Final = {name: row.name for name, row in table.other_names().items() if
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _NULL: Final = frozenset({"null", "none", "~", ""})
-
-# What stands for a value that is not known, so that no rule fires for the lack of it.
-_LEGAL: Final[dict[str, object]] = {
-    "recompute_method": "uniform",
-    "recompute_num_layers": 1,
-    "tensor_model_parallel_size": 2,
-    "virtual_pipeline_model_parallel_size": 2,
-    "expert_model_parallel_size": 2,
-    "num_moe_experts": 8,
-    "moe_token_dispatcher_type": "alltoall",
-}
-# What recipes set; only a resolved configuration shows what to.
-_OF_RECIPES: Final[dict[str, object]] = {
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "moe_token_dispatcher_type": "alltoall",
-}
 
 
 Said = Mapping[str, ReadValue]
@@ -58,7 +42,8 @@ class Given(Struct):
     releases it is written for, where the keys tell.
 
     spellings: options as written, for those whose spelling changed between releases.
-    unresolved: fields whose value is a shell variable that the text does not set.
+    unresolved: fields whose value is a variable that the text does not set, and how each is
+    written.
     layers_per_virtual_stage: --num-layers-per-virtual-pipeline-stage, which becomes VPP.
     """
 
@@ -66,25 +51,25 @@ class Given(Struct):
     version: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     spellings: set[str] = field(default_factory=set)
-    unresolved: list[str] = field(default_factory=list)
+    unresolved: dict[str, str] = field(default_factory=dict)
     layers_per_virtual_stage: int | None = None
 
     def put(self, name: str, value: object, where: str) -> None:
         """Store `value` for field `name`; UserError where it has not the field's type."""
         if isinstance(value, str) and "$" in value:
-            self.unresolved.append(where)
-            self.values[name] = _LEGAL.get(name)
+            self.unresolved[name] = where
+            self.values[name] = None
             return
         self.values[name] = convert(name, value, where)
+        self.unresolved.pop(name, None)
         if value is True and table.switches_off(where):
             self.values[name] = False
 
     def settings(self) -> RawSettings:
         """The raw settings, with defaults for what is not given."""
         values = {name: value for name, value in self.values.items() if value is not None}
-        values.setdefault("cpu_offloading", values.get("cpu_offloading_num_layers", 0) > 0)
-        if self.framework != Framework.MEGATRON_LM:
-            values = {**_OF_RECIPES, **values}
+        if values.get("cpu_offloading_num_layers", 0) > 0:
+            values.setdefault("cpu_offloading", True)
         if values.get("recompute_activations"):
             values["recompute_granularity"] = "selective"
         per_stage = self.layers_per_virtual_stage
@@ -138,23 +123,42 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     place: of the whole configuration. faults: refused already. unknown: words that may hold
     options and whose text is not known. environment: variables that are known, with places.
     loose: every option and field by its last name, of interest to the rules or not.
-    texts: words that may name the model. partial: the values lie over a recipe, whose own are not
-    known unless its name tells the model. item_places: of the words of a list. is_dumped: a file
-    with every field.
+    texts: words that may name the model. item_places: of the words of a list. wrong: fields whose
+    value has not their type. is_whole: every field is written out. lent: what the program sets.
     """
 
     place: Place
     given: Given = field(default_factory=Given)
     places: dict[str, Place] = field(default_factory=dict)
     faults: list[Finding] = field(default_factory=list)
-    unresolved: dict[str, Place] = field(default_factory=dict)
     unknown: list[tuple[str, Place]] = field(default_factory=list)
     environment: dict[str, tuple[str, Place]] = field(default_factory=dict)
     loose: dict[str, ReadValue] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
-    partial: bool = False
-    is_dumped: bool = False
+    wrong: set[str] = field(default_factory=set)
+    is_whole: bool = False
+    lent: dict[str, Any] = field(default_factory=dict)
     item_places: dict[tuple[str, str], Place] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what is not said has its default."""
+        launched = self.given.framework == Framework.MEGATRON_LM
+        return not self.unknown if launched else self.is_whole
+
+    @property
+    def has_defaults(self) -> bool:
+        """Whether a prediction takes defaults of what is not said: a command has most options."""
+        has_most = "num_layers" in self.given.values or "tensor_model_parallel_size" in self.loose
+        return self.is_complete or (has_most and self.given.framework == Framework.MEGATRON_LM)
+
+    @property
+    def unread(self) -> tuple[Note, ...]:
+        """What lies elsewhere: words of a command, and a recipe that nothing names."""
+        found = [Note(text, place) for text, place in self.unknown]
+        if self.given.framework != Framework.MEGATRON_LM and not (self.is_whole or self.model):
+            found.append(Note("the recipe that it changes", self.place))
+        return tuple(found)
 
     @cached_property
     def model(self) -> str:
@@ -163,17 +167,14 @@ class ReadSettings(Struct, kw_only=True, dict=True):
 
     def put(self, name: str, value: object, where: str, place: Place) -> None:
         """Store a field; a value that has not its type is a fault."""
-        before = len(self.given.unresolved)
         try:
             self.given.put(name, value, where)
         except UserError as error:
             reason = f"{where} = {error.value} {error.relation}"
             self.refuse("wrong_type", reason, "give a valid value", place)
-            self.given.put(name, "$", where)  # a value that no rule minds
-            self.given.unresolved.pop()
+            self.given.values[name] = None
+            self.wrong.add(name)
             return
-        if len(self.given.unresolved) > before:
-            self.unresolved[where] = place
         self.places[name] = place
 
     def put_loose(self, name: str, value: Any, written: str, place: Place) -> None:

@@ -46,8 +46,8 @@ def read_tree(tree: Tree) -> ReadSettings | None:
         elif not any(name in read.given.values for name in _OWN):
             return None
     _put_loose(read, tree)
-    foreign = read.given.framework != Framework.MEGATRON_LM
-    read.partial = foreign and "num_layers" not in read.given.values
+    dumped = read.given.version == "1" or "_target_" in read.loose
+    read.is_whole = dumped and "num_layers" in read.given.values
     return read or None
 
 

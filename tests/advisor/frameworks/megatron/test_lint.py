@@ -129,7 +129,7 @@ def test_bridge_overrides() -> None:
     report = lint_target(words)
     assert report.checked[0].release.framework == Framework.MEGATRON_BRIDGE
     assert report.checked[0].settings.recompute_modules == ("layernorm", "mlp")
-    assert found(report) == "ERROR fp8_layernorm_recompute, WARNING layernorm_on_te"
+    assert found(report) == "ERROR fp8_layernorm_recompute, NOTE layernorm_on_te"
     assert found(lint_target(words, "0.2")).split(", ")[0] == "ERROR fp8_layernorm_recompute"
     cleared = lint_target(["model.recompute_granularity=null", "model.recompute_modules=[]"])
     assert found(cleared) == ""

@@ -1,0 +1,2 @@
+#!/bin/bash
+torchrun --nproc_per_node 8 pretrain_gpt.py "$@" --bf16 --recompute-granularity partial --recompute-modules mlp
