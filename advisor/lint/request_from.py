@@ -15,9 +15,12 @@ from msgspec.structs import fields as struct_fields
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.fields import show_path
+from advisor.base.fields import field_types, parse, show_path
 from advisor.base.key_value import key_of, split_key_values
 from advisor.base.units import counted, nearest_divisors, parse_gpus
+from advisor.frameworks.own_options import refuse_options
+from advisor.frameworks.registry import parts_of
+from advisor.job.job import JobConfig
 from advisor.lint.target import read_target, reads
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -27,6 +30,7 @@ from advisor.reading.read_configuration import (
     Reader,
     ReadValue,
     UnknownValue,
+    Untaken,
 )
 from advisor.request.request import Request
 
@@ -63,9 +67,44 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
         held, where = counted(len(jobs), "job"), f"nearest: {shown}#{nearest}"
         raise UserError(_FLAG, show_path(target), f"holds {held}", where)
     configuration = jobs[(number or 1) - 1]
+    configuration = _without_foreign(configuration, given)
     request = request_from(configuration, given)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
     return ReadJob(request=request, configuration=replace(configuration, unknown=tuple(unknown)))
+
+
+def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadConfiguration:
+    """Without options that the framework of the job does not have: what a Trainer says may not be
+    for DeepSpeed, whose file it is handed."""
+    framework = str(given.get("framework") or read.hands_to or read.framework)
+    kept, foreign = dict(read.values), []
+    for path, found in read.values.items():
+        relation = "" if found.omitted else _refusal(path, found, framework)
+        if relation:
+            one = kept.pop(path)
+            foreign.append(
+                Untaken(value=one.value, written=one.written, place=one.place, note=relation)
+            )
+    return replace(read, values=kept, untaken=(*read.untaken, *foreign))
+
+
+def _refusal(path: str, found: ReadValue, framework: str) -> str:
+    """Why a framework's jobs have no such option; empty where they may have."""
+    part, _, name = path.partition(".")
+    types = field_types(JobConfig)
+    if part != "job" or name not in types:
+        return ""
+    sizes = dict.fromkeys(("seq_length", "micro_batch_size", "global_batch_size"), 1)
+    try:
+        value = parse(_text(found.value), types[name], path)
+    except UserError:
+        return ""
+    try:
+        job = JobConfig(**sizes | {name: value})
+        refuse_options(job, framework, parts_of(framework).jobs.own_options)
+    except UserError as error:
+        return error.relation
+    return ""
 
 
 def _is_settled(

@@ -17,6 +17,7 @@ from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level
 from advisor.frameworks.readers import readers
+from advisor.lint.left_out import NOT_MODELLED, left_out, with_left_out
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
 from advisor.reading.python_source import read_python
@@ -51,6 +52,22 @@ class LintReport(Struct, frozen=True, kw_only=True):
         return tuple(sorted(found.values(), key=lambda f: (order.index(f.level), f.place)))
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """What is in no prediction, or was not read, each once."""
+        files = frozenset(Path(c.configuration.place.file).name for c in self.checked)
+        found = (one for c in self.checked for one in left_out(c.configuration, files))
+        return tuple(dict.fromkeys((*found, *(note.text for note in self.notes))))
+
+    @property
+    def verdict(self) -> str:
+        """OK only where everything was read and is modelled; empty where findings say it all."""
+        bad = any(f.level is not Level.NOTE and f.rule != NOT_MODELLED for f in self.findings)
+        if not self.left_out:
+            return "" if self.findings else "OK       nothing to report"
+        names = ", ".join(self.left_out)
+        return f"{'' if bad else 'no fault found in what was read; '}not included: {names}"
+
+    @property
     def illegal(self) -> bool:
         """Whether anything is refused, crashes or hangs."""
         return any(finding.level is Level.ERROR for finding in self.findings)
@@ -77,7 +94,8 @@ def lint_target(target: str | Sequence[str], framework_version: str | None = Non
     knows a setting in it.
     """
     read = read_target(target)
-    checked = tuple(reader.check(one, framework_version) for reader, one in read.configurations)
+    found = (reader.check(one, framework_version) for reader, one in read.configurations)
+    checked = tuple(map(with_left_out, found))
     return LintReport(target=read.name, checked=checked, notes=read.notes)
 
 

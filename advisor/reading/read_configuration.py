@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct, field
 
 from advisor.base.place import Place
-from advisor.base.rule import Finding
+from advisor.base.rule import Finding, Level
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.shell.script import Note, ShellCommand
@@ -26,6 +26,14 @@ class ReadValue(Struct, frozen=True, kw_only=True):
     def meaning(self, value: Any) -> "ReadValue":
         """`value`, which stands where this one does and is written."""
         return ReadValue(value=value, written=self.written, place=self.place)
+
+
+class Untaken(ReadValue, frozen=True, kw_only=True):
+    """An option that no prediction takes: `note` says of what, empty where nobody knows the option;
+    level: how lint shows it, a note where it only tunes what is modelled."""
+
+    note: str = ""
+    level: Level = Level.WARNING
 
 
 class UnknownValue(Struct, frozen=True, kw_only=True):
@@ -53,7 +61,9 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     names_files: configurations that a command names, and goes before; None of what is no command.
     partial_training: options by which not all weights are trained, or in few bits held, of which
     no prediction is.
-    untaken: options that are known and that no prediction takes. unknown: those whose value is not.
+    untaken: options that no prediction takes, Untaken where no rule of the framework's says so.
+    unknown: those whose value is not known. unread: what of the document was not read; what it does
+    not state is then unknown.
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
     of one rank in a step, where no global batch is said; layers_per_chunk: those of a model chunk,
     where the chunks follow from a model that the document does not spell out.
@@ -76,6 +86,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     hands_to: str = ""
     partial_training: tuple[ReadValue, ...] = ()
     untaken: tuple[ReadValue, ...] = ()
+    unread: tuple[Note, ...] = ()
     unknown: tuple[UnknownValue, ...] = ()
     shape: Mapping[str, ReadValue] = field(default_factory=dict)
     num_microbatches: int | None = None

@@ -24,11 +24,11 @@ def lint_page(report: LintReport) -> Block:
     reason, fix, source; what could not be read comes last."""
     lines: list[Block] = [Text(line) for line in _heads(report)]
     lines += map(_finding, report.findings)
-    if not report.findings:
-        lines.append("OK       nothing to report")
     for note in report.notes:
         row = (_NOT_READ, Text(f"{note.place}: {note.text}"))
         lines.append(labelled_rows([row], margin=len(_NOT_READ)))
+    if report.verdict:
+        lines.append(Text(report.verdict))
     return group(*lines)
 
 

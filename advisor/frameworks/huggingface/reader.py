@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.frameworks.deepspeed.options import SHARDINGS
 from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
-from advisor.frameworks.huggingface.checks import RULES, checkpointing
+from advisor.frameworks.huggingface.checks import RULES, checkpointing, inside_key
 from advisor.frameworks.huggingface.options import (
+    ACCELERATOR,
     BACKEND,
     BACKENDS,
     BLOCKS,
@@ -19,7 +20,6 @@ from advisor.frameworks.huggingface.options import (
     DEEPSPEED,
     FP8,
     FSDP,
-    INSIDE,
     INSIDE_OFFLOAD,
     KERNELS,
     MICRO_BATCH,
@@ -40,7 +40,13 @@ from advisor.models.options import TransformerImpl
 from advisor.reading import document_tree, key_rules, model_names, python_source, words
 from advisor.reading.command_options import CommandOption, options, program_at
 from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
-from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue, UnknownValue
+from advisor.reading.read_configuration import (
+    Document,
+    ReadConfiguration,
+    ReadValue,
+    UnknownValue,
+    Untaken,
+)
 from advisor.reading.shell import ShellCommand
 
 _WRAPPED: Final = "fsdp_transformer_layer_cls_to_wrap"
@@ -50,6 +56,7 @@ _REENTRANT: Final = "4"
 _OTHERS: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
 _PRECISIONS: Final = ("bf16", "fp16", "mixed_precision")
 _ACCELERATE: Final = (FSDP, DEEPSPEED, "distributed_type", "compute_environment")
+_LAUNCHERS_OWN: Final = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 _ON_HOST: Final = {
     "offload_optimizer_device": "job.optimizer_cpu_offload",
     "offload_param_device": "job.param_cpu_offload",
@@ -78,6 +85,8 @@ _AXOLOTL: Final = {
     "sequence_len": "max_length",
     "micro_batch_size": MICRO_BATCH,
     "optimizer": OPTIM,
+    "fsdp_version": f"{FSDP}.version",
+    "liger_fused_linear_cross_entropy": "use_liger_kernel",
 }
 _LLAMA_FACTORY: Final = {"cutoff_len": "max_length", "enable_liger_kernel": "use_liger_kernel"}
 _OTHERS_OWN: Final = ("base_model", "sequence_len", "cutoff_len", "finetuning_type")
@@ -179,6 +188,18 @@ class HuggingFaceReader(KeyedReader):
         given = keys.values.get(STEPS)
         return keys.number(STEPS) if given is not None else 1 if _is_a_trainers(keys) else None
 
+    def untaken(self, keys: Keys) -> Iterator[Untaken]:
+        """FSDP's offload is a word of `fsdp`; other configurations of TRL than SFT's are of other
+        trainings."""
+        yield from super().untaken(keys)
+        if "offload" in str(keys.get("fsdp")):
+            fsdp, note = keys.values["fsdp"], "weights and gradients in host memory"
+            yield Untaken(value=fsdp.value, written=fsdp.written, place=fsdp.place, note=note)
+        call = keys.about.get("call", "")
+        if call not in ("", "TrainingArguments", "SFTConfig"):
+            note = "a reference or reward model, or texts made in training"
+            yield Untaken(value="", written=call, place=keys.place, note=note)
+
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
         """A Trainer with neither type trains in fp32, and one that shards nothing keeps all on
         every GPU: neither is modelled. DeepSpeed's file may not be there."""
@@ -216,9 +237,8 @@ class HuggingFaceReader(KeyedReader):
         read = super()._configuration(keys)
         if _deepspeed_file(keys):
             read = replace(read, hands_to=Framework.DEEPSPEED)
-        partial = [keys.values.get(name) for name in PARTIAL_TRAINING]
-        untaken = [one for one in partial if one in read.untaken]
-        read = replace(read, partial_training=tuple(filter(None, untaken)))
+        adapters = (one for one in self.untaken(keys) if one.note == PARTIAL_TRAINING)
+        read = replace(read, partial_training=tuple(adapters))
         at = f"{DEEPSPEED}.zero_stage"
         sharding = SHARDINGS.get(keys.number(at))
         if sharding is None:
@@ -237,13 +257,13 @@ class HuggingFaceReader(KeyedReader):
 
     def recompute(self, keys: Keys) -> str | None:
         """What is checkpointed, in the spelling of --recompute."""
-        inside, on = keys.truth(INSIDE), checkpointing(keys)
+        inside, on = keys.truth(inside_key(keys, CHECKPOINTING[0])), checkpointing(keys)
         if on is None and inside is None:
             return None
         if not on and not inside:
             return "none"
-        every = next((keys.number(f"{s}.every_n_layers") for s in SECTIONS), None)
-        text = f"selective:{every}" if every and every > 1 else "full"
+        every = max(keys.number(f"{s}.every_n_layers") or 1 for s in SECTIONS)
+        text = f"selective:{every}" if every > 1 else "full"
         if any(keys.truth(f"{s}.offload") for s in SECTIONS) or keys.truth(INSIDE_OFFLOAD):
             text += "+offload"
         said = (f"{s}.use_reentrant" for s in SECTIONS if keys.has(f"{s}.use_reentrant"))
@@ -264,7 +284,7 @@ def _deepspeed_file(keys: Keys) -> ReadValue | None:
     """The file of DeepSpeed that a Trainer or Accelerate is given, or what stands in its place."""
     for key in ("deepspeed", f"{DEEPSPEED}.deepspeed_config_file"):
         given = keys.values.get(key)
-        if given is not None and given.value:
+        if given is not None and given.value and not isinstance(given.value, python_source.Unknown):
             return given
     return None
 
@@ -317,8 +337,10 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
                 keys.put(f"{PARALLELISM}.{name}", option.text, option.place, option.name)
             elif name.startswith("fp8_"):
                 keys.put(f"{FP8}.{name[4:]}", option.text, option.place, option.name)
-            elif name in ("mixed_precision", "num_processes", "use_fsdp", _LAUNCHERS_FILE):
-                keys.put(name, option.text, option.place, option.name)
+            elif name in _LAUNCHERS_OWN:
+                keys.put(f"{DEEPSPEED}.{name}", option.text, option.place, option.name)
+            else:
+                keys.put(name, option.text or True, option.place, option.name)
     for variable, word in command.environment.items():
         name = variable.lower()
         if name.startswith(f"{PARALLELISM}_"):
@@ -341,7 +363,7 @@ def _put(keys: Keys, option: CommandOption) -> None:
     name = option.name.removeprefix("--").replace("-", "_")
     if "." in name:
         return
-    if name in (FSDP, *SECTIONS) and option.values:
+    if name in (FSDP, ACCELERATOR, *SECTIONS) and option.values:
         _put_json(keys, name, option.values[0], option)
         return
     value: Any = " ".join(word.text for word in option.values) if option.values else True

@@ -1,7 +1,9 @@
 """What readers of configurations that are keys with values have in common."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -19,12 +21,26 @@ from advisor.reading.read_configuration import (
     ReadConfiguration,
     ReadValue,
     UnknownValue,
+    Untaken,
 )
 
-_WHOLE: Final = "full"
-"""Of what may be cut: no adapter."""
+TUNING: Final = "predicted at its default"
+"""Of options that only tune what is modelled."""
+_SWITCH: Final = re.compile(
+    r"checkpointing|offload|recompute|quant|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
+    r"|unsloth|lora|adapter|galore|shard|parallel|zero_|memory|backend|opt_level|sparse|precision"
+)
+_PLACES: Final = re.compile(r"(path|dir|file|folder|name|steps|interval|freq|size|type)$")
+"""Names that tell of memory or time, where their last word is none of these."""
 _AUTO: Final = "auto"
 """What a Trainer fills in (DeepSpeed)."""
+
+
+@cache
+def _rows(reader: type["KeyedReader"]) -> Mapping[str, Option]:
+    """Options by name, modelled ones before others of the same name."""
+    rows = sorted(reader.options, key=lambda row: row.status is Status.MODELLED)
+    return {row.name: row for row in rows}
 
 
 def meaning(row: Option, keys: Keys) -> Any:
@@ -46,6 +62,25 @@ def values_of(options: Collection[Option], keys: Keys) -> dict[str, ReadValue]:
         if value is not None:
             found[row.ours] = keys.means(row.name, value)
     return found
+
+
+def _leaves_out(row: Option, key: str, keys: Keys, values: Mapping[str, ReadValue]) -> bool:
+    """Whether predictions leave out what is said of an option."""
+    value = keys.get(key)
+    if not known(keys.values[key].value):
+        return row.status is Status.UNPRICED
+    if row.status is Status.MODELLED:
+        off = value in (None, "", [], {}, _AUTO, row.default) or truth(value) is False
+        return not off and row.ours not in values and meaning(row, keys) is None
+    if row.status not in (Status.UNPRICED, Status.REFUSED):
+        return False
+    if any(keys.truth(f"{row.name}.{switch}") is False for switch in ("enabled", "enable")):
+        return False
+    predicted = row.default if isinstance(row.default, list) else [row.default]
+    texts = [str(one).lower() for one in (*predicted, "", _AUTO, None)]
+    said = value if isinstance(value, list) else (value,)
+    off = row.kind is object and all(truth(one) is False for one in said)
+    return not off and any(one not in predicted and str(one).lower() not in texts for one in said)
 
 
 class KeyedReader(ABC):
@@ -86,16 +121,39 @@ class KeyedReader(ABC):
         """Those of one rank in a step, where they say no global batch."""
         return None
 
-    def untaken(self, keys: Keys) -> Iterator[ReadValue]:
-        """What is known, said and not modelled."""
-        modelled = {row.name for row in self.options if row.status is Status.MODELLED}
-        for row in self.options:
-            given = keys.values.get(row.name)
-            if row.status is not Status.UNPRICED or given is None or row.name in modelled:
-                continue
-            off = row.kind is object and truth(given.value) is False
-            if given.value not in (None, row.default, _AUTO, _WHOLE) and not off:
-                yield given
+    def untaken(self, keys: Keys) -> Iterator[Untaken]:
+        """What is said and no prediction takes, a section once; last what nobody knows."""
+        values, seen, foreign = self.values(keys), set[str](), []
+        for key, given in keys.values.items():
+            row = self._row(key)
+            if row is None:
+                foreign.append((key, given))
+            elif row.name not in seen and _leaves_out(row, key, keys, values):
+                seen.add(row.name)
+                tunes = row.note == TUNING or not known(given.value)
+                section = row.name != key and not row.name.endswith("*")
+                yield Untaken(
+                    value="" if section else given.value,
+                    written=row.name if section else given.written,
+                    place=given.place,
+                    note=row.note or "other values are modelled",
+                    level=Level.NOTE if tunes else Level.WARNING,
+                )
+        for key, given in foreign:
+            on = not (given.value in (None, "", [], {}) or truth(given.value) is False)
+            name = key.rpartition(".")[2].lower()
+            switch = on and _SWITCH.search(name) and not _PLACES.search(name)
+            level = Level.WARNING if switch else Level.NOTE
+            yield Untaken(value=given.value, written=given.written, place=given.place, level=level)
+
+    def _row(self, key: str) -> Option | None:
+        """The option that a key is, or below which it lies; else those that begin as it does."""
+        rows, parts = _rows(type(self)), key.split(".")
+        names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+        begins = (
+            row for name, row in rows.items() if name[-1] == "*" and key.startswith(name[:-1])
+        )
+        return next((rows[name] for name in names if name in rows), None) or next(begins, None)
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
         """What means a field of ours and has a value that only a run knows."""

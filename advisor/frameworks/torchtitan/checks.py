@@ -4,11 +4,12 @@ Source: torchtitan 0.2.2 config/job_config.py, config/manager.py,
 distributed/activation_checkpoint.py, distributed/parallel_dims.py.
 """
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
-from advisor.frameworks.option import names_in
+from advisor.frameworks.option import names_in, number
 from advisor.frameworks.torchtitan import options
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys, as_whole_number, near
@@ -91,7 +92,24 @@ _manager: Final[dict[str, Any]] = {
 _compile: Final[dict[str, Any]] = {"fix": "compile.enable = true", "lacks": "compile.enable"}
 _degree: Final[dict[str, Any]] = {"source": _DIMS, "fault": "parallel_degree"}
 
+
+def _removed(keys: Keys) -> Iterator[Match]:
+    """Options that a release has no more."""
+    for row in options.OPTIONS if keys.release else ():
+        if row.until and row.until < number(keys.release) and keys.has(row.name):
+            yield Match(found=keys.values[row.name].written, place=keys.where(row.name))
+
+
 RULES: Final = (
+    key_rules.key_rule(
+        _OPTION,
+        _removed,
+        "torchtitan {keys.release} has no option {found}",
+        "leave it out: activation_checkpoint:selective keeps the results of operators; layers by "
+        "number are of torchtitan 0.2",
+        fault="removed_option",
+        source="torchtitan 0.3.0 distributed/activation_checkpoint.py SelectiveAC.Config",
+    ),
     *(
         key_rules.unknown_names(
             section,
