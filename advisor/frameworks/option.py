@@ -359,24 +359,15 @@ def keys(
             yield Option(name=f"{start}{name}", kind=kind, status=status, note=note)
 
 
-class _Listed(Struct, frozen=True):
-    """Names by what is to be said of them; predicted: the values that predictions are for."""
-
-    harmless: dict[str, tuple[str, ...]]
-    not_modelled: dict[str, tuple[str, ...]]
-    predicted: dict[str, Any]
-
-
 def listed(schema: str) -> Iterator[Option]:
-    """Options of a file of configs/options, which no field of ours means. Where one value is
-    predicted, or truth values are, others are of its kind."""
-    path = packaged_configs() / "options" / f"{schema}.json"
-    held = json.decode(path.read_bytes(), type=_Listed)
-    named = ((Status.HARMLESS, held.harmless), (Status.UNPRICED, held.not_modelled))
-    for status, names in named:
-        for note, group in names.items():
-            for name in group:
-                default = held.predicted.get(name)
+    """Options of a file of configs/options, which no field of ours means, by their status and what
+    is to be said of them. Values that predictions are for are their defaults; of switches and
+    numbers others are of the same kind."""
+    held = json.decode((packaged_configs() / "options" / f"{schema}.json").read_bytes())
+    for status in (Status.HARMLESS, Status.UNPRICED):
+        for note, names in held[status].items():
+            for name in names:
+                default = held["predicted"].get(name)
                 first = default[0] if isinstance(default, list) else default
                 kind = type(first) if isinstance(first, bool | int) else object
                 yield Option(name=name, kind=kind, default=default, status=status, note=note)

@@ -1,17 +1,17 @@
 """What of a configuration is in no prediction: one state, which the findings and the verdict of
 `advise lint` say as `--from` does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
 from advisor.base.rule import Finding, Level, Verdict
-from advisor.reading.read_configuration import Checked, ReadConfiguration, Untaken
+from advisor.reading.read_configuration import Checked, ReadConfiguration, ReadValue, Untaken
 
 NOT_MODELLED: Final = "not_modelled"
-_MEASURE: Final = "measure what it does, or predict without it"
+_LONGEST: Final = 40
 
 
 def with_left_out(checked: Checked) -> Checked:
@@ -22,54 +22,43 @@ def with_left_out(checked: Checked) -> Checked:
         one
         for one in checked.configuration.untaken
         if isinstance(one, Untaken)
-        and not any(one.place == place and _last(one) in reason for place, reason in said)
+        and not any(one.place == place and _is_named(one, reason) for place, reason in said)
     ]
-    return replace(checked, findings=(*checked.findings, *_findings(untaken)))
-
-
-def _last(one: Untaken) -> str:
-    return one.written.rpartition(".")[2]
-
-
-def _findings(untaken: Sequence[Untaken]) -> Iterator[Finding]:
-    for one in untaken:
-        if not one.note and one.level is Level.NOTE:
-            continue
-        said = f"{one.written} = {one.value}" if str(one.value) else one.written
-        reason = f"{said} is not modelled ({one.note}): no memory and time of it are predicted"
-        if one.level is Level.NOTE:
-            reason = f"{said}: {one.note}"
-        elif not one.note:
-            reason = f"{said} is not known here: no memory and time of it are predicted"
-        warns = one.level is Level.WARNING
-        yield Finding(
-            rule=NOT_MODELLED,
-            reason=reason,
-            fix=_MEASURE,
-            verdict=Verdict.NOT_MODELLED if warns else Verdict.NOTE,
-            place=one.place,
-        )
-    if foreign := [one for one in untaken if not one.note and one.level is Level.NOTE]:
+    foreign = [one for one in untaken if not one.note and one.level is Level.NOTE]
+    found = [_finding(one) for one in untaken if one not in foreign]
+    if foreign:
         names = ", ".join(dict.fromkeys(one.written for one in foreign))
-        reason, fix = (
-            f"not known here, and not read: {names}",
-            "nothing, if they are of the program's own",
-        )
-        yield Finding(
-            rule="not_known", reason=reason, fix=fix, verdict=Verdict.NOTE, place=foreign[0].place
-        )
+        note = replace(_finding(foreign[0]), rule="not_known", fix="nothing, if a program has them")
+        found.append(replace(note, reason=f"not known here, and not read: {names}"))
+    return replace(checked, findings=(*checked.findings, *found))
+
+
+def _is_named(one: Untaken, reason: str) -> bool:
+    return any(part in reason for part in one.written.lstrip("-").split("."))
+
+
+def _finding(one: Untaken) -> Finding:
+    said, warns = _words(one), one.level is Level.WARNING
+    lacks = f"is not modelled ({one.note})" if one.note else "is not known here"
+    return Finding(
+        rule=NOT_MODELLED,
+        reason=f"{said} {lacks}: no prediction includes it" if warns else f"{said}: {one.note}",
+        fix="measure what it does, or predict without it",
+        verdict=Verdict.NOT_MODELLED if warns else Verdict.NOTE,
+        place=one.place,
+    )
+
+
+def _words(one: ReadValue) -> str:
+    text = str(one.value)
+    return f"{one.written} = {text}" if 0 < len(text) <= _LONGEST else one.written
 
 
 def left_out(read: ReadConfiguration, files: frozenset[str] = frozenset()) -> Iterator[str]:
     """In a word or two: what no prediction takes, and what was not read. files: names of those that
     were read besides."""
-    for one in read.untaken:
-        text = str(one.value)
-        yield f"{one.written} {text}" if 0 < len(text) <= _LONGEST else one.written
+    yield from map(_words, read.untaken)
     for unknown in read.unknown:
         if unknown.text not in ("", "auto") and Path(unknown.text).name not in files:
-            yield f"{unknown.written} {unknown.text}"
+            yield f"{unknown.written} = {unknown.text}"
     yield from (note.text for note in read.unread)
-
-
-_LONGEST: Final = 40

@@ -96,15 +96,23 @@ def _refusal(path: str, found: ReadValue, framework: str) -> str:
         return ""
     sizes = dict.fromkeys(("seq_length", "micro_batch_size", "global_batch_size"), 1)
     try:
-        value = parse(_text(found.value), types[name], path)
+        job = JobConfig(**sizes | {name: parse(_text(found.value), types[name], path)})
     except UserError:
         return ""
     try:
-        job = JobConfig(**sizes | {name: value})
         refuse_options(job, framework, parts_of(framework).jobs.own_options)
     except UserError as error:
         return error.relation
     return ""
+
+
+def blamed(error: UserError, read: ReadConfiguration | None) -> UserError:
+    """The same error; of a field that the file has set by the option there, and its place."""
+    found = read.values.get(error.field) if read is not None else None
+    if found is None or found.omitted:
+        return error
+    field = f"{found.written} in line {found.place.line} of {found.place.file}"
+    return UserError(field, error.value, error.relation, error.nearest)
 
 
 def _is_settled(

@@ -150,12 +150,9 @@ def _instead(best: Evaluation, file: ReadFile, also: str, out: str) -> tuple[str
     out of the file."""
     more = f"change {also}" if also else ""
     if best.setting.spec == file.recompute:
-        lacks = f"without {out}, which the answer does not include" if out else ""
-        words = more or ("" if out else "nothing to change")
-        return (
-            f"is what the file sets{f', {lacks}' if lacks else ''}{f': {words}' if words else ''}",
-            "",
-        )
+        if out:
+            return f"is what the file sets{more and '; '}{more}, without {out}: not predicted", ""
+        return f"is what the file sets: {more or 'nothing to change'}", ""
     stack, job = parts_of(best.job.config.framework), best.job
     flags = stack.spelling.setting_flags(best.setting, job)
     beside = f", and {more}" if more else ""

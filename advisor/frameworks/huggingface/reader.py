@@ -51,6 +51,7 @@ from advisor.reading.shell import ShellCommand
 
 _WRAPPED: Final = "fsdp_transformer_layer_cls_to_wrap"
 _OWN: Final = (*CHECKPOINTING, *SECTIONS, MICRO_BATCH, "fsdp", FSDP, _WRAPPED)
+_NAMES: Final = frozenset(row.name for row in OPTIONS)
 _REENTRANT: Final = "4"
 """The release whose checkpoints are reentrant by default."""
 _OTHERS: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
@@ -363,6 +364,9 @@ def _put(keys: Keys, option: CommandOption) -> None:
     name = option.name.removeprefix("--").replace("-", "_")
     if "." in name:
         return
+    if name.startswith("no_") and not option.values and name[3:] in _NAMES:
+        keys.put(name[3:], False, option.place, option.name)  # of what is on by default
+        return
     if name in (FSDP, ACCELERATOR, *SECTIONS) and option.values:
         _put_json(keys, name, option.values[0], option)
         return
@@ -392,7 +396,7 @@ def _put_trainers_names(keys: Keys) -> None:
         if keys.has(name) and not keys.has(trainers):
             keys.values[trainers] = keys.values[name]
     for (name, value), kernel in _KERNELS.items():
-        if keys.has(name) and keys.get(name) == value:
+        if keys.get(name) == value and not keys.has("attn_implementation"):
             _put_meaning(keys, "attn_implementation", str(kernel), name)
     if keys.get("bf16") == "auto":
         _put_meaning(keys, "bf16", True, "bf16")

@@ -13,6 +13,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import with_newest
 from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import parts_of
+from advisor.reading.command_options import is_number
 from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.key_rules import KeyRule, key_findings
 from advisor.reading.read_configuration import (
@@ -24,16 +25,18 @@ from advisor.reading.read_configuration import (
     Untaken,
 )
 
+_AUTO: Final = "auto"
+"""What a Trainer fills in (DeepSpeed)."""
 TUNING: Final = "predicted at its default"
 """Of options that only tune what is modelled."""
+_NOTHING: Final[tuple[Any, ...]] = (None, "", [], {}, _AUTO)
+_UNPREDICTED: Final = (Status.UNPRICED, Status.REFUSED)
 _SWITCH: Final = re.compile(
     r"checkpointing|offload|recompute|quant|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
     r"|unsloth|lora|adapter|galore|shard|parallel|zero_|memory|backend|opt_level|sparse|precision"
 )
 _PLACES: Final = re.compile(r"(path|dir|file|folder|name|steps|interval|freq|size|type)$")
 """Names that tell of memory or time, where their last word is none of these."""
-_AUTO: Final = "auto"
-"""What a Trainer fills in (DeepSpeed)."""
 
 
 @cache
@@ -51,6 +54,8 @@ def meaning(row: Option, keys: Keys) -> Any:
     if row.kind is int:
         number = keys.number(row.name)
         return number if number is not None and number > 0 else None
+    if row.kind is float and isinstance(value, str) and is_number(value):
+        return float(value)
     return value if isinstance(value, row.kind) else None
 
 
@@ -68,16 +73,16 @@ def _leaves_out(row: Option, key: str, keys: Keys, values: Mapping[str, ReadValu
     """Whether predictions leave out what is said of an option."""
     value = keys.get(key)
     if not known(keys.values[key].value):
-        return row.status is Status.UNPRICED
-    if row.status is Status.MODELLED:
-        off = value in (None, "", [], {}, _AUTO, row.default) or truth(value) is False
-        return not off and row.ours not in values and meaning(row, keys) is None
-    if row.status not in (Status.UNPRICED, Status.REFUSED):
+        return row.status in _UNPREDICTED
+    if value in _NOTHING or row.status not in (*_UNPREDICTED, Status.MODELLED):
         return False
+    if row.status is Status.MODELLED:
+        off = value == row.default or truth(value) is False
+        return not off and row.ours not in values and meaning(row, keys) is None
     if any(keys.truth(f"{row.name}.{switch}") is False for switch in ("enabled", "enable")):
         return False
     predicted = row.default if isinstance(row.default, list) else [row.default]
-    texts = [str(one).lower() for one in (*predicted, "", _AUTO, None)]
+    texts = [str(one).lower() for one in predicted]
     said = value if isinstance(value, list) else (value,)
     off = row.kind is object and all(truth(one) is False for one in said)
     return not off and any(one not in predicted and str(one).lower() not in texts for one in said)
@@ -123,12 +128,13 @@ class KeyedReader(ABC):
 
     def untaken(self, keys: Keys) -> Iterator[Untaken]:
         """What is said and no prediction takes, a section once; last what nobody knows."""
-        values, seen, foreign = self.values(keys), set[str](), []
+        values, seen = self.values(keys), set[str]()
+        foreign: list[ReadValue] = []
         for key, given in keys.values.items():
             row = self._row(key)
-            if row is None:
-                foreign.append((key, given))
-            elif row.name not in seen and _leaves_out(row, key, keys, values):
+            if row is None and given.value not in _NOTHING:
+                foreign.append(given)
+            elif row and row.name not in seen and _leaves_out(row, key, keys, values):
                 seen.add(row.name)
                 tunes = row.note == TUNING or not known(given.value)
                 section = row.name != key and not row.name.endswith("*")
@@ -139,11 +145,10 @@ class KeyedReader(ABC):
                     note=row.note or "other values are modelled",
                     level=Level.NOTE if tunes else Level.WARNING,
                 )
-        for key, given in foreign:
-            on = not (given.value in (None, "", [], {}) or truth(given.value) is False)
-            name = key.rpartition(".")[2].lower()
-            switch = on and _SWITCH.search(name) and not _PLACES.search(name)
-            level = Level.WARNING if switch else Level.NOTE
+        for given in foreign:
+            name = given.written.rpartition(".")[2].lower().replace("-", "_")
+            tells = _SWITCH.search(name) and not _PLACES.search(name)
+            level = Level.WARNING if tells and truth(given.value) is not False else Level.NOTE
             yield Untaken(value=given.value, written=given.written, place=given.place, level=level)
 
     def _row(self, key: str) -> Option | None:

@@ -4,12 +4,11 @@ Source: torchtitan 0.2.2 config/job_config.py, config/manager.py,
 distributed/activation_checkpoint.py, distributed/parallel_dims.py.
 """
 
-from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
-from advisor.frameworks.option import names_in, number
+from advisor.frameworks.option import names_in
 from advisor.frameworks.torchtitan import options
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys, as_whole_number, near
@@ -19,6 +18,11 @@ _CHECKPOINT: Final = "torchtitan 0.2.2 distributed/activation_checkpoint.py"
 _DIMS: Final = "torchtitan 0.2.2 distributed/parallel_dims.py _validate"
 _MODE: Final = f"{options.AC}.mode"
 _OPTION: Final = f"{options.AC}.selective_ac_option"
+_REMOVED: Final = (
+    f"{options.PARALLELISM}.disable_loss_parallel",
+    f"{options.PARALLELISM}.context_parallel_rotate_method",
+    f"{options.PARALLELISM}.expert_parallel_comm_backend",
+)
 _REPLICATE, _SHARD, _TP, _CP, _PP, _EP, _ETP = (
     f"{options.PARALLELISM}.{name}_degree"
     for name in (
@@ -92,23 +96,22 @@ _manager: Final[dict[str, Any]] = {
 _compile: Final[dict[str, Any]] = {"fix": "compile.enable = true", "lacks": "compile.enable"}
 _degree: Final[dict[str, Any]] = {"source": _DIMS, "fault": "parallel_degree"}
 
-
-def _removed(keys: Keys) -> Iterator[Match]:
-    """Options that a release has no more."""
-    for row in options.OPTIONS if keys.release else ():
-        if row.until and row.until < number(keys.release) and keys.has(row.name):
-            yield Match(found=keys.values[row.name].written, place=keys.where(row.name))
-
-
 RULES: Final = (
-    key_rules.key_rule(
-        _OPTION,
-        _removed,
-        "torchtitan {keys.release} has no option {found}",
-        "leave it out: activation_checkpoint:selective keeps the results of operators; layers by "
-        "number are of torchtitan 0.2",
+    key_rules.illegal_values(
+        (
+            _OPTION,
+            f"{options.AC}.early_stop",
+            options.CONVERTERS,
+            options.ASYNC_TP,
+            _ETP,
+            *_REMOVED,
+        ),
+        lambda _: False,
+        "torchtitan 0.3 has no option {key}",
+        "leave it out, or use torchtitan 0.2",
+        given=lambda keys: keys.release == "0.3",
         fault="removed_option",
-        source="torchtitan 0.3.0 distributed/activation_checkpoint.py SelectiveAC.Config",
+        source="torchtitan 0.3.0 config/configs.py, distributed/activation_checkpoint.py",
     ),
     *(
         key_rules.unknown_names(

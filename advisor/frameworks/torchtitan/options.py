@@ -59,7 +59,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     key(ASYNC_TP, False, "layout.tp_comm_overlap"),
     key(COMPILED_ASYNC_TP, False, "layout.tp_comm_overlap", note="from 0.3 on"),
     key(f"{AC}.mode", "selective", "recompute"),
-    key(f"{AC}.selective_ac_option", "2", "recompute", until=(0, 2)),
+    key(f"{AC}.selective_ac_option", "2", "recompute"),
     key(f"{AC}.memory_budget", 0.5, "recompute"),
     key(CONVERTERS, None, "job.precision", kind=object, means=_precision),
     *(key(f"{section}.{GATHER}", False, "job.fp8_param_gather") for section in _FLOAT8),

@@ -117,6 +117,8 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         keys.about["file"] = "its default"
     recognised = {AC, PARALLELISM, "training"} & {*keys.under("")}
     titan = any("torchtitan" in text or "run_train" in text for text in command.texts)
+    if titan and "--module" in command.texts:  # with --config: a recipe in Python
+        keys.release, keys.about["file"] = "0.3", "yes"
     if recognised and (titan or not _is_anothers(command)):
         yield keys
 
