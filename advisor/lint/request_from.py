@@ -81,10 +81,7 @@ def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadC
     for path, found in read.values.items():
         relation = "" if found.omitted else _refusal(path, found, framework)
         if relation:
-            one = kept.pop(path)
-            foreign.append(
-                Untaken(value=one.value, written=one.written, place=one.place, note=relation)
-            )
+            foreign.append(Untaken.of(kept.pop(path), relation))
     return replace(read, values=kept, untaken=(*read.untaken, *foreign))
 
 

@@ -35,6 +35,11 @@ class Untaken(ReadValue, frozen=True, kw_only=True):
     note: str = ""
     level: Level = Level.WARNING
 
+    @classmethod
+    def of(cls, one: ReadValue, note: str = "", level: Level = Level.WARNING) -> "Untaken":
+        """The option that is read."""
+        return cls(value=one.value, written=one.written, place=one.place, note=note, level=level)
+
 
 class UnknownValue(Struct, frozen=True, kw_only=True):
     """An option whose value only a run knows: a shell variable, a name of Python, `auto`.

@@ -194,8 +194,7 @@ class HuggingFaceReader(KeyedReader):
         trainings."""
         yield from super().untaken(keys)
         if "offload" in str(keys.get("fsdp")):
-            fsdp, note = keys.values["fsdp"], "weights and gradients in host memory"
-            yield Untaken(value=fsdp.value, written=fsdp.written, place=fsdp.place, note=note)
+            yield Untaken.of(keys.values["fsdp"], "weights and gradients in host memory")
         call = keys.about.get("call", "")
         if call not in ("", "TrainingArguments", "SFTConfig"):
             note = "a reference or reward model, or texts made in training"

@@ -30,6 +30,10 @@ _AUTO: Final = "auto"
 TUNING: Final = "predicted at its default"
 """Of options that only tune what is modelled."""
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {}, _AUTO)
+_DEGREES: Final = {
+    f"layout.{name}_model_parallel_size": kind
+    for name, kind in (("pipeline", "pipeline"), ("tensor", "tensor"), ("expert", "experts"))
+}
 _UNPREDICTED: Final = (Status.UNPRICED, Status.REFUSED)
 _SWITCH: Final = re.compile(
     r"checkpointing|offload|recompute|quant|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
@@ -137,19 +141,21 @@ class KeyedReader(ABC):
             elif row and row.name not in seen and _leaves_out(row, key, keys, values):
                 seen.add(row.name)
                 tunes = row.note == TUNING or not known(given.value)
-                section = row.name != key and not row.name.endswith("*")
-                yield Untaken(
-                    value="" if section else given.value,
-                    written=row.name if section else given.written,
-                    place=given.place,
-                    note=row.note or "other values are modelled",
-                    level=Level.NOTE if tunes else Level.WARNING,
-                )
+                if row.name != key and row.name[-1] != "*":  # of a section the first key
+                    given = replace(given, value="", written=row.name)
+                level = Level.NOTE if tunes else Level.WARNING
+                yield Untaken.of(given, row.note or "other values are modelled", level)
+        jobs = parts_of(self.framework).jobs
+        for path, one in values.items():
+            degree = _DEGREES.get(path)
+            many = degree and one.value > 1 and not getattr(jobs.degrees, degree)
+            if many or (path == "job.precision" and one.value not in jobs.precisions):
+                yield Untaken.of(one, f"refused in predictions of {self.framework}", Level.NOTE)
         for given in foreign:
             name = given.written.rpartition(".")[2].lower().replace("-", "_")
             tells = _SWITCH.search(name) and not _PLACES.search(name)
             level = Level.WARNING if tells and truth(given.value) is not False else Level.NOTE
-            yield Untaken(value=given.value, written=given.written, place=given.place, level=level)
+            yield Untaken.of(given, level=level)
 
     def _row(self, key: str) -> Option | None:
         """The option that a key is, or below which it lies; else those that begin as it does."""
