@@ -235,7 +235,8 @@ class HuggingFaceReader(KeyedReader):
     def _configuration(self, keys: Keys) -> ReadConfiguration:
         """A Trainer is handed DeepSpeed's file; Accelerate's may hold what that one has."""
         read = super()._configuration(keys)
-        if _deepspeed_file(keys):
+        file = _deepspeed_file(keys)
+        if file is not None and not isinstance(file.value, python_source.Unknown):
             read = replace(read, hands_to=Framework.DEEPSPEED)
         adapters = (one for one in self.untaken(keys) if one.note == PARTIAL_TRAINING)
         read = replace(read, partial_training=tuple(adapters))
@@ -284,7 +285,7 @@ def _deepspeed_file(keys: Keys) -> ReadValue | None:
     """The file of DeepSpeed that a Trainer or Accelerate is given, or what stands in its place."""
     for key in ("deepspeed", f"{DEEPSPEED}.deepspeed_config_file"):
         given = keys.values.get(key)
-        if given is not None and given.value and not isinstance(given.value, python_source.Unknown):
+        if given is not None and given.value:
             return given
     return None
 

@@ -616,3 +616,67 @@ def test_what_the_file_switches_on_is_to_be_dropped(tmp_path, capsys, command, s
     )
     page = " ".join(capsys.readouterr().out.split())
     assert says.format(folder=tmp_path) in page
+
+
+TRAINER = (
+    "--output_dir o --bf16 True --per_device_train_batch_size 1 --gradient_accumulation_steps 8 "
+    "--gradient_checkpointing True"
+)
+OFFLOADS = f"{TRAINER} --fsdp 'full_shard auto_wrap' --activation_offloading True"
+
+
+@pytest.mark.parametrize(
+    "option", ["--torch_dtype bfloat16", "--optim adamw_torch", "--optim adamw_bnb_8bit"]
+)
+def test_what_deepspeed_does_not_have_is_left_out(tmp_path: Path, option: str) -> None:
+    text = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
+    (tmp_path / "ds.json").write_text(text)
+    read = read_text(tmp_path, f"deepspeed t.py --deepspeed ds.json {TRAINER} {option}")
+    found = resolve(read.request)
+    assert found.config.framework == "deepspeed"
+    found.job(found.layout)
+    assert [one.written for one in read.configuration.untaken] == [option.split()[0]]
+
+
+def test_a_file_that_may_be_deepspeeds_is_not_set(tmp_path: Path) -> None:
+    text = "d = args.ds if args.ds else None\nTrainingArguments('o', bf16=True, deepspeed=d)\n"
+    read = read_text(
+        tmp_path, f"AutoModel.from_pretrained('m', torch_dtype='bfloat16')\n{text}", "t.py"
+    )
+    assert read.request.framework == "huggingface"
+    assert "job.weights_dtype=bfloat16" in read.request.overrides
+    assert [one.written for one in read.configuration.unknown] == ["deepspeed"]
+
+
+def test_a_refusal_names_the_option_of_the_file(tmp_path: Path, capsys) -> None:
+    (tmp_path / "t.sh").write_text(f"python t.py {TRAINER} \\\n --bf16 False --fp16 True\n")
+    cli.main(["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"])
+    error = capsys.readouterr().err
+    assert error.startswith(f"advise: --fp16 in line 2 of {tmp_path}/t.sh = fp16: is not modelled")
+
+
+def test_nothing_is_to_be_changed_only_in_what_is_predicted(tmp_path: Path, capsys) -> None:
+    (tmp_path / "t.sh").write_text(f"python t.py {OFFLOADS}\n")
+    words = ["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"]
+    cli.main([*words, "--quick", "--recompute", "full", "--seq-length", "2048"])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "nothing to change" not in page
+    assert (
+        "row 1 is what the file sets, without --activation_offloading = True: not predicted" in page
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "recompute", "precision"),
+    [
+        ("python t.py --output_dir o --bf16 False --fp16 0 --gradient_checkpointing 0", "none", ""),
+        (f"python t.py {TRAINER} --no_gradient_checkpointing", "none", "bf16"),
+        (f"python t.py {TRAINER} --use_peft 0 --load_in_4bit no", "full", "bf16"),
+        (f"{TITAN} --compile.no-enable --activation_checkpoint.mode none", "none", ""),
+    ],
+)
+def test_switches_are_read_as_their_parsers_do(tmp_path, text, recompute, precision) -> None:
+    read = read_text(tmp_path, text)
+    assert (read.configuration.recompute, read.configuration.untaken) == (recompute, ())
+    assert read.request.precision == (precision or None)
+    assert read.configuration.values.get("job.torch_compile") is None or "titan" in text

@@ -99,7 +99,7 @@ ZERO_3 = {"zero_optimization": {"stage": 3}}
         ({"train_batch_size": 3, "train_micro_batch_size_per_gpu": 2}, "ERROR batch"),
         ({"train_micro_batch_size_per_gpu": 0}, "ERROR batch"),
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "ERROR precision"),
-        ({"pipeline": {"stages": 2}, **ZERO_3}, "ERROR pipeline.zero_stage"),
+        ({"pipeline": {"stages": 2}, **ZERO_3}, "ERROR pipeline.zero_stage, NOTE not_modelled"),
         (
             checkpointing(cpu_checkpointing=True),
             f"NOTE {CALLS}, NOTE activation_checkpointing.cpu_checkpointing",
