@@ -17,12 +17,11 @@ _LONGEST: Final = 40
 def with_left_out(checked: Checked) -> Checked:
     """With a finding on each option that is not modelled, and one on all that nobody knows; none on
     what the framework's own rules name there."""
-    said = [(f.place, f.reason) for f in checked.findings if f.level is not Level.NOTE]
+    said = [f for f in checked.findings if f.level is not Level.NOTE]
     untaken = [
         one
         for one in checked.configuration.untaken
-        if isinstance(one, Untaken)
-        and not any(one.place == place and _is_named(one, reason) for place, reason in said)
+        if isinstance(one, Untaken) and not any(_is_about(finding, one) for finding in said)
     ]
     foreign = [one for one in untaken if not one.note and one.level is Level.NOTE]
     found = [_finding(one) for one in untaken if one not in foreign]
@@ -33,8 +32,9 @@ def with_left_out(checked: Checked) -> Checked:
     return replace(checked, findings=(*checked.findings, *found))
 
 
-def _is_named(one: Untaken, reason: str) -> bool:
-    return any(part in reason for part in one.written.lstrip("-").split("."))
+def _is_about(finding: Finding, one: Untaken) -> bool:
+    names = one.written.lstrip("-").split(".")
+    return finding.place == one.place and any(name in finding.reason for name in names)
 
 
 def _finding(one: Untaken) -> Finding:
@@ -50,7 +50,8 @@ def _finding(one: Untaken) -> Finding:
 
 
 def _words(one: ReadValue) -> str:
-    text = str(one.value)
+    several = isinstance(one.value, list | tuple)
+    text = " ".join(map(str, one.value)) if several else str(one.value)
     return f"{one.written} = {text}" if 0 < len(text) <= _LONGEST else one.written
 
 

@@ -64,8 +64,8 @@ class LintReport(Struct, frozen=True, kw_only=True):
         bad = any(f.level is not Level.NOTE and f.rule != NOT_MODELLED for f in self.findings)
         if not self.left_out:
             return "" if self.findings else "OK       nothing to report"
-        names = ", ".join(self.left_out)
-        return f"{'' if bad else 'no fault found in what was read; '}not included: {names}"
+        start = "" if bad else "no fault found in what was read; "
+        return f"{start}not included: {', '.join(self.left_out)}"
 
     @property
     def illegal(self) -> bool:

@@ -146,8 +146,7 @@ def _unknown_words(one: UnknownOption) -> str:
 
 def _instead(best: Evaluation, file: ReadFile, also: str, out: str) -> tuple[str, str]:
     """What to do for a row, with what its job changes `also`, and its flags; without recompute they
-    may be those of any, so that what the file switches on has to go. out: what the answer leaves
-    out of the file."""
+    may be those of any, so that what the file switches on has to go. out: what is left out."""
     more = f"change {also}" if also else ""
     if best.setting.spec == file.recompute:
         if out:

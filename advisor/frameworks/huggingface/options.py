@@ -16,6 +16,7 @@ from advisor.models.options import CpCommType
 PARALLELISM: Final = "parallelism_config"
 STRATEGIES: Final = {"allgather": CpCommType.ALL_GATHER, "alltoall": CpCommType.P2P}
 ACCELERATOR: Final = "accelerator_config"
+_EACH_BATCH: Final = f"{ACCELERATOR}.gradient_accumulation_kwargs.sync_each_batch"
 FSDP: Final = "fsdp_config"
 DEEPSPEED: Final = "deepspeed_config"
 FP8: Final = "fp8_config"
@@ -78,9 +79,7 @@ ARGUMENTS: Final[tuple[Option, ...]] = (
     key(f"{FSDP}.reshard_after_forward", None, _SHARDING, kind=bool, means=_RESHARDS),
     *(key(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
-    key(
-        f"{ACCELERATOR}.gradient_accumulation_kwargs.sync_each_batch", False, "job.sync_each_batch"
-    ),
+    key(_EACH_BATCH, False, "job.sync_each_batch"),
 )
 FILE: Final[tuple[Option, ...]] = (
     key(INSIDE, False, "recompute"),

@@ -57,7 +57,6 @@ _REENTRANT: Final = "4"
 _OTHERS: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
 _PRECISIONS: Final = ("bf16", "fp16", "mixed_precision")
 _ACCELERATE: Final = (FSDP, DEEPSPEED, "distributed_type", "compute_environment")
-_LAUNCHERS_OWN: Final = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 _ON_HOST: Final = {
     "offload_optimizer_device": "job.optimizer_cpu_offload",
     "offload_param_device": "job.param_cpu_offload",
@@ -204,7 +203,8 @@ class HuggingFaceReader(KeyedReader):
         """A Trainer with neither type trains in fp32, and one that shards nothing keeps all on
         every GPU: neither is modelled. DeepSpeed's file may not be there."""
         yield from super().unknown(keys)
-        if _is_a_trainers(keys) and not any(keys.has(name) for name in _PRECISIONS):
+        precisions = [name for name in _PRECISIONS if keys.has(name)]
+        if _is_a_trainers(keys) and all(keys.truth(name) is False for name in precisions):
             yield UnknownValue(
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
@@ -338,7 +338,7 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
                 keys.put(f"{PARALLELISM}.{name}", option.text, option.place, option.name)
             elif name.startswith("fp8_"):
                 keys.put(f"{FP8}.{name[4:]}", option.text, option.place, option.name)
-            elif name in _LAUNCHERS_OWN:
+            elif f"{DEEPSPEED}.{name}" in _NAMES:
                 keys.put(f"{DEEPSPEED}.{name}", option.text, option.place, option.name)
             else:
                 keys.put(name, option.text or True, option.place, option.name)

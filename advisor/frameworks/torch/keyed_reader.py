@@ -34,7 +34,6 @@ _DEGREES: Final = {
     f"layout.{name}_model_parallel_size": kind
     for name, kind in (("pipeline", "pipeline"), ("tensor", "tensor"), ("expert", "experts"))
 }
-_UNPREDICTED: Final = (Status.UNPRICED, Status.REFUSED)
 _SWITCH: Final = re.compile(
     r"checkpointing|offload|recompute|quant|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
     r"|unsloth|lora|adapter|galore|shard|parallel|zero_|memory|backend|opt_level|sparse|precision"
@@ -77,8 +76,8 @@ def _leaves_out(row: Option, key: str, keys: Keys, values: Mapping[str, ReadValu
     """Whether predictions leave out what is said of an option."""
     value = keys.get(key)
     if not known(keys.values[key].value):
-        return row.status in _UNPREDICTED
-    if value in _NOTHING or row.status not in (*_UNPREDICTED, Status.MODELLED):
+        return row.status is Status.UNPRICED
+    if value in _NOTHING or row.status not in (Status.UNPRICED, Status.MODELLED):
         return False
     if row.status is Status.MODELLED:
         off = value == row.default or truth(value) is False
@@ -140,10 +139,11 @@ class KeyedReader(ABC):
                 foreign.append(given)
             elif row and row.name not in seen and _leaves_out(row, key, keys, values):
                 seen.add(row.name)
-                tunes = row.note == TUNING or not known(given.value)
+                level = (
+                    Level.NOTE if row.note == TUNING or not known(given.value) else Level.WARNING
+                )
                 if row.name != key and row.name[-1] != "*":  # of a section the first key
                     given = replace(given, value="", written=row.name)
-                level = Level.NOTE if tunes else Level.WARNING
                 yield Untaken.of(given, row.note or "other values are modelled", level)
         jobs = parts_of(self.framework).jobs
         for path, one in values.items():
@@ -160,11 +160,9 @@ class KeyedReader(ABC):
     def _row(self, key: str) -> Option | None:
         """The option that a key is, or below which it lies; else those that begin as it does."""
         rows, parts = _rows(type(self)), key.split(".")
-        names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-        begins = (
-            row for name, row in rows.items() if name[-1] == "*" and key.startswith(name[:-1])
-        )
-        return next((rows[name] for name in names if name in rows), None) or next(begins, None)
+        names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+        names += [name for name in rows if name[-1] == "*" and key.startswith(name[:-1])]
+        return next((rows[name] for name in names if name in rows), None)
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
         """What means a field of ours and has a value that only a run knows."""

@@ -22,6 +22,7 @@ RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
 _FLOAT8: Final = ("quantize.linear.float8", "float8")
 """Sections of 0.2, and of 0.1."""
+_KERNELS: Final = {name: name for name in ("fused", "foreach", "for-loop")}
 GATHER: Final = "enable_fsdp_float8_all_gather"
 
 
@@ -66,7 +67,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     key("compile.enable", False, "job.torch_compile"),
     key("training.compile", False, "job.torch_compile", note="0.1"),
     key(COMPONENTS, COMPILED, "job.compile_components", means=components),
-    key("optimizer.implementation", "fused", "job.optimizer_implementation"),
+    key("optimizer.implementation", "fused", "job.optimizer_implementation", means=_KERNELS),
     key("optimizer.early_step_in_backward", False, "job.optimizer_in_backward"),
     *listed("torchtitan"),
 )

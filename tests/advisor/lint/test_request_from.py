@@ -618,65 +618,41 @@ def test_what_the_file_switches_on_is_to_be_dropped(tmp_path, capsys, command, s
     assert says.format(folder=tmp_path) in page
 
 
-TRAINER = (
-    "--output_dir o --bf16 True --per_device_train_batch_size 1 --gradient_accumulation_steps 8 "
-    "--gradient_checkpointing True"
-)
-OFFLOADS = f"{TRAINER} --fsdp 'full_shard auto_wrap' --activation_offloading True"
+READ_AS = yaml.safe_load((Path(__file__).parent / "read_as.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", READ_AS)
+def test_options_are_read_as_their_programs_read_them(tmp_path: Path, name: str) -> None:
+    case = READ_AS[name]
+    for file, text in case.get("files", {}).items():
+        (tmp_path / file).write_text(text)
+    read = read_text(tmp_path, case["text"], case.get("file", "t.sh"))
+    expected, found = case["is"], read.configuration
+    assert (read.request.framework, found.recompute) == (
+        expected["framework"],
+        expected["recompute"],
+    )
+    assert read.request.precision == expected["precision"]
+    assert [one.written for one in found.untaken] == expected["untaken"]
+    assert len(found.unknown) == len(expected["unknown"])
+    resolve(read.request)
 
 
 @pytest.mark.parametrize(
-    "option", ["--torch_dtype bfloat16", "--optim adamw_torch", "--optim adamw_bnb_8bit"]
-)
-def test_what_deepspeed_does_not_have_is_left_out(tmp_path: Path, option: str) -> None:
-    text = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
-    (tmp_path / "ds.json").write_text(text)
-    read = read_text(tmp_path, f"deepspeed t.py --deepspeed ds.json {TRAINER} {option}")
-    found = resolve(read.request)
-    assert found.config.framework == "deepspeed"
-    found.job(found.layout)
-    assert [one.written for one in read.configuration.untaken] == [option.split()[0]]
-
-
-def test_a_file_that_may_be_deepspeeds_is_not_set(tmp_path: Path) -> None:
-    text = "d = args.ds if args.ds else None\nTrainingArguments('o', bf16=True, deepspeed=d)\n"
-    read = read_text(
-        tmp_path, f"AutoModel.from_pretrained('m', torch_dtype='bfloat16')\n{text}", "t.py"
-    )
-    assert read.request.framework == "huggingface"
-    assert "job.weights_dtype=bfloat16" in read.request.overrides
-    assert [one.written for one in read.configuration.unknown] == ["deepspeed"]
-
-
-def test_a_refusal_names_the_option_of_the_file(tmp_path: Path, capsys) -> None:
-    (tmp_path / "t.sh").write_text(f"python t.py {TRAINER} \\\n --bf16 False --fp16 True\n")
-    cli.main(["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"])
-    error = capsys.readouterr().err
-    assert error.startswith(f"advise: --fp16 in line 2 of {tmp_path}/t.sh = fp16: is not modelled")
-
-
-def test_nothing_is_to_be_changed_only_in_what_is_predicted(tmp_path: Path, capsys) -> None:
-    (tmp_path / "t.sh").write_text(f"python t.py {OFFLOADS}\n")
-    words = ["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"]
-    cli.main([*words, "--quick", "--recompute", "full", "--seq-length", "2048"])
-    page = " ".join(capsys.readouterr().out.split())
-    assert "nothing to change" not in page
-    assert (
-        "row 1 is what the file sets, without --activation_offloading = True: not predicted" in page
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "recompute", "precision"),
+    ("options", "says"),
     [
-        ("python t.py --output_dir o --bf16 False --fp16 0 --gradient_checkpointing 0", "none", ""),
-        (f"python t.py {TRAINER} --no_gradient_checkpointing", "none", "bf16"),
-        (f"python t.py {TRAINER} --use_peft 0 --load_in_4bit no", "full", "bf16"),
-        (f"{TITAN} --compile.no-enable --activation_checkpoint.mode none", "none", ""),
+        ("--bf16 0 --fp16 1", "--fp16 in line 1 of "),
+        (
+            "--fsdp full_shard --activation_offloading True",
+            "row 1 is what the file sets, without --activation_offloading = True: not predicted",
+        ),
     ],
 )
-def test_switches_are_read_as_their_parsers_do(tmp_path, text, recompute, precision) -> None:
-    read = read_text(tmp_path, text)
-    assert (read.configuration.recompute, read.configuration.untaken) == (recompute, ())
-    assert read.request.precision == (precision or None)
-    assert read.configuration.values.get("job.torch_compile") is None or "titan" in text
+def test_what_the_file_says_is_named_as_it_is_there(tmp_path, capsys, options, says) -> None:
+    text = "python t.py --per_device_train_batch_size 1 --bf16 1 --gradient_checkpointing 1"
+    (tmp_path / "t.sh").write_text(f"{text} {options}\n")
+    words = ["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"]
+    cli.main([*words, "--quick", "--recompute", "full", "--seq-length", "2048"])
+    page = " ".join("".join(capsys.readouterr()).split())
+    assert says in page
+    assert "nothing to change" not in page
