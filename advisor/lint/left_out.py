@@ -50,8 +50,7 @@ def _finding(one: Untaken) -> Finding:
 
 
 def _words(one: ReadValue) -> str:
-    several = isinstance(one.value, list | tuple)
-    text = " ".join(map(str, one.value)) if several else str(one.value)
+    text = " ".join(map(str, one.value)) if isinstance(one.value, list | tuple) else str(one.value)
     return f"{one.written} = {text}" if 0 < len(text) <= _LONGEST else one.written
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import fields as struct_fields
@@ -34,6 +34,7 @@ from advisor.reading.read_configuration import (
 )
 from advisor.request.request import Request
 
+T = TypeVar("T")
 _FLAG: Final = "--from"
 _CHUNKS: Final = "virtual_pipeline_model_parallel_size"
 _NUMBERED: Final = re.compile(r"(.+)#(\d+)")
@@ -79,8 +80,7 @@ def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadC
     framework = str(given.get("framework") or read.hands_to or read.framework)
     kept, foreign = dict(read.values), []
     for path, found in read.values.items():
-        relation = "" if found.omitted else _refusal(path, found, framework)
-        if relation:
+        if not found.omitted and (relation := _refusal(path, found, framework)):
             foreign.append(Untaken.of(kept.pop(path), relation))
     return replace(read, values=kept, untaken=(*read.untaken, *foreign))
 
@@ -278,12 +278,17 @@ def _merged(
         recompute_at=first.recompute_at or second.recompute_at,
         model=first.model or second.model,
         num_gpus=first.num_gpus or second.num_gpus,
-        partial_training=tuple(dict.fromkeys((*first.partial_training, *second.partial_training))),
-        untaken=tuple(dict.fromkeys((*first.untaken, *second.untaken))),
+        partial_training=_once(first.partial_training, second.partial_training),
+        untaken=_once(first.untaken, second.untaken),
+        unread=_once(first.unread, second.unread),
         unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         shape=_said_first(first.shape, second.shape),
         num_microbatches=first.num_microbatches or second.num_microbatches,
     )
+
+
+def _once(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
+    return (*first, *(one for one in second if one not in first))
 
 
 def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:

@@ -30,10 +30,7 @@ _AUTO: Final = "auto"
 TUNING: Final = "predicted at its default"
 """Of options that only tune what is modelled."""
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {}, _AUTO)
-_DEGREES: Final = {
-    f"layout.{name}_model_parallel_size": kind
-    for name, kind in (("pipeline", "pipeline"), ("tensor", "tensor"), ("expert", "experts"))
-}
+_DEGREES: Final = {f"layout.{kind}_model_parallel_size": kind for kind in ("pipeline", "tensor")}
 _SWITCH: Final = re.compile(
     r"checkpointing|offload|recompute|quant|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
     r"|unsloth|lora|adapter|galore|shard|parallel|zero_|memory|backend|opt_level|sparse|precision"

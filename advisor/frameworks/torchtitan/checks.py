@@ -18,17 +18,18 @@ _CHECKPOINT: Final = "torchtitan 0.2.2 distributed/activation_checkpoint.py"
 _DIMS: Final = "torchtitan 0.2.2 distributed/parallel_dims.py _validate"
 _MODE: Final = f"{options.AC}.mode"
 _OPTION: Final = f"{options.AC}.selective_ac_option"
-_REMOVED: Final = (
-    f"{options.PARALLELISM}.disable_loss_parallel",
-    f"{options.PARALLELISM}.context_parallel_rotate_method",
-    f"{options.PARALLELISM}.expert_parallel_comm_backend",
-)
 _REPLICATE, _SHARD, _TP, _CP, _PP, _EP, _ETP = (
     f"{options.PARALLELISM}.{name}_degree"
     for name in (
         *("data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "context_parallel"),
         *("pipeline_parallel", "expert_parallel", "expert_tensor_parallel"),
     )
+)
+_REMOVED: Final = (
+    *(_OPTION, _ETP, options.ASYNC_TP, options.CONVERTERS, f"{options.AC}.early_stop"),
+    f"{options.PARALLELISM}.disable_loss_parallel",
+    f"{options.PARALLELISM}.context_parallel_rotate_method",
+    f"{options.PARALLELISM}.expert_parallel_comm_backend",
 )
 
 
@@ -98,14 +99,7 @@ _degree: Final[dict[str, Any]] = {"source": _DIMS, "fault": "parallel_degree"}
 
 RULES: Final = (
     key_rules.illegal_values(
-        (
-            _OPTION,
-            f"{options.AC}.early_stop",
-            options.CONVERTERS,
-            options.ASYNC_TP,
-            _ETP,
-            *_REMOVED,
-        ),
+        _REMOVED,
         lambda _: False,
         "torchtitan 0.3 has no option {key}",
         "leave it out, or use torchtitan 0.2",
