@@ -50,7 +50,15 @@ KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
 _ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
 _ALL: Final = dict.fromkeys((True, "true", "True"), DataParallelSharding.FULL)
 _COMPILERS: Final = {"inductor": True, "no": False}
-_RESHARDS: Final = {True: DataParallelSharding.FULL, False: DataParallelSharding.GRADIENTS}
+FSDP1: Final = {
+    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), DataParallelSharding.FULL),
+    **dict.fromkeys(
+        ("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), DataParallelSharding.GRADIENTS
+    ),
+}
+"""Its strategies."""
+_GRADIENTS: Final = dict.fromkeys((False, "false", "False"), DataParallelSharding.GRADIENTS)
+_RESHARDS: Final = FSDP1 | _ALL | _GRADIENTS
 
 
 def _keywords(section: str) -> Iterator[Option]:
@@ -76,7 +84,7 @@ ARGUMENTS: Final[tuple[Option, ...]] = (
     key("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
     key("fsdp", None, _SHARDING, kind=object, means=_ALL),
     key(f"{FSDP}.version", 2, "job.flat_parameters", kind=object, means=_FLAT),
-    key(f"{FSDP}.reshard_after_forward", None, _SHARDING, kind=bool, means=_RESHARDS),
+    key(f"{FSDP}.reshard_after_forward", None, _SHARDING, kind=object, means=_RESHARDS),
     *(key(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
     key(_EACH_BATCH, False, "job.sync_each_batch"),
@@ -84,7 +92,7 @@ ARGUMENTS: Final[tuple[Option, ...]] = (
 FILE: Final[tuple[Option, ...]] = (
     key(INSIDE, False, "recompute"),
     key(INSIDE_OFFLOAD, False, "recompute"),
-    key(RESHARD, None, _SHARDING, kind=bool, means=_RESHARDS),
+    key(RESHARD, None, _SHARDING, kind=object, means=_RESHARDS),
     key(f"{FSDP}.fsdp_version", None, "job.flat_parameters", kind=object, means=_FLAT),
     key(CP_SIZE, 1, "layout.context_parallel_size"),
     key(SP_SIZE, 1, "layout.context_parallel_size"),

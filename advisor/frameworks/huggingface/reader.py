@@ -20,6 +20,7 @@ from advisor.frameworks.huggingface.options import (
     DEEPSPEED,
     FP8,
     FSDP,
+    FSDP1,
     INSIDE_OFFLOAD,
     KERNELS,
     MICRO_BATCH,
@@ -62,13 +63,6 @@ _ON_HOST: Final = {
     "offload_param_device": "job.param_cpu_offload",
 }
 _LAUNCHERS_FILE: Final = "config_file"
-_STRATEGIES: Final = {
-    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), DataParallelSharding.FULL),
-    **dict.fromkeys(
-        ("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), DataParallelSharding.GRADIENTS
-    ),
-}
-"""Of FSDP1."""
 _HYBRID: Final = frozenset(("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5"))
 """A machine has all shards (torch 2.13 distributed/fsdp/_init_utils.py)."""
 _SHARDINGS: Final = {
@@ -155,7 +149,7 @@ class HuggingFaceReader(KeyedReader):
         if sharding is not None and not keys.has(f"{FSDP}.reshard_after_forward"):
             found["layout.data_parallel_sharding"] = keys.means("fsdp", sharding)
         of = f"{FSDP}.fsdp_sharding_strategy"
-        strategy = _STRATEGIES.get(str(keys.values[of].value)) if keys.has(of) else None
+        strategy = FSDP1.get(str(keys.values[of].value)) if keys.has(of) else None
         if strategy is not None:
             found["layout.data_parallel_sharding"] = keys.means(of, strategy)
             if str(keys.values[of].value) in _HYBRID:

@@ -32,7 +32,7 @@ TUNING: Final = "predicted at its default"
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {}, _AUTO)
 _DEGREES: Final = {f"layout.{kind}_model_parallel_size": kind for kind in ("pipeline", "tensor")}
 _SWITCH: Final = re.compile(
-    r"checkpointing|offload|recompute|quant|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
+    r"checkpointing|offload|recompute|quantiz|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
     r"|unsloth|lora|adapter|galore|shard|parallel|zero_|memory|backend|opt_level|sparse|precision"
 )
 _PLACES: Final = re.compile(r"(path|dir|file|folder|name|steps|interval|freq|size|type)$")
