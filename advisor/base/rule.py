@@ -40,6 +40,8 @@ class Verdict(StrEnum):
     """Accepted and obeyed, and the cost brings next to no memory."""
     REPLACED = "replaced"
     """Accepted, and more runs than anybody wrote."""
+    NOT_MODELLED = "not modelled"
+    """Accepted and obeyed, and in no prediction."""
     NOTE = "note"
     """Accepted; good to know."""
 

@@ -50,10 +50,15 @@ def run(arguments: Sequence[str]) -> Outcome:
 def rank(options: RankingOptions) -> Outcome:
     """`advise --model … --gpus …`: the ranked settings in the wanted format."""
     _check(options)
-    with _watched() as watch:
-        advice = answer_to(
-            options.request, explain=options.explain, verify=options.verify, watch=watch
-        )
+    try:
+        with _watched() as watch:
+            advice = answer_to(
+                options.request, explain=options.explain, verify=options.verify, watch=watch
+            )
+    except UserError as error:
+        from advisor.lint.request_from import blamed
+
+        raise blamed(error, options.read) from None
     talk: tuple[str, ...] = ()
     if options.writes_files:
         from advisor.cli.writing import write_files

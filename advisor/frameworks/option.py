@@ -11,9 +11,10 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
+from advisor.base.configuration import packaged_configs
 from advisor.base.grouping import grouped
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
@@ -349,17 +350,27 @@ def keys(
     section: str,
     names: Mapping[str, str],
     kind: type = object,
-    predicted: Mapping[str, Any] | None = None,
 ) -> Iterator[Option]:
     """Options of a section that no field of ours means: what is to be said of them, and their
-    names. predicted: values by name that predictions are for."""
+    names."""
     start = f"{section}." if section else ""
     for note, group in names.items():
         for name in group.split():
-            default = (predicted or {}).get(name)
-            yield Option(
-                name=f"{start}{name}", kind=kind, default=default, status=status, note=note
-            )
+            yield Option(name=f"{start}{name}", kind=kind, status=status, note=note)
+
+
+def listed(schema: str) -> Iterator[Option]:
+    """Options of a file of configs/options, which no field of ours means, by their status and what
+    is to be said of them. Values that predictions are for are their defaults; of switches and
+    numbers others are of the same kind."""
+    held = json.decode((packaged_configs() / "options" / f"{schema}.json").read_bytes())
+    for status in (Status.HARMLESS, Status.UNPRICED):
+        for note, names in held[status].items():
+            for name in names:
+                default = held["predicted"].get(name)
+                first = default[0] if isinstance(default, list) else default
+                kind = type(first) if isinstance(first, bool | int) else object
+                yield Option(name=name, kind=kind, default=default, status=status, note=note)
 
 
 def names_in(options: Iterable[Option], section: str = "") -> tuple[str, ...]:

@@ -8,16 +8,19 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import fields as struct_fields
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.fields import show_path
+from advisor.base.fields import field_types, parse, show_path
 from advisor.base.key_value import key_of, split_key_values
 from advisor.base.units import counted, nearest_divisors, parse_gpus
+from advisor.frameworks.own_options import refuse_options
+from advisor.frameworks.registry import parts_of
+from advisor.job.job import JobConfig
 from advisor.lint.target import read_target, reads
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -27,9 +30,11 @@ from advisor.reading.read_configuration import (
     Reader,
     ReadValue,
     UnknownValue,
+    Untaken,
 )
 from advisor.request.request import Request
 
+T = TypeVar("T")
 _FLAG: Final = "--from"
 _CHUNKS: Final = "virtual_pipeline_model_parallel_size"
 _NUMBERED: Final = re.compile(r"(.+)#(\d+)")
@@ -63,9 +68,48 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
         held, where = counted(len(jobs), "job"), f"nearest: {shown}#{nearest}"
         raise UserError(_FLAG, show_path(target), f"holds {held}", where)
     configuration = jobs[(number or 1) - 1]
+    configuration = _without_foreign(configuration, given)
     request = request_from(configuration, given)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
     return ReadJob(request=request, configuration=replace(configuration, unknown=tuple(unknown)))
+
+
+def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadConfiguration:
+    """Without options that the framework of the job does not have: what a Trainer says may not be
+    for DeepSpeed, whose file it is handed."""
+    framework = str(given.get("framework") or read.hands_to or read.framework)
+    kept, foreign = dict(read.values), []
+    for path, found in read.values.items():
+        if not found.omitted and (relation := _refusal(path, found, framework)):
+            foreign.append(Untaken.of(kept.pop(path), relation))
+    return replace(read, values=kept, untaken=(*read.untaken, *foreign))
+
+
+def _refusal(path: str, found: ReadValue, framework: str) -> str:
+    """Why a framework's jobs have no such option; empty where they may have."""
+    part, _, name = path.partition(".")
+    types = field_types(JobConfig)
+    if part != "job" or name not in types:
+        return ""
+    sizes = dict.fromkeys(("seq_length", "micro_batch_size", "global_batch_size"), 1)
+    try:
+        job = JobConfig(**sizes | {name: parse(_text(found.value), types[name], path)})
+    except UserError:
+        return ""
+    try:
+        refuse_options(job, framework, parts_of(framework).jobs.own_options)
+    except UserError as error:
+        return error.relation
+    return ""
+
+
+def blamed(error: UserError, read: ReadConfiguration | None) -> UserError:
+    """The same error; of a field that the file has set by the option there, and its place."""
+    found = read.values.get(error.field) if read is not None else None
+    if found is None or found.omitted:
+        return error
+    field = f"{found.written} in line {found.place.line} of {found.place.file}"
+    return UserError(field, error.value, error.relation, error.nearest)
 
 
 def _is_settled(
@@ -234,12 +278,17 @@ def _merged(
         recompute_at=first.recompute_at or second.recompute_at,
         model=first.model or second.model,
         num_gpus=first.num_gpus or second.num_gpus,
-        partial_training=tuple(dict.fromkeys((*first.partial_training, *second.partial_training))),
-        untaken=tuple(dict.fromkeys((*first.untaken, *second.untaken))),
+        partial_training=_once(first.partial_training, second.partial_training),
+        untaken=_once(first.untaken, second.untaken),
+        unread=_once(first.unread, second.unread),
         unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         shape=_said_first(first.shape, second.shape),
         num_microbatches=first.num_microbatches or second.num_microbatches,
     )
+
+
+def _once(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
+    return (*first, *(one for one in second if one not in first))
 
 
 def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:

@@ -19,6 +19,7 @@ from advisor.base.rule import Finding, Level
 from advisor.frameworks.readers import readers
 from advisor.frameworks.registry import framework_of_recipe
 from advisor.lint.ignored import without_ignored
+from advisor.lint.left_out import NOT_MODELLED, left_out, with_left_out
 from advisor.models.presets import load_model
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
@@ -58,6 +59,22 @@ class LintReport(Struct, frozen=True, kw_only=True):
         return tuple(sorted(found.values(), key=lambda f: (order.index(f.level), f.place)))
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """What is in no prediction, or was not read, each once."""
+        files = frozenset(Path(c.configuration.place.file).name for c in self.checked)
+        found = (one for c in self.checked for one in left_out(c.configuration, files))
+        return tuple(dict.fromkeys((*found, *(note.text for note in self.notes))))
+
+    @property
+    def verdict(self) -> str:
+        """OK only where everything was read and is modelled; empty where findings say it all."""
+        bad = any(f.level is not Level.NOTE and f.rule != NOT_MODELLED for f in self.findings)
+        if not self.left_out:
+            return "" if self.findings else "OK       nothing to report"
+        start = "" if bad else "no fault found in what was read; "
+        return f"{start}not included: {', '.join(self.left_out)}"
+
+    @property
     def illegal(self) -> bool:
         """Whether anything is refused, crashes or hangs."""
         return any(finding.level is Level.ERROR for finding in self.findings)
@@ -92,8 +109,9 @@ def lint_target(
     knows a setting in it.
     """
     read = read_target(target, text)
-    checked = tuple(reader.check(one, framework_version) for reader, one in read.configurations)
-    checked, ignored = without_ignored(checked, read.name, read.text)
+    found = (reader.check(one, framework_version) for reader, one in read.configurations)
+    every = tuple(map(with_left_out, found))
+    checked, ignored = without_ignored(every, read.name, read.text)
     return LintReport(target=read.name, checked=checked, notes=read.notes, ignored=ignored)
 
 

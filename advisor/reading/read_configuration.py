@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct, field
 
 from advisor.base.place import Place
-from advisor.base.rule import Finding
+from advisor.base.rule import Finding, Level
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -29,6 +29,19 @@ class ReadValue(Struct, frozen=True, kw_only=True):
     def meaning(self, value: Any) -> "ReadValue":
         """`value`, which stands where this one does and is written."""
         return ReadValue(value=value, written=self.written, place=self.place)
+
+
+class Untaken(ReadValue, frozen=True, kw_only=True):
+    """An option that no prediction takes: `note` says of what, empty where nobody knows the option;
+    level: how lint shows it, a note where it only tunes what is modelled."""
+
+    note: str = ""
+    level: Level = Level.WARNING
+
+    @classmethod
+    def of(cls, one: ReadValue, note: str = "", level: Level = Level.WARNING) -> "Untaken":
+        """The option that is read."""
+        return cls(value=one.value, written=one.written, place=one.place, note=note, level=level)
 
 
 class UnknownValue(Struct, frozen=True, kw_only=True):
@@ -66,8 +79,9 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     names_files: configurations that a command names, and goes before; None of what is no command.
     partial_training: options by which not all weights are trained, or in few bits held, of which
     no prediction is.
-    untaken: options that are known and that no prediction takes. unknown: those whose value is not.
-    unread: what of the document was not read; what it does not state is then unknown.
+    untaken: options that no prediction takes, Untaken where no rule of the framework's says so.
+    unknown: those whose value is not known. unread: what of the document was not read; what it does
+    not state is then unknown.
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
     of one rank in a step, where no global batch is said; layers_per_chunk: those of a model chunk,
     where the chunks follow from a model that the document does not spell out.
@@ -91,8 +105,8 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     hands_to: str = ""
     partial_training: tuple[ReadValue, ...] = ()
     untaken: tuple[ReadValue, ...] = ()
-    unknown: tuple[UnknownValue, ...] = ()
     unread: tuple[Note, ...] = ()
+    unknown: tuple[UnknownValue, ...] = ()
     shape: Mapping[str, ReadValue] = field(default_factory=dict)
     num_microbatches: int | None = None
     layers_per_chunk: int | None = None

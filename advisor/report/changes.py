@@ -11,6 +11,7 @@ from advisor.answer.evaluation import Evaluation
 from advisor.base.fields import spelled
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
+from advisor.lint.left_out import left_out
 from advisor.models.presets import load_preset
 from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
@@ -86,7 +87,7 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     if row := leading(advice):
         best, found = row.evaluation, advice.fastest_found
         also = change_words(best.job, advice.job, advice.origin) if found else ""
-        what, words = _instead(best, file, also)
+        what, words = _instead(best, file, also, ", ".join(left_out(read)))
         rows.append(("fastest" if found else f"row {row.rank}", Text(what)))
         flags = [copied_block(best.job.config.framework, best.job, "", words)] if words else []
     return group(Text(""), labelled_rows(rows, margin=_MARGIN), *flags)
@@ -147,11 +148,13 @@ def _unknown_words(one: UnknownOption) -> str:
     return f"{where}: {one.assumed} is assumed; give {one.key}=VALUE"
 
 
-def _instead(best: Evaluation, file: ReadFile, also: str) -> tuple[str, str]:
+def _instead(best: Evaluation, file: ReadFile, also: str, out: str) -> tuple[str, str]:
     """What to do for a row, with what its job changes `also`, and its flags; without recompute they
-    may be those of any, so that what the file switches on has to go."""
+    may be those of any, so that what the file switches on has to go. out: what is left out."""
     more = f"change {also}" if also else ""
     if best.setting.spec == file.recompute:
+        if out:
+            return f"is what the file sets{more and '; '}{more}, without {out}: not predicted", ""
         return f"is what the file sets: {more or 'nothing to change'}", ""
     stack, job = parts_of(best.job.config.framework), best.job
     flags = stack.spelling.setting_flags(best.setting, job)

@@ -24,13 +24,13 @@ def lint_page(report: LintReport, *, fixed: bool = False) -> Block:
     reason, fix, source; what could not be read comes last. fixed: what is left had no fix."""
     lines: list[Block] = [Text(line) for line in _heads(report)]
     lines += (_finding(one, "  (no automatic fix)" * fixed) for one in report.findings)
-    if not report.findings:
-        lines.append("OK       nothing to report")
     for note in report.notes:
         row = (_NOT_READ, Text(f"{note.place}: {note.text}"))
         lines.append(labelled_rows([row], margin=len(_NOT_READ)))
     if report.ignored:
         lines.append(f"IGNORED  {counted(len(report.ignored), 'finding')}, by comments in the file")
+    if report.verdict:
+        lines.append(Text(report.verdict))
     return group(*lines)
 
 

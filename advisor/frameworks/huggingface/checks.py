@@ -42,7 +42,7 @@ def _is_launched_apart(keys: Keys) -> bool:
 
 
 _ABOUT_IT: Final = tuple(
-    name for name in names_in(options.ARGUMENTS) if name.startswith(("gradient", "activation"))
+    name for name in names_in(options.OPTIONS) if name.startswith(("gradient", "activation"))
 )
 
 
@@ -96,7 +96,7 @@ def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
         verdict=Verdict.NO_EFFECT,
         source=_TRAINER,
     )
-    names, reason = names_in(options.ARGUMENTS, section), "torch's checkpoint has no such keyword"
+    names, reason = names_in(options.OPTIONS, section), "torch's checkpoint has no such keyword"
     hint = f"use {either(names)}"
     yield key_rules.unknown_names(
         section, names, reason, cutoff=0.5, otherwise=hint, fault=fault, source=_CHECKPOINT
@@ -151,7 +151,7 @@ def _with_deepspeed(keys: Keys) -> Any:
     return (keys.get("fsdp") is True or not off) and keys.get("deepspeed")
 
 
-def _inside(keys: Keys, name: str) -> str:
+def inside_key(keys: Keys, name: str) -> str:
     """The key of fsdp_config that is given, of the two that mean a name."""
     return next(
         (key for key in (f"{options.FSDP}.fsdp_{name}", f"{options.FSDP}.{name}") if keys.has(key)),
@@ -160,7 +160,7 @@ def _inside(keys: Keys, name: str) -> str:
 
 
 def _unknown_policy(keys: Keys) -> Match | None:
-    at = _inside(keys, "auto_wrap_policy")
+    at = inside_key(keys, "auto_wrap_policy")
     policy = keys.get(at)
     return None if policy in (None, *POLICIES) else Match(found=str(policy), place=keys.where(at))
 
@@ -209,7 +209,7 @@ RULES: Final = (
     ),
     key_rules.key_rule(
         options.CHECKPOINTING,
-        lambda keys: keys.truth(_inside(keys, options.CHECKPOINTING[0])) and checkpointing(keys),
+        lambda keys: keys.truth(inside_key(keys, options.CHECKPOINTING[0])) and checkpointing(keys),
         "fsdp_config['activation_checkpointing'] and the activation_checkpointing training "
         "argument can't both be set to True",
         "keep the one in fsdp_config, drop the argument",

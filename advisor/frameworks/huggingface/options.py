@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.option import Option, Status, key, keys
+from advisor.frameworks.option import Option, key, listed
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import CpCommType
 
 PARALLELISM: Final = "parallelism_config"
 STRATEGIES: Final = {"allgather": CpCommType.ALL_GATHER, "alltoall": CpCommType.P2P}
+ACCELERATOR: Final = "accelerator_config"
+_EACH_BATCH: Final = f"{ACCELERATOR}.gradient_accumulation_kwargs.sync_each_batch"
 FSDP: Final = "fsdp_config"
 DEEPSPEED: Final = "deepspeed_config"
 FP8: Final = "fp8_config"
@@ -33,10 +35,7 @@ _FIELD: Final = f"{PARALLELISM}.{PARALLELISM}_"
 CP_SIZE: Final = f"{_FIELD}cp_size"
 SP_SIZE: Final = f"{_FIELD}sp_size"
 _SHARDING: Final = "layout.data_parallel_sharding"
-PARTIAL_TRAINING: Final = (
-    *("adapter", "finetuning_type", "use_peft", "peft_config"),
-    *("load_in_8bit", "load_in_4bit", "quantization_bit"),
-)
+PARTIAL_TRAINING: Final = "adapters, frozen or quantized weights"
 _DTYPES: Final = {str(dtype): str(dtype) for dtype in (DType.BF16, DType.FP32)}
 _OPTIMIZERS: Final = {
     "adamw_torch": "adam",
@@ -49,14 +48,22 @@ _OPTIMIZERS: Final = {
 _FLAT: Final = {1: True, "1": True, 2: False, "2": False}
 KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
 _ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
-_RESHARDS: Final = {True: DataParallelSharding.FULL, False: DataParallelSharding.GRADIENTS}
+_ALL: Final = dict.fromkeys((True, "true", "True"), DataParallelSharding.FULL)
+_COMPILERS: Final = {"inductor": True, "no": False}
+FSDP1: Final = {
+    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), DataParallelSharding.FULL),
+    **dict.fromkeys(
+        ("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), DataParallelSharding.GRADIENTS
+    ),
+}
+"""Its strategies."""
+_GRADIENTS: Final = dict.fromkeys((False, "false", "False"), DataParallelSharding.GRADIENTS)
+_RESHARDS: Final = FSDP1 | _ALL | _GRADIENTS
 
 
 def _keywords(section: str) -> Iterator[Option]:
     """What torch's checkpoint takes, and transformers from 5 on."""
-    torchs = "preserve_rng_state context_fn determinism_check debug early_stop"
     yield key(f"{section}.use_reentrant", None, "recompute", kind=bool)
-    yield from keys(Status.UNPRICED, section, {"predicted at torch's defaults": torchs})
     yield key(f"{section}.every_n_layers", None, "recompute", kind=int)
     yield key(f"{section}.offload", False, "recompute")
 
@@ -75,99 +82,34 @@ ARGUMENTS: Final[tuple[Option, ...]] = (
     key("torch_compile", False, "job.torch_compile"),
     key("use_liger_kernel", False, "job.use_liger_kernel"),
     key("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
-    key("fsdp", None, _SHARDING, kind=object, means={}),
+    key("fsdp", None, _SHARDING, kind=object, means=_ALL),
     key(f"{FSDP}.version", 2, "job.flat_parameters", kind=object, means=_FLAT),
-    key(f"{FSDP}.reshard_after_forward", None, _SHARDING, kind=bool, means=_RESHARDS),
+    key(f"{FSDP}.reshard_after_forward", None, _SHARDING, kind=object, means=_RESHARDS),
     *(key(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
-    *keys(
-        Status.CHECKED,
-        "",
-        {
-            "sets the global batch": STEPS,
-            "is off with checkpointing": "use_cache",
-            "cannot be combined with fsdp": "deepspeed",
-        },
-    ),
-    *keys(
-        Status.UNPRICED,
-        "",
-        {
-            "not modelled": """
-                gradient_accumulation_kwargs activation_offloading gradient_checkpointing_ratio
-                gradient_clipping
-            """,
-            "adapters and quantized weights are not modelled": " ".join(PARTIAL_TRAINING),
-        },
-    ),
+    key(_EACH_BATCH, False, "job.sync_each_batch"),
 )
-_FSDP_NOT_MODELLED: Final = """
-    fsdp_offload_params fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
-    fsdp_backward_prefetch_policy fsdp_use_orig_params fsdp_ignored_modules fsdp_limit_all_gathers
-"""
-_DEEPSPEEDS: Final = """
-    deepspeed_config_file gradient_accumulation_steps gradient_clipping zero_stage
-    offload_optimizer_device offload_param_device zero3_save_16bit_model
-"""
-_REPEATED: Final = f"""
-    {PARALLELISM}_sp_seq_length {PARALLELISM}_sp_seq_length_is_variable
-    {PARALLELISM}_sp_attn_implementation
-"""
-_NOT_MODELLED: Final = """
-    use_cpu megatron_lm_config downcast_bf16 dynamo_config dynamo_backend fp16 tpu_name
-    tpu_zone tpu_use_cluster tpu_use_sudo tpu_env tpu_vm
-"""
-_LAUNCHING: Final = """
-    compute_environment debug machine_rank num_machines gpu_ids main_process_ip main_process_port
-    rdzv_backend same_network main_training_function enable_cpu_affinity mpirun_config command_file
-    commands
-"""
 FILE: Final[tuple[Option, ...]] = (
     key(INSIDE, False, "recompute"),
     key(INSIDE_OFFLOAD, False, "recompute"),
-    key(RESHARD, None, _SHARDING, kind=bool, means=_RESHARDS),
+    key(RESHARD, None, _SHARDING, kind=object, means=_RESHARDS),
     key(f"{FSDP}.fsdp_version", None, "job.flat_parameters", kind=object, means=_FLAT),
-    *keys(
-        Status.CHECKED,
-        FSDP,
-        {
-            "NO_SHARD is not modelled": "fsdp_sharding_strategy",
-            "one group per decoder layer is modelled": "fsdp_auto_wrap_policy",
-            "": "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch",
-        },
-    ),
-    *keys(Status.UNPRICED, FSDP, {"not modelled": _FSDP_NOT_MODELLED}),
-    *keys(
-        Status.HARMLESS, FSDP, {"loading": "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states"}
-    ),
-    *keys(Status.CHECKED, DEEPSPEED, {"read as options of DeepSpeed": _DEEPSPEEDS}),
     key(CP_SIZE, 1, "layout.context_parallel_size"),
     key(SP_SIZE, 1, "layout.context_parallel_size"),
     key(f"{_FIELD}cp_comm_strategy", "allgather", "layout.cp_comm_type", means=STRATEGIES),
     key(f"{_FIELD}dp_replicate_size", 1, "layout.data_parallel_replicate_size"),
     key(f"{_FIELD}tp_size", 1, "layout.tensor_model_parallel_size"),
-    *keys(
-        Status.CHECKED,
-        PARALLELISM,
-        {
-            "counted in the number of GPUs": f"{PARALLELISM}_dp_shard_size",
-            "only one value exists": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
-        },
-    ),
-    *keys(
-        Status.HARMLESS,
-        PARALLELISM,
-        {"repeats the sequence length or the attention kernel": _REPEATED},
+    *(
+        key(name, "no", "job.torch_compile", means=lambda value: _COMPILERS.get(str(value).lower()))
+        for name in ("dynamo_config.dynamo_backend", "dynamo_backend")
     ),
     key("mixed_precision", None, "job.precision", kind=str, means={"bf16": "bf16", "fp16": "fp16"}),
     key(BACKEND, None, "job.precision", kind=str, means={}),
     key(BLOCKS, False, "job.precision", kind=bool, means={}),
     key(f"{FP8}.enable_fsdp_float8_all_gather", True, "job.fp8_param_gather"),
-    *keys(Status.CHECKED, "", {"": "distributed_type", "the number of GPUs": "num_processes"}),
-    *keys(Status.UNPRICED, "", {"not modelled": _NOT_MODELLED}),
-    *keys(Status.HARMLESS, "", {"launching": _LAUNCHING}),
+    *listed("accelerate"),
 )
-OPTIONS: Final = (*ARGUMENTS, *FILE)
+OPTIONS: Final = (*ARGUMENTS, *FILE, *listed("huggingface"))
 
 
 def fp8_keys(config: JobConfig) -> dict[str, str]:

@@ -14,6 +14,7 @@ _ARGUMENTS: Final = re.compile(
 _ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
 _ADAPTER: Final = re.compile(r"(?:\bget_peft_model|LoraConfig)$")
 _RECIPE: Final = re.compile(r"\b(TE|AO|MSAMP|FP8)RecipeKwargs$")
+_LOADED: Final = ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length")
 _CACHE: Final = re.compile(r"\.config\.use_cache$")
 
 
@@ -86,7 +87,7 @@ def _put(keys: Keys, name: str, value: object, given: object) -> None:
 
 def _put_loaded(keys: Keys, call: Call) -> None:
     """What a model is loaded with, and a tokenizer's length."""
-    for name in ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length"):
+    for name in (*_LOADED, "load_in_8bit", "load_in_4bit"):
         given = call.keywords.get(name)
         if given is None:
             continue

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.frameworks.deepspeed.options import SHARDINGS
 from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
-from advisor.frameworks.huggingface.checks import RULES, checkpointing
+from advisor.frameworks.huggingface.checks import RULES, checkpointing, inside_key
 from advisor.frameworks.huggingface.options import (
+    ACCELERATOR,
     BACKEND,
     BACKENDS,
     BLOCKS,
@@ -19,7 +20,7 @@ from advisor.frameworks.huggingface.options import (
     DEEPSPEED,
     FP8,
     FSDP,
-    INSIDE,
+    FSDP1,
     INSIDE_OFFLOAD,
     KERNELS,
     MICRO_BATCH,
@@ -40,11 +41,18 @@ from advisor.models.options import TransformerImpl
 from advisor.reading import document_tree, key_rules, model_names, python_source, words
 from advisor.reading.command_options import CommandOption, options, program_at
 from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
-from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue, UnknownValue
+from advisor.reading.read_configuration import (
+    Document,
+    ReadConfiguration,
+    ReadValue,
+    UnknownValue,
+    Untaken,
+)
 from advisor.reading.shell import ShellCommand
 
 _WRAPPED: Final = "fsdp_transformer_layer_cls_to_wrap"
 _OWN: Final = (*CHECKPOINTING, *SECTIONS, MICRO_BATCH, "fsdp", FSDP, _WRAPPED)
+_NAMES: Final = frozenset(row.name for row in OPTIONS)
 _REENTRANT: Final = "4"
 """The release whose checkpoints are reentrant by default."""
 _OTHERS: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
@@ -55,13 +63,6 @@ _ON_HOST: Final = {
     "offload_param_device": "job.param_cpu_offload",
 }
 _LAUNCHERS_FILE: Final = "config_file"
-_STRATEGIES: Final = {
-    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), DataParallelSharding.FULL),
-    **dict.fromkeys(
-        ("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), DataParallelSharding.GRADIENTS
-    ),
-}
-"""Of FSDP1."""
 _HYBRID: Final = frozenset(("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5"))
 """A machine has all shards (torch 2.13 distributed/fsdp/_init_utils.py)."""
 _SHARDINGS: Final = {
@@ -78,6 +79,8 @@ _AXOLOTL: Final = {
     "sequence_len": "max_length",
     "micro_batch_size": MICRO_BATCH,
     "optimizer": OPTIM,
+    "fsdp_version": f"{FSDP}.version",
+    "liger_fused_linear_cross_entropy": "use_liger_kernel",
 }
 _LLAMA_FACTORY: Final = {"cutoff_len": "max_length", "enable_liger_kernel": "use_liger_kernel"}
 _OTHERS_OWN: Final = ("base_model", "sequence_len", "cutoff_len", "finetuning_type")
@@ -146,7 +149,7 @@ class HuggingFaceReader(KeyedReader):
         if sharding is not None and not keys.has(f"{FSDP}.reshard_after_forward"):
             found["layout.data_parallel_sharding"] = keys.means("fsdp", sharding)
         of = f"{FSDP}.fsdp_sharding_strategy"
-        strategy = _STRATEGIES.get(str(keys.values[of].value)) if keys.has(of) else None
+        strategy = FSDP1.get(str(keys.values[of].value)) if keys.has(of) else None
         if strategy is not None:
             found["layout.data_parallel_sharding"] = keys.means(of, strategy)
             if str(keys.values[of].value) in _HYBRID:
@@ -179,11 +182,23 @@ class HuggingFaceReader(KeyedReader):
         given = keys.values.get(STEPS)
         return keys.number(STEPS) if given is not None else 1 if _is_a_trainers(keys) else None
 
+    def untaken(self, keys: Keys) -> Iterator[Untaken]:
+        """FSDP's offload is a word of `fsdp`; other configurations of TRL than SFT's are of other
+        trainings."""
+        yield from super().untaken(keys)
+        if "offload" in str(keys.get("fsdp")):
+            yield Untaken.of(keys.values["fsdp"], "weights and gradients in host memory")
+        call = keys.about.get("call", "")
+        if call not in ("", "TrainingArguments", "SFTConfig"):
+            note = "a reference or reward model, or texts made in training"
+            yield Untaken(value="", written=call, place=keys.place, note=note)
+
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
         """A Trainer with neither type trains in fp32, and one that shards nothing keeps all on
         every GPU: neither is modelled. DeepSpeed's file may not be there."""
         yield from super().unknown(keys)
-        if _is_a_trainers(keys) and not any(keys.has(name) for name in _PRECISIONS):
+        precisions = [name for name in _PRECISIONS if keys.has(name)]
+        if _is_a_trainers(keys) and all(keys.truth(name) is False for name in precisions):
             yield UnknownValue(
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
@@ -214,11 +229,11 @@ class HuggingFaceReader(KeyedReader):
     def _configuration(self, keys: Keys) -> ReadConfiguration:
         """A Trainer is handed DeepSpeed's file; Accelerate's may hold what that one has."""
         read = super()._configuration(keys)
-        if _deepspeed_file(keys):
+        file = _deepspeed_file(keys)
+        if file is not None and not isinstance(file.value, python_source.Unknown):
             read = replace(read, hands_to=Framework.DEEPSPEED)
-        partial = [keys.values.get(name) for name in PARTIAL_TRAINING]
-        untaken = [one for one in partial if one in read.untaken]
-        read = replace(read, partial_training=tuple(filter(None, untaken)))
+        adapters = (one for one in self.untaken(keys) if one.note == PARTIAL_TRAINING)
+        read = replace(read, partial_training=tuple(adapters))
         at = f"{DEEPSPEED}.zero_stage"
         sharding = SHARDINGS.get(keys.number(at))
         if sharding is None:
@@ -237,13 +252,13 @@ class HuggingFaceReader(KeyedReader):
 
     def recompute(self, keys: Keys) -> str | None:
         """What is checkpointed, in the spelling of --recompute."""
-        inside, on = keys.truth(INSIDE), checkpointing(keys)
+        inside, on = keys.truth(inside_key(keys, CHECKPOINTING[0])), checkpointing(keys)
         if on is None and inside is None:
             return None
         if not on and not inside:
             return "none"
-        every = next((keys.number(f"{s}.every_n_layers") for s in SECTIONS), None)
-        text = f"selective:{every}" if every and every > 1 else "full"
+        every = max(keys.number(f"{s}.every_n_layers") or 1 for s in SECTIONS)
+        text = f"selective:{every}" if every > 1 else "full"
         if any(keys.truth(f"{s}.offload") for s in SECTIONS) or keys.truth(INSIDE_OFFLOAD):
             text += "+offload"
         said = (f"{s}.use_reentrant" for s in SECTIONS if keys.has(f"{s}.use_reentrant"))
@@ -317,8 +332,10 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
                 keys.put(f"{PARALLELISM}.{name}", option.text, option.place, option.name)
             elif name.startswith("fp8_"):
                 keys.put(f"{FP8}.{name[4:]}", option.text, option.place, option.name)
-            elif name in ("mixed_precision", "num_processes", "use_fsdp", _LAUNCHERS_FILE):
-                keys.put(name, option.text, option.place, option.name)
+            elif f"{DEEPSPEED}.{name}" in _NAMES:
+                keys.put(f"{DEEPSPEED}.{name}", option.text, option.place, option.name)
+            else:
+                keys.put(name, option.text or True, option.place, option.name)
     for variable, word in command.environment.items():
         name = variable.lower()
         if name.startswith(f"{PARALLELISM}_"):
@@ -341,7 +358,10 @@ def _put(keys: Keys, option: CommandOption) -> None:
     name = option.name.removeprefix("--").replace("-", "_")
     if "." in name:
         return
-    if name in (FSDP, *SECTIONS) and option.values:
+    if name.startswith("no_") and not option.values and name[3:] in _NAMES:
+        keys.put(name[3:], False, option.place, option.name)  # of what is on by default
+        return
+    if name in (FSDP, ACCELERATOR, *SECTIONS) and option.values:
         _put_json(keys, name, option.values[0], option)
         return
     value: Any = " ".join(word.text for word in option.values) if option.values else True
@@ -370,7 +390,7 @@ def _put_trainers_names(keys: Keys) -> None:
         if keys.has(name) and not keys.has(trainers):
             keys.values[trainers] = keys.values[name]
     for (name, value), kernel in _KERNELS.items():
-        if keys.has(name) and keys.get(name) == value:
+        if keys.get(name) == value and not keys.has("attn_implementation"):
             _put_meaning(keys, "attn_implementation", str(kernel), name)
     if keys.get("bf16") == "auto":
         _put_meaning(keys, "bf16", True, "bf16")

@@ -1,7 +1,9 @@
 """What readers of configurations that are keys with values have in common."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -11,6 +13,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import with_newest
 from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import parts_of
+from advisor.reading.command_options import is_number
 from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.key_rules import KeyRule, key_findings
 from advisor.reading.read_configuration import (
@@ -19,12 +22,28 @@ from advisor.reading.read_configuration import (
     ReadConfiguration,
     ReadValue,
     UnknownValue,
+    Untaken,
 )
 
-_WHOLE: Final = "full"
-"""Of what may be cut: no adapter."""
 _AUTO: Final = "auto"
 """What a Trainer fills in (DeepSpeed)."""
+TUNING: Final = "predicted at its default"
+"""Of options that only tune what is modelled."""
+_NOTHING: Final[tuple[Any, ...]] = (None, "", [], {}, _AUTO)
+_DEGREES: Final = {f"layout.{kind}_model_parallel_size": kind for kind in ("pipeline", "tensor")}
+_SWITCH: Final = re.compile(
+    r"checkpointing|offload|recompute|quantiz|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
+    r"|unsloth|lora|adapter|galore|shard|parallel|zero_|memory|backend|opt_level|sparse|precision"
+)
+_PLACES: Final = re.compile(r"(path|dir|file|folder|name|steps|interval|freq|size|type)$")
+"""Names that tell of memory or time, where their last word is none of these."""
+
+
+@cache
+def _rows(reader: type["KeyedReader"]) -> Mapping[str, Option]:
+    """Options by name, modelled ones before others of the same name."""
+    rows = sorted(reader.options, key=lambda row: row.status is Status.MODELLED)
+    return {row.name: row for row in rows}
 
 
 def meaning(row: Option, keys: Keys) -> Any:
@@ -35,6 +54,8 @@ def meaning(row: Option, keys: Keys) -> Any:
     if row.kind is int:
         number = keys.number(row.name)
         return number if number is not None and number > 0 else None
+    if row.kind is float and isinstance(value, str) and is_number(value):
+        return float(value)
     return value if isinstance(value, row.kind) else None
 
 
@@ -46,6 +67,25 @@ def values_of(options: Collection[Option], keys: Keys) -> dict[str, ReadValue]:
         if value is not None:
             found[row.ours] = keys.means(row.name, value)
     return found
+
+
+def _leaves_out(row: Option, key: str, keys: Keys, values: Mapping[str, ReadValue]) -> bool:
+    """Whether predictions leave out what is said of an option."""
+    value = keys.get(key)
+    if not known(keys.values[key].value):
+        return row.status is Status.UNPRICED
+    if value in _NOTHING or row.status not in (Status.UNPRICED, Status.MODELLED):
+        return False
+    if row.status is Status.MODELLED:
+        off = value == row.default or truth(value) is False
+        return not off and row.ours not in values and meaning(row, keys) is None
+    if any(keys.truth(f"{row.name}.{switch}") is False for switch in ("enabled", "enable")):
+        return False
+    predicted = row.default if isinstance(row.default, list) else [row.default]
+    texts = [str(one).lower() for one in predicted]
+    said = value if isinstance(value, list) else (value,)
+    off = row.kind is object and all(truth(one) is False for one in said)
+    return not off and any(one not in predicted and str(one).lower() not in texts for one in said)
 
 
 class KeyedReader(ABC):
@@ -86,16 +126,40 @@ class KeyedReader(ABC):
         """Those of one rank in a step, where they say no global batch."""
         return None
 
-    def untaken(self, keys: Keys) -> Iterator[ReadValue]:
-        """What is known, said and not modelled."""
-        modelled = {row.name for row in self.options if row.status is Status.MODELLED}
-        for row in self.options:
-            given = keys.values.get(row.name)
-            if row.status is not Status.UNPRICED or given is None or row.name in modelled:
-                continue
-            off = row.kind is object and truth(given.value) is False
-            if given.value not in (None, row.default, _AUTO, _WHOLE) and not off:
-                yield given
+    def untaken(self, keys: Keys) -> Iterator[Untaken]:
+        """What is said and no prediction takes, a section once; last what nobody knows."""
+        values, seen = self.values(keys), set[str]()
+        foreign: list[ReadValue] = []
+        for key, given in keys.values.items():
+            row = self._row(key)
+            if row is None and given.value not in _NOTHING:
+                foreign.append(given)
+            elif row and row.name not in seen and _leaves_out(row, key, keys, values):
+                seen.add(row.name)
+                level = (
+                    Level.NOTE if row.note == TUNING or not known(given.value) else Level.WARNING
+                )
+                if row.name != key and row.name[-1] != "*":  # of a section the first key
+                    given = replace(given, value="", written=row.name)
+                yield Untaken.of(given, row.note or "other values are modelled", level)
+        jobs = parts_of(self.framework).jobs
+        for path, one in values.items():
+            degree = _DEGREES.get(path)
+            many = degree and one.value > 1 and not getattr(jobs.degrees, degree)
+            if many or (path == "job.precision" and one.value not in jobs.precisions):
+                yield Untaken.of(one, f"refused in predictions of {self.framework}", Level.NOTE)
+        for given in foreign:
+            name = given.written.rpartition(".")[2].lower().replace("-", "_")
+            tells = _SWITCH.search(name) and not _PLACES.search(name)
+            level = Level.WARNING if tells and truth(given.value) is not False else Level.NOTE
+            yield Untaken.of(given, level=level)
+
+    def _row(self, key: str) -> Option | None:
+        """The option that a key is, or below which it lies; else those that begin as it does."""
+        rows, parts = _rows(type(self)), key.split(".")
+        names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+        names += [name for name in rows if name[-1] == "*" and key.startswith(name[:-1])]
+        return next((rows[name] for name in names if name in rows), None)
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
         """What means a field of ours and has a value that only a run knows."""

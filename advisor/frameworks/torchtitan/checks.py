@@ -25,6 +25,12 @@ _REPLICATE, _SHARD, _TP, _CP, _PP, _EP, _ETP = (
         *("pipeline_parallel", "expert_parallel", "expert_tensor_parallel"),
     )
 )
+_REMOVED: Final = (
+    *(_OPTION, _ETP, options.ASYNC_TP, options.CONVERTERS, f"{options.AC}.early_stop"),
+    f"{options.PARALLELISM}.disable_loss_parallel",
+    f"{options.PARALLELISM}.context_parallel_rotate_method",
+    f"{options.PARALLELISM}.expert_parallel_comm_backend",
+)
 
 
 def _is_fraction(value: Any) -> bool:
@@ -92,6 +98,15 @@ _compile: Final[dict[str, Any]] = {"fix": "compile.enable = true", "lacks": "com
 _degree: Final[dict[str, Any]] = {"source": _DIMS, "fault": "parallel_degree"}
 
 RULES: Final = (
+    key_rules.illegal_values(
+        _REMOVED,
+        lambda _: False,
+        "torchtitan 0.3 has no option {key}",
+        "leave it out, or use torchtitan 0.2",
+        given=lambda keys: keys.release == "0.3",
+        fault="removed_option",
+        source="torchtitan 0.3.0 config/configs.py, distributed/activation_checkpoint.py",
+    ),
     *(
         key_rules.unknown_names(
             section,

@@ -3,7 +3,8 @@ file or options set; of activation_checkpoint and parallelism all that 0.1 to 0.
 
 from typing import Any, Final
 
-from advisor.frameworks.option import Option, Status, key, keys
+from advisor.base.dtypes import Precision
+from advisor.frameworks.option import Option, key, listed
 from advisor.job.job import COMPILED
 from advisor.job.layout import DataParallelSharding
 
@@ -19,26 +20,16 @@ COMPILED_ASYNC_TP: Final = "compile.enable_async_tensor_parallel"
 COMPONENTS: Final = "compile.components"
 RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
-_DEFAULT: Final = "predicted at its default"
-_KERNEL: Final = "scales of all weights at once"
-_DEBUGGING: Final = "visualize_memory_budget_pareto preserve_rng_state determinism_check debug"
-_NOT_MODELLED: Final = {
-    _DEFAULT: """
-        disable_loss_parallel expert_parallel_comm_backend enable_compiled_autograd
-        enable_approx_mid_point_recompute
-    """,
-    "pipelines are not modelled; CP is modelled with a balanced load": """
-        pipeline_parallel_split_points module_fqns_per_model_part
-        pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers
-        pipeline_parallel_layers_per_stage pipeline_parallel_schedule pipeline_parallel_schedule_csv
-        pipeline_parallel_microbatch_size pipeline_parallel_microbatches
-        pipeline_parallel_expert_parallel_overlap context_parallel_load_balancer
-    """,
-}
 _FLOAT8: Final = ("quantize.linear.float8", "float8")
 """Sections of 0.2, and of 0.1."""
+_KERNELS: Final = {name: name for name in ("fused", "foreach", "for-loop")}
 GATHER: Final = "enable_fsdp_float8_all_gather"
-_SCALES: Final = "precompute_float8_dynamic_scale_for_fsdp"
+
+
+def _precision(value: Any) -> str | None:
+    """Of a model whose converters are float8's alone."""
+    names = {*value} if isinstance(value, list) else {value}
+    return str(Precision.FP8_CURRENT) if names and names <= {*_FLOAT8, "float8"} else None
 
 
 def components(value: Any) -> tuple[str, ...]:
@@ -68,20 +59,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
     key(f"{PARALLELISM}.expert_tensor_parallel_degree", 1, "layout.expert_tensor_parallel_size"),
     key(ASYNC_TP, False, "layout.tp_comm_overlap"),
     key(COMPILED_ASYNC_TP, False, "layout.tp_comm_overlap", note="from 0.3 on"),
-    *keys(Status.UNPRICED, PARALLELISM, _NOT_MODELLED),
     key(f"{AC}.mode", "selective", "recompute"),
     key(f"{AC}.selective_ac_option", "2", "recompute"),
-    *keys(
-        Status.UNPRICED, AC, {_DEFAULT: "per_op_sac_force_recompute_mm_shapes_by_fqns early_stop"}
-    ),
     key(f"{AC}.memory_budget", 0.5, "recompute"),
-    *keys(Status.HARMLESS, AC, {"debugging": _DEBUGGING}),
-    key(CONVERTERS, None, "job.precision", kind=object, means={}),
+    key(CONVERTERS, None, "job.precision", kind=object, means=_precision),
     *(key(f"{section}.{GATHER}", False, "job.fp8_param_gather") for section in _FLOAT8),
-    *(row for section in _FLOAT8 for row in keys(Status.HARMLESS, section, {_KERNEL: _SCALES})),
     key("compile.enable", False, "job.torch_compile"),
     key("training.compile", False, "job.torch_compile", note="0.1"),
     key(COMPONENTS, COMPILED, "job.compile_components", means=components),
-    key("optimizer.implementation", "fused", "job.optimizer_implementation"),
+    key("optimizer.implementation", "fused", "job.optimizer_implementation", means=_KERNELS),
     key("optimizer.early_step_in_backward", False, "job.optimizer_in_backward"),
+    *listed("torchtitan"),
 )

@@ -7,13 +7,11 @@ subcommand, `activation_checkpoint:full`.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from advisor.base.dtypes import Precision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torchtitan.checks import RULES
 from advisor.frameworks.torchtitan.options import (
     AC,
-    CONVERTERS,
     MODES,
     OPTIONS,
     PARALLELISM,
@@ -22,7 +20,7 @@ from advisor.frameworks.torchtitan.options import (
 from advisor.reading.command_options import options
 from advisor.reading.document_keys import Keys, put_tree
 from advisor.reading.document_tree import Tree
-from advisor.reading.read_configuration import Document, ReadValue
+from advisor.reading.read_configuration import Document
 from advisor.reading.shell import ShellCommand
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")
@@ -52,13 +50,6 @@ class TorchTitanReader(KeyedReader):
         if not flavor or (str(name).startswith("deepseek") and flavor == "671B"):
             return str(name).lower()
         return f"{name}_{flavor}".lower().replace("-", "_")
-
-    def values(self, keys: Keys) -> dict[str, ReadValue]:
-        """The precision is one of the model's converters."""
-        found = super().values(keys)
-        if "linear.float8" in str(keys.get(CONVERTERS)) or keys.get(CONVERTERS) == "float8":
-            found["job.precision"] = keys.means(CONVERTERS, str(Precision.FP8_CURRENT))
-        return found
 
     def omitted(self, keys: Keys) -> dict[str, Any]:
         """Defaults of the options; a file that is not seen may say otherwise."""
@@ -126,6 +117,8 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         keys.about["file"] = "its default"
     recognised = {AC, PARALLELISM, "training"} & {*keys.under("")}
     titan = any("torchtitan" in text or "run_train" in text for text in command.texts)
+    if titan and "--module" in command.texts:  # with --config: a recipe in Python
+        keys.release, keys.about["file"] = "0.3", "yes"
     if recognised and (titan or not _is_anothers(command)):
         yield keys
 

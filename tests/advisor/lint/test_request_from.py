@@ -629,3 +629,43 @@ def test_what_the_file_switches_on_is_to_be_dropped(tmp_path, capsys, command, s
     )
     page = " ".join(capsys.readouterr().out.split())
     assert says.format(folder=tmp_path) in page
+
+
+READ_AS = yaml.safe_load((Path(__file__).parent / "read_as.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", READ_AS)
+def test_options_are_read_as_their_programs_read_them(tmp_path: Path, name: str) -> None:
+    case = READ_AS[name]
+    for file, text in case.get("files", {}).items():
+        (tmp_path / file).write_text(text)
+    read = read_text(tmp_path, case["text"], case.get("file", "t.sh"))
+    expected, found = case["is"], read.configuration
+    assert (read.request.framework, found.recompute) == (
+        expected["framework"],
+        expected["recompute"],
+    )
+    assert read.request.precision == expected["precision"]
+    assert [one.written for one in found.untaken] == expected["untaken"]
+    assert len(found.unknown) == len(expected["unknown"])
+    resolve(read.request)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--bf16 0 --fp16 1", "--fp16 in line 1 of "),
+        (
+            "--fsdp full_shard --activation_offloading True",
+            "row 1 is what the file sets, without --activation_offloading = True: not predicted",
+        ),
+    ],
+)
+def test_what_the_file_says_is_named_as_it_is_there(tmp_path, capsys, options, says) -> None:
+    text = "python t.py --per_device_train_batch_size 1 --bf16 1 --gradient_checkpointing 1"
+    (tmp_path / "t.sh").write_text(f"{text} {options}\n")
+    words = ["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"]
+    cli.main([*words, "--quick", "--recompute", "full", "--seq-length", "2048"])
+    page = " ".join("".join(capsys.readouterr()).split())
+    assert says in page
+    assert "nothing to change" not in page

@@ -1,0 +1,11 @@
+deepspeed --num_gpus 8 --master_port 9901 train.py \
+  --deepspeed ds_config_zero3.json \
+  --model_name_or_path Qwen/Qwen2.5-7B \
+  --train_file data/train.jsonl --validation_file data/dev.jsonl \
+  --do_train \
+  --per_device_train_batch_size 1 --gradient_accumulation_steps 16 \
+  --learning_rate 1e-5 --num_train_epochs 3 --warmup_steps 100 \
+  --bf16 --gradient_checkpointing \
+  --save_steps 500 --logging_steps 10 --evaluation_strategy no \
+  --max_seq_length 4096 --dataloader_num_workers 8 --ddp_timeout 7200 \
+  --output_dir out --report_to tensorboard --logging_dir out/tb

@@ -1,0 +1,35 @@
+#!/bin/bash
+export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7
+torchrun --nproc_per_node 8 --master_port 29500 src/train.py \
+    --stage sft \
+    --do_train True \
+    --model_name_or_path Qwen/Qwen2.5-7B-Instruct \
+    --dataset identity,alpaca_gpt4_zh \
+    --dataset_dir ./data \
+    --template qwen \
+    --finetuning_type full \
+    --output_dir saves/Qwen2.5-7B/full/train \
+    --overwrite_cache True \
+    --overwrite_output_dir True \
+    --cutoff_len 2048 \
+    --preprocessing_num_workers 16 \
+    --per_device_train_batch_size 2 \
+    --gradient_accumulation_steps 8 \
+    --lr_scheduler_type cosine \
+    --logging_steps 5 \
+    --warmup_steps 20 \
+    --save_steps 100 \
+    --learning_rate 5e-05 \
+    --num_train_epochs 3.0 \
+    --max_samples 100000 \
+    --max_grad_norm 1.0 \
+    --packing False \
+    --report_to none \
+    --use_swanlab False \
+    --flash_attn auto \
+    --bf16 True \
+    --plot_loss True \
+    --trust_remote_code True \
+    --ddp_timeout 180000000 \
+    --include_num_input_tokens_seen True \
+    --optim adamw_torch

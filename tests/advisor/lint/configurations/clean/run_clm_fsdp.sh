@@ -1,0 +1,28 @@
+export WANDB_PROJECT=clm
+torchrun --nnodes 1 --nproc_per_node 8 run_clm.py \
+    --model_name_or_path meta-llama/Llama-2-7b-hf \
+    --tokenizer_name meta-llama/Llama-2-7b-hf \
+    --dataset_name wikitext \
+    --dataset_config_name wikitext-2-raw-v1 \
+    --cache_dir /data/cache \
+    --validation_split_percentage 5 \
+    --preprocessing_num_workers 16 \
+    --block_size 4096 \
+    --per_device_train_batch_size 2 \
+    --per_device_eval_batch_size 2 \
+    --gradient_accumulation_steps 8 \
+    --do_train --do_eval \
+    --eval_strategy epoch \
+    --num_train_epochs 1 \
+    --learning_rate 2e-5 --weight_decay 0.1 --warmup_ratio 0.03 --adam_beta2 0.95 \
+    --lr_scheduler_type cosine \
+    --bf16 True --fp16 False --tf32 True \
+    --gradient_checkpointing True \
+    --fsdp "full_shard auto_wrap" \
+    --fsdp_config '{"transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}' \
+    --logging_steps 10 --logging_strategy steps \
+    --save_strategy epoch --save_total_limit 1 \
+    --low_cpu_mem_usage \
+    --torch_dtype bfloat16 \
+    --output_dir /data/out --overwrite_output_dir \
+    --report_to wandb --run_name llama2 --seed 1

@@ -1,0 +1,21 @@
+deepspeed train_wizardcoder.py \
+    --model_name_or_path "bigcode/starcoder" \
+    --data_path "/your/path/to/code_instruction_data.json" \
+    --output_dir "/your/path/to/ckpt" \
+    --num_train_epochs 3 \
+    --model_max_length 2048 \
+    --per_device_train_batch_size 16 \
+    --per_device_eval_batch_size 1 \
+    --gradient_accumulation_steps 4 \
+    --evaluation_strategy "no" \
+    --save_strategy "steps" \
+    --save_steps 50 \
+    --save_total_limit 2 \
+    --learning_rate 2e-5 \
+    --warmup_steps 30 \
+    --logging_steps 2 \
+    --lr_scheduler_type "cosine" \
+    --report_to "tensorboard" \
+    --gradient_checkpointing True \
+    --deepspeed configs/deepspeed_config.json \
+    --bf16 True

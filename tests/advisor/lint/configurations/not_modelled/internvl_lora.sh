@@ -1,0 +1,11 @@
+torchrun --nproc_per_node=8 internvl/train/internvl_chat_finetune.py \
+  --model_name_or_path "OpenGVLab/InternVL2-8B" --conv_style "internlm2-chat" \
+  --output_dir out --meta_path "./shell/data.json" --overwrite_output_dir True \
+  --force_image_size 448 --max_dynamic_patch 6 --down_sample_ratio 0.5 --drop_path_rate 0.0 \
+  --freeze_llm True --freeze_mlp True --freeze_backbone True --use_llm_lora 16 \
+  --vision_select_layer -1 --dataloader_num_workers 4 --bf16 True --num_train_epochs 1 \
+  --per_device_train_batch_size 4 --gradient_accumulation_steps 4 --evaluation_strategy "no" \
+  --save_strategy "steps" --save_steps 200 --save_total_limit 1 --learning_rate 4e-5 \
+  --weight_decay 0.05 --warmup_ratio 0.03 --lr_scheduler_type "cosine" --logging_steps 1 \
+  --max_seq_length 8192 --do_train True --grad_checkpoint True --group_by_length True \
+  --deepspeed "zero_stage1_config.json" --report_to "tensorboard"

@@ -1,0 +1,17 @@
+torchrun --nproc_per_node 8 run_clm.py \
+  --model_name_or_path meta-llama/Llama-2-7b-hf \
+  --dataset_name wikitext --dataset_config_name wikitext-103-raw-v1 \
+  --per_device_train_batch_size 4 \
+  --gradient_accumulation_steps 4 \
+  --bf16 True \
+  --block_size 2048 \
+  --gradient_checkpointing True \
+  --optim galore_adamw_layerwise \
+  --optim_args "rank=1024, update_proj_gap=200, scale=2" \
+  --optim_target_modules attn mlp \
+  --auto_find_batch_size True \
+  --torch_compile_mode max-autotune \
+  --fsdp "full_shard auto_wrap offload" \
+  --fsdp_transformer_layer_cls_to_wrap LlamaDecoderLayer \
+  --do_train --do_eval \
+  --output_dir /tmp/out
