@@ -57,7 +57,7 @@ def _diagnose(arguments: Sequence[str]) -> Outcome:
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):
         raise UsageError("diagnose: needs one LOG, e.g. advise diagnose train.log")
     found = scan(Path(arguments[0]))
-    page = diagnosis_page(found.findings, found.num_lines, damaged=found.damaged)
+    page = diagnosis_page(found.findings, found.num_lines, damaged=found.damaged, head=found.head)
     return _shown(page, int(not found.findings))
 
 

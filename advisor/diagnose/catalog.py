@@ -3,12 +3,14 @@
 import re
 from enum import StrEnum
 from functools import cache, cached_property
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, convert
 
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
+
+T = TypeVar("T")
 
 _PLACEHOLDER: Final = re.compile(r"<(\w*):(\w+)>")
 _TYPES: Final = {
@@ -76,6 +78,12 @@ def _translate(text: str) -> str:
         parts.append(f"(?P<{name}>{_TYPES[kind]})" if name else f"(?:{_TYPES[kind]})")
         end = match.end()
     return "".join([*parts, re.escape(text[end:])])
+
+
+def size_bytes(text: str) -> int | None:
+    """Bytes of ``1.96 GiB``; None of what is no size, or none that a device has."""
+    value = _read("", text).value
+    return None if value is None else round(value)
 
 
 def _read(name: str, text: str) -> Reading:
@@ -155,7 +163,8 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One recognisable failure: its texts, with placeholders, and where it was seen. `meaning` is a
-    sentence with the names of readings in braces."""
+    sentence with the names of readings in braces. memory: where memory ran out (`gpu`: its owner is
+    read from the traceback, else an owner of owners.yaml), empty where none did."""
 
     id: str
     title: str
@@ -163,6 +172,7 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     cases: tuple[Case, ...]
     severity: Severity = Severity.ERROR
     meaning: str = ""
+    memory: str = ""
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:
@@ -170,10 +180,53 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
         return tuple(Template(text=text) for text in self.texts)
 
 
+class Symptom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that goes wrong without a message, so that no log can show it."""
+
+    id: str
+    framework: str
+    versions: str
+    kind: str
+    symptom: str
+    context: str
+    cause: str
+    fix: str
+    source: str
+    evidence: Evidence
+
+
+class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose memory a request was, and what frees it; see configs/failures/owners.yaml."""
+
+    id: str
+    title: str
+    fixes: dict[str, str]
+    anywhere: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
+
+
 @cache
 def load_catalog() -> tuple[Failure, ...]:
-    """Everything that is known, in the order of the files; UserError, KeyError or msgspec's
-    ValidationError on a broken one."""
+    """Everything that a log shows, in the order of the files."""
+    return _load("failures", Failure)
+
+
+@cache
+def load_symptoms() -> tuple[Symptom, ...]:
+    """What goes wrong without a message."""
+    return _load("symptoms", Symptom)
+
+
+@cache
+def load_owners() -> tuple[Owner, ...]:
+    """The owners of memory, in the order in which they are asked."""
+    return _load("owners", Owner)
+
+
+def _load(key: str, kind: type[T]) -> tuple[T, ...]:
+    """All records under a key of the files; UserError or msgspec's ValidationError on a broken
+    one."""
     files = sorted((packaged_configs() / "failures").glob(f"*{SUFFIX}"))
-    known = (convert(load_yaml(path).values["failures"], list[Failure]) for path in files)
-    return tuple(failure for of_file in known for failure in of_file)
+    written = (convert(load_yaml(path).values.get(key, ()), tuple[Any, ...]) for path in files)
+    return tuple(convert(one, kind) for of_file in written for one in of_file)

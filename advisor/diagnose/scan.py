@@ -12,11 +12,14 @@ from msgspec.structs import replace
 
 from advisor.base.lines import DamagedError, clean_line, read_pieces
 from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
+from advisor.diagnose.story import BEFORE_LINES, HEAD_BYTES, Progress, frames
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
 BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
+_MEMORY: Final = b"memory"
+_WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, printed late
 
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
 
@@ -26,6 +29,10 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     line_number: 1-based; rank: as the launcher's prefix prints it, None without a prefix.
     numbers: what the message says, by name. occurrences and ranks cover the whole log.
+    message: all of the window from the text on; frames: the traceback, innermost first, as
+    ``path in function: source``; step: the last one reported before; went_on: steps came after its
+    last occurrence, so it was caught. The first occurrence is that after the last such steps. These
+    four are read of what ran out of memory alone.
     """
 
     failure: Failure
@@ -35,6 +42,15 @@ class Finding(Struct, frozen=True, kw_only=True):
     rank: int | None
     occurrences: int
     ranks: tuple[int, ...]
+    message: str = ""
+    frames: tuple[str, ...] = ()
+    step: int | None = None
+    went_on: bool = False
+
+    @property
+    def severity(self) -> Severity:
+        """What the program caught did not end the run."""
+        return Severity.WARNING if self.went_on else self.failure.severity
 
     def number(self, name: str) -> float | None:
         """The value of one reading, or None where the text does not have it."""
@@ -43,11 +59,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """All findings of one log, errors before warnings and then in its order. damaged: what follows
-    cannot be decompressed."""
+    cannot be decompressed. head: its first bytes, where it names its job."""
 
     findings: tuple[Finding, ...]
     num_lines: int
     damaged: bool = False
+    head: str = ""
 
 
 class _Window(Struct):
@@ -55,17 +72,26 @@ class _Window(Struct):
 
     line_number: int
     lines: list[bytes]
+    before: list[bytes] = field(default_factory=list)
+    step: int | None = None
+    passed: int = 0
 
 
 class _Tally(Struct):
     """First occurrence of a failure, and how often it came on each rank."""
 
     first: Finding
+    passed: int = 0  # steps before the last occurrence, as Progress counts them
     ranks: Counter[int | None] = field(default_factory=Counter)
 
-    def finding(self) -> Finding:
+    def finding(self, passed: int) -> Finding:
         ranks = sorted(rank for rank in self.ranks if rank is not None)
-        return replace(self.first, occurrences=self.ranks.total(), ranks=tuple(ranks))
+        return replace(
+            self.first,
+            occurrences=self.ranks.total(),
+            ranks=tuple(ranks),
+            went_on=bool(self.first.failure.memory) and passed - self.passed >= _WENT_ON,
+        )
 
 
 def scan(source: Path | str) -> Diagnosis:
@@ -109,6 +135,10 @@ class _Scanner(Struct, kw_only=True):
     waiting: deque[_Window] = field(default_factory=deque)
     newlines: int = 0
     unfinished: bool = False
+    head: bytearray = field(default_factory=bytearray)
+    last: bytes = b""
+    watched: bool = False
+    progress: Progress = field(default_factory=Progress)
 
     def read(self, block: bytes) -> None:
         """Open a window at every line with an anchor, feed and settle the open ones."""
@@ -116,26 +146,49 @@ class _Scanner(Struct, kw_only=True):
         first_line = self.newlines + 1
         self.newlines += block.count(b"\n")
         self.unfinished = not block.endswith(b"\n")
-        if not present and not self.waiting:
+        self.head += block[: HEAD_BYTES - len(self.head)]
+        before, self.last = self.last, block
+        watched, watches = self.watched, _MEMORY in block or self._may_go_on()
+        self.watched = watches
+        if not present and not self.waiting and not watches:
             return
-        for line_number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), first_line):
+        above = before.removesuffix(b"\n").split(b"\n")[-BEFORE_LINES:] if watches else []
+        lines = block.removesuffix(b"\n").split(b"\n")
+        for line in above if not watched else ():
+            self.progress.read(line)
+        for at, line in enumerate(lines):
+            if watches:
+                self.progress.read(line)
             for window in self.waiting:
                 window.lines.append(line[:LINE_BYTES])
             if self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
                 _settle(self.waiting.popleft(), self.tallies)
-            if starts := [at for anchor in present if (at := line.find(anchor)) >= 0]:
-                self.waiting.append(_Window(line_number, [_cut(line, min(starts))]))
+            if starts := [place for anchor in present if (place := line.find(anchor)) >= 0]:
+                window = _Window(first_line + at, [_cut(line, min(starts))])
+                if _MEMORY in line:
+                    window.before = (above + lines[max(0, at - BEFORE_LINES) : at])[-BEFORE_LINES:]
+                    window.step, window.passed = self.progress.step, self.progress.passed
+                self.waiting.append(window)
+
+    def _may_go_on(self) -> bool:
+        """Whether a failure of memory waits for steps that show that it was caught."""
+        waits = (one for one in self.tallies.values() if one.first.failure.memory)
+        return any(self.progress.passed - one.passed < _WENT_ON for one in waits)
 
     def finish(self, damaged: bool) -> Diagnosis:
         """Settle what is open at the end of the log."""
         for window in self.waiting:
             _settle(window, self.tallies)
         found = sorted(
-            (tally.finding() for tally in self.tallies.values()),
-            key=lambda one: (one.failure.severity is Severity.WARNING, one.line_number),
+            (tally.finding(self.progress.passed) for tally in self.tallies.values()),
+            key=lambda one: (one.severity is Severity.WARNING, one.line_number),
         )
-        num_lines = self.newlines + self.unfinished
-        return Diagnosis(findings=tuple(found), num_lines=num_lines, damaged=damaged)
+        return Diagnosis(
+            findings=tuple(found),
+            num_lines=self.newlines + self.unfinished,
+            damaged=damaged,
+            head=self.head.decode("utf-8", "replace"),
+        )
 
 
 def _cut(line: bytes, start: int) -> bytes:
@@ -167,19 +220,23 @@ def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
         match = template.regex.search(text)
         if match is None or match.start() >= len(first):
             continue
-        if failure.id not in tallies:
-            tallies[failure.id] = _Tally(
-                Finding(
-                    failure=failure,
-                    line_number=window.line_number,
-                    excerpt=_excerpt(text, match),
-                    numbers=template.readings(match),
-                    rank=rank,
-                    occurrences=0,
-                    ranks=(),
-                )
+        tally = tallies.get(failure.id)
+        if tally is None or (failure.memory and window.passed - tally.passed >= _WENT_ON):
+            finding = Finding(
+                failure=failure,
+                line_number=window.line_number,
+                excerpt=_excerpt(text, match),
+                numbers=template.readings(match),
+                rank=rank,
+                occurrences=0,
+                ranks=(),
+                message=text[match.start() :] if failure.memory else "",
+                frames=frames(window.before, window.lines[0]),
+                step=window.step,
             )
-        tallies[failure.id].ranks[rank] += 1
+            tally = tallies[failure.id] = _Tally(finding, ranks=tally.ranks if tally else Counter())
+        tally.ranks[rank] += 1
+        tally.passed = max(tally.passed, window.passed)
         return
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from advisor.diagnose.catalog import Case, Severity
 from advisor.diagnose.meaning import meaning_of
+from advisor.diagnose.out_of_memory import has_owner, known_cases, verdict_of
 from advisor.diagnose.scan import Finding
 from advisor.report.blocks import Block, Indented, Text, group, labelled_rows
 
@@ -13,11 +14,15 @@ _MAX_CASES: Final = 5
 
 
 def diagnosis_page(
-    findings: Sequence[Finding], num_lines: int | None = None, *, damaged: bool = False
+    findings: Sequence[Finding],
+    num_lines: int | None = None,
+    *,
+    damaged: bool = False,
+    head: str = "",
 ) -> Block:
     """One block for every finding, errors first; a single line where nothing was found, and one
-    where the file is damaged and was not read to its end."""
-    parts = [part for finding in findings for part in ("", *_block(finding))][1:]
+    where the file is damaged and was not read to its end. head: the log's beginning."""
+    parts = [part for finding in findings for part in ("", *_block(finding, head))][1:]
     if not findings:
         lines = "" if num_lines is None else f" in {num_lines:,} lines"
         parts = [f"no known failure{lines}"]
@@ -26,21 +31,36 @@ def diagnosis_page(
     return group(*parts)
 
 
-def _block(finding: Finding) -> Iterator[Block]:
-    severity = "warning: " if finding.failure.severity is Severity.WARNING else ""
-    yield Text(f"{_place(finding)}: {severity}{finding.failure.title}", "bold")
-    rows = ((label, Text(text)) for label, text in _rows(finding) if text)
+def _block(finding: Finding, head: str) -> Iterator[Block]:
+    severity = "warning: " if finding.severity is Severity.WARNING else ""
+    caught = "; caught, the run went on" if finding.went_on else ""
+    yield Text(f"{_place(finding)}: {severity}{finding.failure.title}{caught}", "bold")
+    told = _of_memory(finding, head) if has_owner(finding) else _of_others(finding)
+    rows = ((label, Text(text)) for label, text in told if text)
     yield Indented(labelled_rows(rows, margin=_MARGIN), 2)
 
 
-def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
+def _of_memory(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
+    """Who asked for the memory and what frees it; nothing to fix where the program went on."""
+    verdict = verdict_of(finding, head)
+    yield from (("text", finding.excerpt), ("means", verdict.numbers), ("asked by", verdict.asked))
+    if finding.went_on:
+        return
+    first, *others = (text for text in verdict.fix if text)
+    yield "fix", first
+    yield from (("or" if number else "then", text) for number, text in enumerate(others))
+    for case in known_cases(finding, verdict, head):
+        yield from _case(case, alone=False)
+
+
+def _of_others(finding: Finding) -> Iterator[tuple[str, str]]:
     """Of cases those that the reading of the numbers leaves, the best known first."""
     meaning = meaning_of(finding)
-    yield from (("text", finding.excerpt), ("means", meaning.text), ("fix", meaning.fix))
+    yield from (("text", finding.excerpt), ("means", meaning.text))
     when = meaning.when
     left = [one for one in finding.failure.cases if not when or one.when in ("", when)]
     cases = sorted(left, key=lambda case: (case.when != when, case.evidence.rank))
-    for case in cases[:_MAX_CASES]:
+    for case in () if finding.went_on else cases[:_MAX_CASES]:
         yield from _case(case, alone=len(finding.failure.cases) == 1)
     if len(cases) > _MAX_CASES:
         yield "", f"… and {len(cases) - _MAX_CASES} more known cases with this message"

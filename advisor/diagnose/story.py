@@ -1,0 +1,80 @@
+"""What a log tells around a failure: its traceback, the step before it, whether the run went on."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct, field
+
+from advisor.base.lines import clean_line
+
+HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
+BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
+_APART: Final = 12  # lines of one rank between two frames of a traceback, at most
+
+_FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
+_WORKER: Final = re.compile(r"\(([\w.:<>-]+ pid=\d+)(?:, ip=[^)]*)?\) ?")
+_PROGRESS: Final = re.compile(
+    rb"\biteration +(\d+)/ *\d+|\bstep: +(\d+) +loss|\bglobal_step[=:] *(\d+)|\bstep=(\d+), skipped"
+    rb"|'epoch': '?([\d.]+)|\biteration (\d+)/\d+ \| lr"
+    rb"|(?:^|\r|Epoch \d+: )\s*\d+%\|[^|\r\n]*\| *(\d+)/\d+ \["
+)
+_EPOCH: Final = 5  # its group: no number of a step
+_ENDS: Final = re.compile(
+    rb"'train_runtime'|\[exiting program at iteration|Training completed|Training finished"
+    rb"|after training is done|`Trainer\.fit` stopped"
+)
+
+
+class Progress(Struct, kw_only=True):
+    """Steps that the lines so far report. step: the last one's number, None before the first.
+
+    passed: how often a later step came; the end of training counts as two. last: by form of line.
+    """
+
+    step: int | None = None
+    passed: int = 0
+    last: dict[int, float] = field(default_factory=dict)
+
+    def read(self, line: bytes) -> None:
+        """Enter a line, which may hold many steps of a progress bar."""
+        for match in _PROGRESS.finditer(line):
+            form = match.lastindex or 0
+            number = float(match[form].rstrip(b".") or 0)
+            self.passed += number > self.last.get(form, -1)
+            self.last[form] = number
+            if form != _EPOCH:
+                self.step = int(number)
+        if _ENDS.search(line):
+            self.passed += 2
+
+
+def frames(before: Sequence[bytes], line: bytes) -> tuple[str, ...]:
+    """The traceback that ends in `line`, innermost frame first, as ``path in function: source``.
+
+    before: the lines above it, of all ranks and workers.
+    """
+    own, found, source, apart = _speaker(line), [], "", 0
+    for text in _own_lines(before, own):
+        if match := _FRAME.search(text):
+            found.append(f"{match[1]} in {match[2]}: {source}")
+            apart = 0
+        elif "Traceback (most recent call last)" in text or apart == _APART:
+            break
+        else:
+            apart += 1
+        source = text
+    return tuple(found)
+
+
+def _own_lines(before: Sequence[bytes], own: tuple[int | None, str]) -> Iterator[str]:
+    """Lines of the same rank and worker, the last first."""
+    for line in reversed(before):
+        if _speaker(line) == own:
+            yield clean_line(line.decode("utf-8", "replace"))[1]
+
+
+def _speaker(line: bytes) -> tuple[int | None, str]:
+    rank, text = clean_line(line[:200].decode("utf-8", "replace"))
+    worker = _WORKER.match(text)
+    return rank, worker[1] if worker else ""
