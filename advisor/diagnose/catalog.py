@@ -3,19 +3,18 @@
 import re
 from enum import StrEnum
 from functools import cache, cached_property
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from msgspec import Struct, convert
 
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
 
-T = TypeVar("T")
-
 _PLACEHOLDER: Final = re.compile(r"<(\w*):(\w+)>")
+SIZE: Final = r"\d[\d.]* (?:bytes|[KMGT]iB)"
 _TYPES: Final = {
     "int": r"-?\d+",
-    "size": r"\d[\d.]* (?:bytes|[KMGT]iB)",
+    "size": SIZE,
     "word": r"[^\s,;]+",
     "dotted": r"\w+(?:\.\w+)+",
     "shape": r"torch\.Size\(\[[\d, ]*\]\)",
@@ -163,8 +162,8 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One recognisable failure: its texts, with placeholders, and where it was seen. `meaning` is a
-    sentence with the names of readings in braces. memory: where memory ran out (`gpu`: its owner is
-    read from the traceback, else an owner of owners.yaml), empty where none did."""
+    sentence with the names of readings in braces. memory: where it ran out (`gpu`: as the traceback
+    tells), empty where none did."""
 
     id: str
     title: str
@@ -180,53 +179,10 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
         return tuple(Template(text=text) for text in self.texts)
 
 
-class Symptom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that goes wrong without a message, so that no log can show it."""
-
-    id: str
-    framework: str
-    versions: str
-    kind: str
-    symptom: str
-    context: str
-    cause: str
-    fix: str
-    source: str
-    evidence: Evidence
-
-
-class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose memory a request was, and what frees it; see configs/failures/owners.yaml."""
-
-    id: str
-    title: str
-    fixes: dict[str, str]
-    anywhere: tuple[str, ...] = ()
-    frames: tuple[str, ...] = ()
-    weak: tuple[str, ...] = ()
-
-
 @cache
 def load_catalog() -> tuple[Failure, ...]:
-    """Everything that a log shows, in the order of the files."""
-    return _load("failures", Failure)
-
-
-@cache
-def load_symptoms() -> tuple[Symptom, ...]:
-    """What goes wrong without a message."""
-    return _load("symptoms", Symptom)
-
-
-@cache
-def load_owners() -> tuple[Owner, ...]:
-    """The owners of memory, in the order in which they are asked."""
-    return _load("owners", Owner)
-
-
-def _load(key: str, kind: type[T]) -> tuple[T, ...]:
-    """All records under a key of the files; UserError or msgspec's ValidationError on a broken
-    one."""
+    """Everything that a log shows, in the order of the files; UserError or msgspec's
+    ValidationError on a broken one."""
     files = sorted((packaged_configs() / "failures").glob(f"*{SUFFIX}"))
-    written = (convert(load_yaml(path).values.get(key, ()), tuple[Any, ...]) for path in files)
-    return tuple(convert(one, kind) for of_file in written for one in of_file)
+    known = (convert(load_yaml(one).values.get("failures", []), list[Failure]) for one in files)
+    return tuple(failure for of_file in known for failure in of_file)

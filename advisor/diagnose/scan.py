@@ -18,7 +18,7 @@ WINDOW_LINES: Final = 24  # lines after the first that a message may span, other
 BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
-_MEMORY: Final = b"memory"
+_MEMORY: Final = b"ut of memory"
 _WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, printed late
 
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")

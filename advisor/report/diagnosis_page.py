@@ -5,7 +5,7 @@ from typing import Final
 
 from advisor.diagnose.catalog import Case, Severity
 from advisor.diagnose.meaning import meaning_of
-from advisor.diagnose.out_of_memory import has_owner, known_cases, verdict_of
+from advisor.diagnose.out_of_memory import has_owner, verdict_of
 from advisor.diagnose.scan import Finding
 from advisor.report.blocks import Block, Indented, Text, group, labelled_rows
 
@@ -43,13 +43,13 @@ def _block(finding: Finding, head: str) -> Iterator[Block]:
 def _of_memory(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
     """Who asked for the memory and what frees it; nothing to fix where the program went on."""
     verdict = verdict_of(finding, head)
-    yield from (("text", finding.excerpt), ("means", verdict.numbers), ("asked by", verdict.asked))
+    yield from (("text", finding.excerpt), ("means", verdict.means), ("asked by", verdict.asked))
     if finding.went_on:
         return
-    first, *others = (text for text in verdict.fix if text)
+    first, *others = verdict.fix
     yield "fix", first
     yield from (("or" if number else "then", text) for number, text in enumerate(others))
-    for case in known_cases(finding, verdict, head):
+    for case in verdict.cases:
         yield from _case(case, alone=False)
 
 

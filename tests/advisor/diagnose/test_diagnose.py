@@ -300,18 +300,18 @@ def test_oom_text_is_read() -> None:
 def test_oom_verdicts(numbers: tuple[str, str, str, str], when: str, word: str) -> None:
     verdict = verdict_of(oom(*numbers), "")
     assert verdict.when == (when,)
-    assert word in verdict.numbers
+    assert word in verdict.means
     assert ("expandable_segments:True" in " ".join(verdict.fix)) == (when != "shortage")
 
 
 def test_oom_of_older_releases_and_without_numbers() -> None:
     misspelt = verdict_of(one(case_of("F162").message), "")  # torch 2.1
     assert misspelt.owner == "fragmentation"
-    assert "10.61 GiB reserved but unallocated" in misspelt.numbers
+    assert "10.61 GiB reserved but unallocated" in misspelt.means
     old = verdict_of(one(case_of("F012").message), "")  # torch 1 counts the cache from reserved
-    assert "1.15 GiB reserved but unallocated" in old.numbers
+    assert "1.15 GiB reserved but unallocated" in old.means
     bare = verdict_of(one("torch.OutOfMemoryError: CUDA out of memory"), "")
-    assert (bare.owner, bare.numbers) == ("unknown", "")
+    assert (bare.owner, bare.means) == ("unknown", "")
     assert "no traceback" in bare.fix[0]
 
 
@@ -323,7 +323,7 @@ def test_oom_with_graph_pools() -> None:
     finding = one(pooled)
     assert finding.failure.id == "cuda_out_of_memory_graph_pools"
     verdict = verdict_of(finding, "")
-    assert "9.50 GiB of the tensors sit in pools of CUDA graphs" in verdict.numbers
+    assert "9.50 GiB of the tensors sit in pools of CUDA graphs" in verdict.means
     assert "capture less" in verdict.fix[1]
 
 
