@@ -82,6 +82,14 @@ def has_owner(finding: Finding) -> bool:
     return finding.failure.memory in ("gpu", *(owner.id for owner in knowledge().owners))
 
 
+def needs_another_setting(finding: Finding) -> bool:
+    """Whether the job itself needs too much of the device."""
+    elsewhere = ("other_process", "engine", "pinned", "communicators", "state_dict", "evaluation")
+    if finding.went_on or not has_owner(finding):
+        return False
+    return verdict_of(finding, "").owner not in elsewhere
+
+
 def verdict_of(finding: Finding, head: str) -> Verdict:
     """Who asked, and what helps; `head` is the log's beginning."""
     if not has_owner(finding):

@@ -19,16 +19,32 @@ def diagnosis_page(
     *,
     damaged: bool = False,
     head: str = "",
+    advise: str = "",
 ) -> Block:
     """One block for every finding, errors first; a single line where nothing was found, and one
-    where the file is damaged and was not read to its end. head: the log's beginning."""
+    where the file is damaged and was not read to its end.
+
+    head: the log's beginning; advise: the line that asks for a setting that fits.
+    """
     parts = [part for finding in findings for part in ("", *_block(finding, head))][1:]
     if not findings:
         lines = "" if num_lines is None else f" in {num_lines:,} lines"
         parts = [f"no known failure{lines}"]
+    if advise:
+        parts += ["", labelled_rows([("advise", Text(advise))], margin=_MARGIN + 2)]
     if damaged:
         parts.append("the file is damaged or cut short: the compressed rest was not read")
     return group(*parts)
+
+
+def symptoms_page(symptoms: Sequence[Case], *, short: bool) -> Block:
+    """Failures without a text: one line for each where they are listed, else all that is known."""
+    parts: list[Block | str] = []
+    for one in symptoms:
+        parts.append(Text(f"{one.id}: {one.message}", "" if short else "bold"))
+        rows = ((label, Text(text)) for label, text in _case(one, alone=True))
+        parts += () if short else (Indented(labelled_rows(rows, margin=_MARGIN), 2), "")
+    return group(*(parts if short else parts[:-1]))
 
 
 def _block(finding: Finding, head: str) -> Iterator[Block]:
