@@ -18,6 +18,7 @@ _PROCESS: Final = re.compile(rf"Process (\d+) has ({SIZE}) memory")
 _OLD_TEXT: Final = re.compile(r"\(GPU \d+; ")  # up to torch 2.0, which expands no segments
 _ALLOC_CONF: Final = re.compile(r"PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF")
 _TORCH: Final = re.compile(r"\b(?:py)?torch(?: version)?\s*(?:==|[:= ])\s*v?(\d+)\.(\d+)", re.I)
+_OF_TORCH: Final = re.compile(r"(?:^|/)torch/|torchinductor")
 _EXPANDABLE: Final = "expandable_segments"
 _CASES: Final = 2
 # Below a tenth of the device a cached block is the ordinary slack of the allocator's size classes:
@@ -26,6 +27,7 @@ _LARGE_CACHE: Final = 0.1
 # NCCL and the CUDA context together were measured at an eighth of a device at most: what no process
 # of the message holds, and is twice that, is another process's.
 _UNNAMED: Final = 0.25
+_ROUNDING: Final = 0.01
 _SMALL: Final = 0.05  # of the device: contexts that other ranks or a display leave
 
 
@@ -37,6 +39,7 @@ class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fixes: dict[str, str]
     anywhere: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
     by_batch: bool = False
 
@@ -137,7 +140,8 @@ def _sizes(message: str) -> dict[str, int]:
         sizes["short"] = sizes["tried"] - sizes["cached"] - sizes["free"]
         sizes["spare"] = -sizes["short"]
         listed = [size_bytes(size) or 0 for _, size in _PROCESS.findall(message)]
-        sizes["others"] = _others(sizes, held, [one for one in listed if one <= sizes["capacity"]])
+        others = _others(sizes, held, [one for one in listed if one <= sizes["capacity"]])
+        sizes["others"] = others if others > _ROUNDING * sizes["capacity"] else 0
     return sizes
 
 
@@ -170,8 +174,10 @@ def _owner(finding: Finding) -> Owner | None:
     """The owner that a frame names wherever it is, or the failure, or else the innermost frame."""
     frames, memory = finding.frames, finding.failure.memory
     found = _matching(frames, "anywhere") or (_named(memory) if memory != "gpu" else None)
+    inner = next((frame for frame in frames if not _OF_TORCH.search(frame)), None)
     for frame in frames:
         found = found or _matching((frame,), "frames")
+        found = found or (_matching((frame,), "inner") if frame is inner else None)
     return found or _matching(frames, "weak")
 
 

@@ -10,9 +10,10 @@ from advisor.base.lines import clean_line
 
 HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
 BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
-_APART: Final = 12  # lines of one rank between two frames of a traceback, at most
+_APART: Final = 40  # lines of one rank between two frames of a traceback, at most
 
-_FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
+_FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)|[│|] *(\S+\.py):\d+ in (\S+)')
+_MARKED: Final = "❱"  # the line that Rich's tracebacks show among its neighbours
 _WORKER: Final = re.compile(r"\(([\w.:<>-]+ pid=\d+)(?:, ip=[^)]*)?\) ?")
 _PROGRESS: Final = re.compile(
     rb"\biteration +(\d+)/ *\d+|\bstep: +(\d+) +loss|\bglobal_step[=:] *(\d+)|\bstep=(\d+), skipped"
@@ -57,13 +58,15 @@ def frames(before: Sequence[bytes], line: bytes) -> tuple[str, ...]:
     own, found, source, apart = _speaker(line), [], "", 0
     for text in _own_lines(before, own):
         if match := _FRAME.search(text):
-            found.append(f"{match[1]} in {match[2]}: {source}")
-            apart = 0
+            found.append(f"{match[1] or match[3]} in {match[2] or match[4]}: {source}")
+            source, apart = "", 0
+            continue
         elif "Traceback (most recent call last)" in text or apart == _APART:
             break
         else:
             apart += 1
-        source = text
+        if _MARKED not in source:
+            source = text
     return tuple(found)
 
 
