@@ -76,8 +76,8 @@ def _symptom(text: str) -> Outcome:
     from advisor.diagnose.catalog import load_symptoms, symptoms_of
     from advisor.report.diagnosis_page import symptoms_page
 
-    near = symptoms_of(text) if text != "list" else ()
-    talk = () if near or text == "list" else (f"advise: no known symptom is like {text!r}",)
+    near = symptoms_of(text)
+    talk = () if near or text in ("", "list") else (f"advise: no known symptom is like {text!r}",)
     page = symptoms_page(near or load_symptoms(), short=not near)
     return _shown(page, int(bool(talk)))._replace(talk=talk)
 

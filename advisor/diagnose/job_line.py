@@ -25,9 +25,8 @@ from advisor.reading.words import word
 _ARGUMENT: Final = re.compile(r"^(\w+) \.{3,} (.+)$", re.M)  # Megatron-LM's dump
 _CONFIG: Final = re.compile(r"Running with (?:args|configs?): (\{.+\})$", re.M)  # torchtitan's
 _COMMAND: Final = re.compile(
-    r"^.*?((?:torchrun|accelerate launch|deepspeed|swift|llamafactory-cli|\S*python3?) .*--.*)$",
-    re.M,
-)
+    r"^(?:\+ |.*\b(?:cmd|[Cc]ommand)\b *[:=] )(\S.* --\w.*)$", re.M
+)  # set -x
 _TRAINER: Final = {
     "per_device_train_batch_size": r"Instantaneous batch size per device = ([\d,]+)",
     "gradient_accumulation_steps": r"Gradient Accumulation steps = ([\d,]+)",

@@ -102,7 +102,9 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     pids = ", ".join(pid for pid, _ in _PROCESS.findall(finding.message)) or "see nvidia-smi"
     words = {name: human_bytes(size) for name, size in sizes.items() if size > 0}
     words |= {"pids": pids, "allocator": _allocator(finding.message, head)}
-    told = [text for text in known.sentences if set(re.findall(r"{(\w+)}", text)) <= words.keys()]
+    sentences = [
+        text for text in known.sentences if set(re.findall(r"{(\w+)}", text)) <= words.keys()
+    ]
     kind = _kind(sizes)
     cause = kind if kind in ("other_process", "fragmentation") else owner.id if owner else "unknown"
     named = owner if kind != "other_process" else None
@@ -116,7 +118,7 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     )
     return Verdict(
         owner=cause,
-        means=" ".join((*told, known.verdicts.get(kind, ""))).format(**words).strip(),
+        means=" ".join((*sentences, known.verdicts.get(kind, ""))).format(**words).strip(),
         asked=f"{named.title}{_at(finding)}" if named else "",
         fix=tuple(filter(None, fix)),
         cases=_cases(finding, (cause, kind) if owner is None else (cause,), families),

@@ -51,8 +51,8 @@ def _block(finding: Finding, head: str) -> Iterator[Block]:
     severity = "warning: " if finding.severity is Severity.WARNING else ""
     caught = "; caught, the run went on" if finding.went_on else ""
     yield Text(f"{_place(finding)}: {severity}{finding.failure.title}{caught}", "bold")
-    told = _of_memory(finding, head) if has_owner(finding) else _of_others(finding)
-    rows = ((label, Text(text)) for label, text in told if text)
+    found = _of_memory(finding, head) if has_owner(finding) else _of_others(finding)
+    rows = ((label, Text(text)) for label, text in found if text)
     yield Indented(labelled_rows(rows, margin=_MARGIN), 2)
 
 
