@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from advisor.diagnose.scan import Diagnosis
     from advisor.report.blocks import Block, Table
 
-_SYMPTOM: Final = "--symptom"
 _VERSION: Final = "--framework-version"
 
 
@@ -25,10 +24,10 @@ def run(name: str, arguments: Sequence[str]) -> Outcome:
     return RUN[name](arguments)
 
 
-def _shown(page: "Block", exit_code: int = FITS) -> Outcome:
+def _shown(page: "Block", exit_code: int = FITS, talk: tuple[str, ...] = ()) -> Outcome:
     from advisor.report.text import on_screen
 
-    return Outcome(text=on_screen(page), exit_code=exit_code)
+    return Outcome(text=on_screen(page), exit_code=exit_code, talk=talk)
 
 
 def _lint(arguments: Sequence[str]) -> Outcome:
@@ -56,57 +55,51 @@ def _diagnose(arguments: Sequence[str]) -> Outcome:
     from advisor.diagnose.scan import scan
     from advisor.report.diagnosis_page import diagnosis_page
 
-    if arguments[:1] == [_SYMPTOM]:
+    if arguments[:1] == ["--symptom"]:
         return _symptom(" ".join(arguments[1:]))
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):
         raise UsageError("diagnose: needs one LOG, e.g. advise diagnose train.log")
     found = scan(Path(arguments[0]))
-    page = diagnosis_page(
-        found.findings,
-        found.num_lines,
-        damaged=found.damaged,
-        head=found.head,
-        advise=_advise_line(found),
-    )
+    page = diagnosis_page(found, advise=_advise_line(found))
     return _shown(page, int(not found.findings))
 
 
 def _symptom(text: str) -> Outcome:
     """The failures without a text that the words describe; all of them where none is near."""
-    from advisor.diagnose.catalog import load_symptoms, symptoms_of
+    from advisor.diagnose.symptoms import symptoms, symptoms_of
     from advisor.report.diagnosis_page import symptoms_page
 
     near = symptoms_of(text)
-    talk = () if near or text in ("", "list") else (f"advise: no known symptom is like {text!r}",)
-    page = symptoms_page(near or load_symptoms(), short=not near)
-    return _shown(page, int(bool(talk)))._replace(talk=talk)
+    known = bool(near) or text in ("", "list")
+    talk = () if known else (f"advise: no known symptom is like {text!r}",)
+    return _shown(symptoms_page(near or symptoms(), short=not near), int(not known), talk)
 
 
 def _advise_line(found: "Diagnosis") -> str:
-    """The line whose answer fits the job that ran out of memory, or what the log does not tell of
-    it; empty where no other setting is called for."""
+    """The line whose answer fits the job that ran out of memory, or why there is none; empty where
+    no other setting is called for."""
     from shlex import join
 
     from advisor.api.answering import answer_to
     from advisor.base.errors import UserError
     from advisor.cli.arguments import parse
-    from advisor.diagnose.job_line import job_line
+    from advisor.diagnose.job_line import job_words
     from advisor.diagnose.out_of_memory import needs_another_setting
 
-    failed = next(filter(needs_another_setting, found.findings), None)
-    if failed is None:
+    if not any(map(needs_another_setting, found.findings)):
         return ""
-    line = job_line(found.head, failed.number("capacity_bytes"))
-    if line.missing:
-        return f"for a setting that fits, the log does not tell: {line.missing}"
-    for more in ((), ("--search", "layout")):
-        words = (*line.words, *more)
-        try:
-            answer = answer_to(parse(words).request)
-        except UserError as error:
-            return f"the job of the log is none that can be predicted: {error}"
-        if answer.fits or answer.fastest_found:
-            return join(("advise", *words))
+    try:
+        words, ran = job_words(found.head)
+        for line in (words, (*words, "--search", "layout")):
+            answer = answer_to(parse(line).request)
+            fitting = [
+                one.evaluation.setting.spec for one in answer.candidates if one.evaluation.fits
+            ]
+            if fitting:
+                doubt = " (it says that what ran fits, too: compare --explain with the log)"
+                return join(("advise", *line)) + (doubt if ran in fitting else "")
+    except UserError as error:
+        return f"no line: {error}"
     return "no setting and no layout of this job fits on these GPUs: take more, or a smaller model"
 
 

@@ -1,7 +1,6 @@
 """The known failures: texts, causes and fixes, read from configs/failures."""
 
 import re
-from collections import Counter
 from enum import StrEnum
 from functools import cache, cached_property
 from typing import Final
@@ -24,10 +23,6 @@ _TYPES: Final = {
     "blank": r" ",  # ends the anchor where the log has several blanks
 }
 _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-_STEM: Final = 5
-_NEAR: Final = 0.6  # of the best score
-_SHOWN: Final = 5
 
 # A message starts a line or follows a blank, never a quote: tracebacks echo the source line that
 # raises it, with the quote before it and the f-string's braces in it.
@@ -191,37 +186,3 @@ def load_catalog() -> tuple[Failure, ...]:
     files = sorted((packaged_configs() / "failures").glob(f"*{SUFFIX}"))
     known = (convert(load_yaml(one).values.get("failures", []), list[Failure]) for one in files)
     return tuple(failure for of_file in known for failure in of_file)
-
-
-@cache
-def load_symptoms() -> tuple[Case, ...]:
-    """What goes wrong without a text, so that no log can show it: `message` is what is seen."""
-    return tuple(convert(_symptoms()["symptoms"], list[Case]))
-
-
-def symptoms_of(text: str) -> tuple[Case, ...]:
-    """The symptoms that share most of a user's words, rare ones first; none where none is near."""
-    asked, kinds = _stems(text), convert(_symptoms()["kinds"], dict[str, str])
-    held = {
-        row: _stems(f"{row.framework} {row.message} {row.context} {kinds[row.kind]}")
-        for row in load_symptoms()
-    }
-    known = Counter(word for words in held.values() for word in words)
-    scores = {
-        row: sum(1 / known[word] for word in asked & words)
-        for row, words in held.items()
-        if len(asked & words) >= min(2, len(asked))
-    }
-    least = _NEAR * max(scores.values(), default=0)
-    near = [row for row, score in scores.items() if asked and score >= least]
-    return tuple(sorted(near, key=lambda row: -scores[row])[:_SHOWN])
-
-
-def _symptoms() -> dict[str, object]:
-    return load_yaml(packaged_configs() / "failures" / "symptoms.yaml").values
-
-
-def _stems(text: str) -> set[str]:
-    """Words without their endings; those that say nothing are left out."""
-    words = set(re.findall(r"[a-z0-9_]{3,}", text.lower()))
-    return {word[:_STEM] for word in words - set(str(_symptoms()["say_nothing"]).split())}

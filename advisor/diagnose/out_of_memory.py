@@ -12,7 +12,7 @@ from msgspec import Struct, convert
 from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.units import human_bytes
 from advisor.diagnose.catalog import SIZE, Case, size_bytes
-from advisor.diagnose.scan import Diagnosis, Finding
+from advisor.diagnose.scan import Finding
 
 _PROCESS: Final = re.compile(rf"Process (\d+) has ({SIZE}) memory")
 _OLD_TEXT: Final = re.compile(r"\(GPU \d+; ")  # up to torch 2.0, which expands no segments
@@ -20,6 +20,7 @@ _ALLOC_CONF: Final = re.compile(r"PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF")
 _TORCH: Final = re.compile(r"\b(?:py)?torch(?: version)?\s*(?:==|[:= ])\s*v?(\d+)\.(\d+)", re.I)
 _OF_TORCH: Final = re.compile(r"(?:^|/)torch/|torchinductor")
 _EXPANDABLE: Final = "expandable_segments"
+_FIRST: Final = ("other_process", "fragmentation")  # before the owner of the request
 _CASES: Final = 2
 # Below a tenth of the device a cached block is the ordinary slack of the allocator's size classes:
 # curing it gives the headroom of one request, not of a run.
@@ -42,6 +43,7 @@ class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inner: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
     by_batch: bool = False
+    of_job: bool = True
 
 
 class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +55,7 @@ class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sentences: tuple[str, ...]
     verdicts: dict[str, str]
     remedies: dict[str, str]
+    phases: dict[str, str]
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -72,25 +75,16 @@ def knowledge() -> Knowledge:
     return convert(load_yaml(packaged_configs() / "failures" / "owners.yaml").values, Knowledge)
 
 
-def owner_of(diagnosis: Diagnosis) -> str:
-    """Of a log's first out-of-memory: `none` without one, `caught` where the run went on."""
-    for finding in diagnosis.findings:
-        if finding.failure.memory:
-            return "caught" if finding.went_on else verdict_of(finding, diagnosis.head).owner
-    return "none"
-
-
 def has_owner(finding: Finding) -> bool:
     """Whether an owner is looked for; what happens on the host says its cases."""
     return finding.failure.memory in ("gpu", *(owner.id for owner in knowledge().owners))
 
 
 def needs_another_setting(finding: Finding) -> bool:
-    """Whether the job itself needs too much of the device."""
-    elsewhere = ("other_process", "engine", "pinned", "communicators", "state_dict", "evaluation")
+    """Whether it is the job itself that needs too much of the device."""
     if finding.went_on or not has_owner(finding):
         return False
-    return verdict_of(finding, "").owner not in elsewhere
+    return all(one.of_job for one in knowledge().owners if one.id == verdict_of(finding, "").owner)
 
 
 def verdict_of(finding: Finding, head: str) -> Verdict:
@@ -100,13 +94,12 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     known, sizes = knowledge(), _sizes(finding.message)
     owner, families = _owner(finding), _families("\n".join(finding.frames)) or _families(head)
     pids = ", ".join(pid for pid, _ in _PROCESS.findall(finding.message)) or "see nvidia-smi"
-    words = {name: human_bytes(size) for name, size in sizes.items() if size > 0}
+    words = {name: human_bytes(max(size, 0)) for name, size in sizes.items()}
     words |= {"pids": pids, "allocator": _allocator(finding.message, head)}
-    sentences = [
-        text for text in known.sentences if set(re.findall(r"{(\w+)}", text)) <= words.keys()
-    ]
+    more = {name for name, size in sizes.items() if size > 0 or name in ("free", "cached")}
+    said = [text for text in known.sentences if set(re.findall(r"{(\w+)}", text)) <= more]
     kind = _kind(sizes)
-    cause = kind if kind in ("other_process", "fragmentation") else owner.id if owner else "unknown"
+    cause = kind if kind in _FIRST else owner.id if owner else "unknown"
     named = owner if kind != "other_process" else None
     less = sizes.get("pool", 0) >= sizes.get("tried", 1) and cause not in ("capture", kind)
     fix = (
@@ -118,7 +111,7 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     )
     return Verdict(
         owner=cause,
-        means=" ".join((*sentences, known.verdicts.get(kind, ""))).format(**words).strip(),
+        means=" ".join((*said, known.verdicts.get(kind, ""))).format(**words).strip(),
         asked=f"{named.title}{_at(finding)}" if named else "",
         fix=tuple(filter(None, fix)),
         cases=_cases(finding, (cause, kind) if owner is None else (cause,), families),
@@ -199,11 +192,7 @@ def _matching(frames: tuple[str, ...], kind: str) -> Owner | None:
 def _at(finding: Finding) -> str:
     """The phase and the step, where they are known."""
     weak = _matching(finding.frames, "weak")
-    phases = {
-        "replay": ", in the replay of a recomputed layer",
-        "backward": ", in the backward pass",
-    }
-    phase = phases.get(weak.id if weak else "", "")
+    phase = knowledge().phases.get(weak.id, "") if weak else ""
     if finding.step is None:
         return phase
     return phase + (f", after step {finding.step:,}" if finding.step else ", in the first step")

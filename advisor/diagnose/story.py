@@ -1,7 +1,7 @@
-"""What a log tells around a failure: its traceback, the step before it, whether the run went on."""
+"""What a log tells around a failure: its traceback, and the steps before and after it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct, field
@@ -11,10 +11,9 @@ from advisor.base.lines import clean_line
 HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
 BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
 _APART: Final = 40  # lines of one rank between two frames of a traceback, at most
-
 _FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)|[│|] *(\S+\.py):\d+ in (\S+)')
 _MARKED: Final = "❱"  # the line that Rich's tracebacks show among its neighbours
-_WORKER: Final = re.compile(r"\(([\w.:<>-]+ pid=\d+)(?:, ip=[^)]*)?\) ?")
+_WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=\d+")
 _PROGRESS: Final = re.compile(
     rb"\biteration +(\d+)/ *\d+|\bstep: +(\d+) +loss|\bglobal_step[=:] *(\d+)|\bstep=(\d+), skipped"
     rb"|'epoch': '?([\d.]+)|\biteration (\d+)/\d+ \| lr"
@@ -22,15 +21,14 @@ _PROGRESS: Final = re.compile(
 )
 _EPOCH: Final = 5  # its group: no number of a step
 _ENDS: Final = re.compile(
-    rb"'train_runtime'|\[exiting program at iteration|Training completed|Training finished"
+    rb"'train_runtime'|\[exiting program at iteration|Training (?:completed|finished)"
     rb"|after training is done|`Trainer\.fit` stopped"
 )
 
 
-class Progress(Struct, kw_only=True):
-    """Steps that the lines so far report. step: the last one's number, None before the first.
-
-    passed: how often a later step came; the end of training counts as two. last: by form of line.
+class Progress(Struct):
+    """Steps that the lines so far report. step: the last one's number, None before the first;
+    passed: how often a later step came, the end of training counts as two; last: by kind of line.
     """
 
     step: int | None = None
@@ -40,44 +38,34 @@ class Progress(Struct, kw_only=True):
     def read(self, line: bytes) -> None:
         """Enter a line, which may hold many steps of a progress bar."""
         for match in _PROGRESS.finditer(line):
-            form = match.lastindex or 0
-            number = float(match[form].rstrip(b".") or 0)
-            self.passed += number > self.last.get(form, -1)
-            self.last[form] = number
-            if form != _EPOCH:
-                self.step = int(number)
-        if _ENDS.search(line):
-            self.passed += 2
+            kind = match.lastindex or 0
+            number = float(match[kind].partition(b"..")[0].rstrip(b".") or 0)
+            self.passed += number > self.last.get(kind, -1)
+            self.last[kind] = number
+            self.step = self.step if kind == _EPOCH else int(number)
+        self.passed += 2 if _ENDS.search(line) else 0
 
 
 def frames(before: Sequence[bytes], line: bytes) -> tuple[str, ...]:
-    """The traceback that ends in `line`, innermost frame first, as ``path in function: source``.
-
-    before: the lines above it, of all ranks and workers.
-    """
-    own, found, source, apart = _speaker(line), [], "", 0
-    for text in _own_lines(before, own):
+    """The traceback that ends in `line`, innermost frame first, as ``path in function: source``;
+    `before`: the lines above it, of all ranks and workers."""
+    own, found, source, apart = _speaker(line), list[str](), "", 0
+    for other in reversed(before):
+        if _speaker(other) != own:
+            continue
+        text = clean_line(other.decode("utf-8", "replace"))[1]
         if match := _FRAME.search(text):
             found.append(f"{match[1] or match[3]} in {match[2] or match[4]}: {source}")
             source, apart = "", 0
-            continue
         elif "Traceback (most recent call last)" in text or apart == _APART:
             break
         else:
-            apart += 1
-        if _MARKED not in source:
-            source = text
+            source, apart = source if _MARKED in source else text, apart + 1
     return tuple(found)
 
 
-def _own_lines(before: Sequence[bytes], own: tuple[int | None, str]) -> Iterator[str]:
-    """Lines of the same rank and worker, the last first."""
-    for line in reversed(before):
-        if _speaker(line) == own:
-            yield clean_line(line.decode("utf-8", "replace"))[1]
-
-
 def _speaker(line: bytes) -> tuple[int | None, str]:
+    """Rank, and the worker that Ray names."""
     rank, text = clean_line(line[:200].decode("utf-8", "replace"))
     worker = _WORKER.match(text)
-    return rank, worker[1] if worker else ""
+    return rank, worker[0] if worker else ""

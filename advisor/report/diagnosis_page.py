@@ -1,38 +1,29 @@
 """The page of `advise diagnose`: what was found, what its numbers say, where it was seen before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from advisor.diagnose.catalog import Case, Severity
 from advisor.diagnose.meaning import meaning_of
 from advisor.diagnose.out_of_memory import has_owner, verdict_of
-from advisor.diagnose.scan import Finding
+from advisor.diagnose.scan import Diagnosis, Finding
 from advisor.report.blocks import Block, Indented, Text, group, labelled_rows
 
 _MARGIN: Final = 11
 _MAX_CASES: Final = 5
 
 
-def diagnosis_page(
-    findings: Sequence[Finding],
-    num_lines: int | None = None,
-    *,
-    damaged: bool = False,
-    head: str = "",
-    advise: str = "",
-) -> Block:
+def diagnosis_page(diagnosis: Diagnosis, advise: str = "") -> Block:
     """One block for every finding, errors first; a single line where nothing was found, and one
-    where the file is damaged and was not read to its end.
-
-    head: the log's beginning; advise: the line that asks for a setting that fits.
-    """
-    parts = [part for finding in findings for part in ("", *_block(finding, head))][1:]
+    where the file is damaged and was not read to its end. advise: the line that asks for a setting
+    that fits."""
+    findings = diagnosis.findings
+    parts = [part for one in findings for part in ("", *_block(one, diagnosis.head))][1:]
     if not findings:
-        lines = "" if num_lines is None else f" in {num_lines:,} lines"
-        parts = [f"no known failure{lines}"]
+        parts = [f"no known failure in {diagnosis.num_lines:,} lines"]
     if advise:
         parts += ["", labelled_rows([("advise", Text(advise))], margin=_MARGIN + 2)]
-    if damaged:
+    if diagnosis.damaged:
         parts.append("the file is damaged or cut short: the compressed rest was not read")
     return group(*parts)
 
@@ -42,18 +33,21 @@ def symptoms_page(symptoms: Sequence[Case], *, short: bool) -> Block:
     parts: list[Block | str] = []
     for one in symptoms:
         parts.append(Text(f"{one.id}: {one.message}", "" if short else "bold"))
-        rows = ((label, Text(text)) for label, text in _case(one, alone=True))
-        parts += () if short else (Indented(labelled_rows(rows, margin=_MARGIN), 2), "")
-    return group(*(parts if short else parts[:-1]))
+        parts += [] if short else [_indented(_case(one, alone=True)), ""]
+    return group(*parts)
+
+
+def _indented(rows: Iterable[tuple[str, str]]) -> Block:
+    return Indented(
+        labelled_rows(((label, Text(text)) for label, text in rows if text), margin=_MARGIN), 2
+    )
 
 
 def _block(finding: Finding, head: str) -> Iterator[Block]:
     severity = "warning: " if finding.severity is Severity.WARNING else ""
     caught = "; caught, the run went on" if finding.went_on else ""
     yield Text(f"{_place(finding)}: {severity}{finding.failure.title}{caught}", "bold")
-    found = _of_memory(finding, head) if has_owner(finding) else _of_others(finding)
-    rows = ((label, Text(text)) for label, text in found if text)
-    yield Indented(labelled_rows(rows, margin=_MARGIN), 2)
+    yield _indented(_of_memory(finding, head) if has_owner(finding) else _of_others(finding))
 
 
 def _of_memory(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
