@@ -19,6 +19,10 @@ _OLD_TEXT: Final = re.compile(r"\(GPU \d+; ")  # up to torch 2.0, which expands 
 _ALLOC_CONF: Final = re.compile(r"PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF")
 _TORCH: Final = re.compile(r"\b(?:py)?torch(?: version)?\s*(?:==|[:= ])\s*v?(\d+)\.(\d+)", re.I)
 _OF_TORCH: Final = re.compile(r"(?:^|/)torch/|torchinductor")
+_SETTLED: Final = re.compile(
+    r"(?<!try setting )PYTORCH\w*_CONF\W{1,3}\S*expandable_segments:True"
+    r"|expandable_segments not supported"
+)
 _EXPANDABLE: Final = "expandable_segments"
 _FIRST: Final = ("other_process", "fragmentation")  # before the owner of the request
 _CASES: Final = 2
@@ -95,18 +99,19 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     owner, families = _owner(finding), _families("\n".join(finding.frames)) or _families(head)
     pids = ", ".join(pid for pid, _ in _PROCESS.findall(finding.message)) or "see nvidia-smi"
     words = {name: human_bytes(max(size, 0)) for name, size in sizes.items()}
-    words |= {"pids": pids, "allocator": _allocator(finding.message, head)}
+    words |= {"pids": pids, "allocator": (option := _allocator(finding.message, head))}
     more = {name for name, size in sizes.items() if size > 0 or name in ("free", "cached")}
     said = [text for text in known.sentences if set(re.findall(r"{(\w+)}", text)) <= more]
     kind = _kind(sizes)
     cause = kind if kind in _FIRST else owner.id if owner else "unknown"
     named = owner if kind != "other_process" else None
     less = sizes.get("pool", 0) >= sizes.get("tried", 1) and cause not in ("capture", kind)
+    settled = "_settled" if kind == "fragmentation" and not option else ""
     fix = (
-        known.remedies.get(cause, "").format(**words),
+        known.remedies.get(cause + settled, "").format(**words),
         _fix(named, families) if named else "",
         _fix(_named("capture"), families) if less else "",
-        known.remedies["edge"].format(**words) if kind == "edge" else "",
+        known.remedies["edge"].format(**words) if kind == "edge" and option else "",
         known.remedies.get(_time(finding, named), "").format(step=finding.step),
     )
     return Verdict(
@@ -218,7 +223,10 @@ def _families(text: str) -> tuple[str, ...]:
 
 
 def _allocator(message: str, head: str) -> str:
-    """The allocator's option against fragmentation, as the torch of the log spells it."""
+    """The allocator's option against fragmentation, as the torch of the log spells it; empty where
+    it is on, or the platform has none."""
+    if _SETTLED.search(head):
+        return ""
     release, variable = _TORCH.search(head), _ALLOC_CONF.search(message)
     old = release is not None and (int(release[1]), int(release[2])) < (2, 1)
     option = "max_split_size_mb:512" if old or _OLD_TEXT.search(message) else f"{_EXPANDABLE}:True"

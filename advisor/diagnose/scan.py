@@ -142,9 +142,7 @@ class _Scanner(Struct, kw_only=True):
 
     def read(self, block: bytes) -> None:
         """Open a window at every line with an anchor, feed and settle the open ones."""
-        shapes = b"\n".join(set(_shape(block).split(b"\n")))
-        likely = (anchor for anchor in self.anchors if _shape(anchor) in shapes)
-        present = [anchor for anchor in likely if anchor in block]
+        present = [anchor for anchor in self.anchors if anchor in block]
         first_line = self.newlines + 1
         self.newlines += block.count(b"\n")
         self.unfinished = not block.endswith(b"\n")
@@ -191,11 +189,6 @@ class _Scanner(Struct, kw_only=True):
             damaged=damaged,
             head=self.head.decode("utf-8", "replace"),
         )
-
-
-def _shape(text: bytes) -> bytes:
-    """Without numbers: most lines of a log differ in them alone."""
-    return text.translate(None, b"0123456789.")
 
 
 def _cut(line: bytes, start: int) -> bytes:

@@ -56,9 +56,7 @@ def _of_memory(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
     yield from (("text", finding.excerpt), ("means", verdict.means), ("asked by", verdict.asked))
     if finding.went_on:
         return
-    first, *others = verdict.fix
-    yield "fix", first
-    yield from (("or" if number else "then", text) for number, text in enumerate(others))
+    yield from (("then" if number else "fix", text) for number, text in enumerate(verdict.fix))
     for case in verdict.cases:
         yield from _case(case, alone=False)
 
