@@ -12,13 +12,12 @@ from msgspec.structs import replace
 
 from advisor.base.lines import DamagedError, clean_line, read_pieces
 from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
-from advisor.diagnose.story import BEFORE_LINES, HEAD_BYTES, Progress, frames
+from advisor.diagnose.story import Around, Story, frames
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
 BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
-_MEMORY: Final = b"ut of memory"
 _WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, printed late
 
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
@@ -72,17 +71,19 @@ class _Window(Struct):
 
     line_number: int
     lines: list[bytes]
-    before: list[bytes] = field(default_factory=list)
-    step: int | None = None
-    passed: int = 0
+    around: Around = field(default_factory=Around)
 
 
 class _Tally(Struct):
     """First occurrence of a failure, and how often it came on each rank."""
 
     first: Finding
-    passed: int = 0  # steps before the last occurrence, as Progress counts them
+    passed: int = 0  # steps before the last occurrence
     ranks: Counter[int | None] = field(default_factory=Counter)
+
+    def waits(self, passed: int) -> bool:
+        """Whether memory ran out, and too few steps came after it."""
+        return bool(self.first.failure.memory) and passed - self.passed < _WENT_ON
 
     def finding(self, passed: int) -> Finding:
         ranks = sorted(rank for rank in self.ranks if rank is not None)
@@ -90,7 +91,7 @@ class _Tally(Struct):
             self.first,
             occurrences=self.ranks.total(),
             ranks=tuple(ranks),
-            went_on=bool(self.first.failure.memory) and passed - self.passed >= _WENT_ON,
+            went_on=bool(self.first.failure.memory) and not self.waits(passed),
         )
 
 
@@ -135,10 +136,7 @@ class _Scanner(Struct, kw_only=True):
     waiting: deque[_Window] = field(default_factory=deque)
     newlines: int = 0
     unfinished: bool = False
-    head: bytearray = field(default_factory=bytearray)
-    last: bytes = b""
-    watched: bool = False
-    progress: Progress = field(default_factory=Progress)
+    story: Story = field(default_factory=Story)
 
     def read(self, block: bytes) -> None:
         """Open a window at every line with an anchor, feed and settle the open ones."""
@@ -146,48 +144,32 @@ class _Scanner(Struct, kw_only=True):
         first_line = self.newlines + 1
         self.newlines += block.count(b"\n")
         self.unfinished = not block.endswith(b"\n")
-        self.head += block[: HEAD_BYTES - len(self.head)]
-        before, self.last = self.last, block
-        watched, watches = self.watched, _MEMORY in block or self._may_go_on()
-        self.watched = watches
-        if not present and not self.waiting and not watches:
+        waits = any(one.waits(self.story.passed) for one in self.tallies.values())
+        self.story.take(block, waits=waits or bool(self.waiting))
+        if not present and not self.waiting:
             return
-        above = before.removesuffix(b"\n").split(b"\n")[-BEFORE_LINES:] if watches else []
-        lines = block.removesuffix(b"\n").split(b"\n")
-        for line in above if not watched else ():
-            self.progress.read(line)
-        for at, line in enumerate(lines):
-            if watches:
-                self.progress.read(line)
+        for index, line in enumerate(block.removesuffix(b"\n").split(b"\n")):
             for window in self.waiting:
                 window.lines.append(line[:LINE_BYTES])
             if self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
                 _settle(self.waiting.popleft(), self.tallies)
-            if starts := [place for anchor in present if (place := line.find(anchor)) >= 0]:
-                window = _Window(first_line + at, [_cut(line, min(starts))])
-                if _MEMORY in line:
-                    window.before = (above + lines[max(0, at - BEFORE_LINES) : at])[-BEFORE_LINES:]
-                    window.step, window.passed = self.progress.step, self.progress.passed
-                self.waiting.append(window)
-
-    def _may_go_on(self) -> bool:
-        """Whether a failure of memory waits for steps that show that it was caught."""
-        waits = (one for one in self.tallies.values() if one.first.failure.memory)
-        return any(self.progress.passed - one.passed < _WENT_ON for one in waits)
+            if starts := [at for anchor in present if (at := line.find(anchor)) >= 0]:
+                lines, around = [_cut(line, min(starts))], self.story.around(index)
+                self.waiting.append(_Window(first_line + index, lines, around))
 
     def finish(self, damaged: bool) -> Diagnosis:
         """Settle what is open at the end of the log."""
         for window in self.waiting:
             _settle(window, self.tallies)
         found = sorted(
-            (tally.finding(self.progress.passed) for tally in self.tallies.values()),
+            (tally.finding(self.story.passed) for tally in self.tallies.values()),
             key=lambda one: (one.severity is Severity.WARNING, one.line_number),
         )
         return Diagnosis(
             findings=tuple(found),
             num_lines=self.newlines + self.unfinished,
             damaged=damaged,
-            head=self.head.decode("utf-8", "replace"),
+            head=self.story.head.decode("utf-8", "replace"),
         )
 
 
@@ -221,7 +203,7 @@ def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
         if match is None or match.start() >= len(first):
             continue
         tally = tallies.get(failure.id)
-        if tally is None or (failure.memory and window.passed - tally.passed >= _WENT_ON):
+        if tally is None or (failure.memory and window.around.passed - tally.passed >= _WENT_ON):
             finding = Finding(
                 failure=failure,
                 line_number=window.line_number,
@@ -231,12 +213,12 @@ def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
                 occurrences=0,
                 ranks=(),
                 message=text[match.start() :] if failure.memory else "",
-                frames=frames(window.before, window.lines[0]),
-                step=window.step,
+                frames=frames(window.around.above, window.lines[0]),
+                step=window.around.step,
             )
             tally = tallies[failure.id] = _Tally(finding, ranks=tally.ranks if tally else Counter())
         tally.ranks[rank] += 1
-        tally.passed = max(tally.passed, window.passed)
+        tally.passed = max(tally.passed, window.around.passed)
         return
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from advisor.base.lines import clean_line
 
+MEMORY: Final = b"ut of memory"
 HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
 BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
 _APART: Final = 40  # lines of one rank between two frames of a traceback, at most
@@ -26,16 +27,50 @@ _ENDS: Final = re.compile(
 )
 
 
-class Progress(Struct):
-    """Steps that the lines so far report. step: the last one's number, None before the first;
-    passed: how often a later step came, the end of training counts as two; last: by kind of line.
+class Around(Struct):
+    """Of one line: the lines above it; the last step before, and how many have passed."""
+
+    above: Sequence[bytes] = ()
+    step: int | None = None
+    passed: int = 0
+
+
+class Story(Struct):
+    """What came before, block by block; lines are looked at where memory ran out or may have.
+
+    head: where a log names its job. step: the last one's number, None before the first; passed: how
+    often a later step came, the end of training counts as two; last: by kind of line.
     """
 
+    head: bytearray = field(default_factory=bytearray)
     step: int | None = None
     passed: int = 0
     last: dict[int, float] = field(default_factory=dict)
+    block: bytes = b""
+    watches: bool = False
+    lines: list[bytes] = field(default_factory=list)
+    told: list[tuple[int | None, int]] = field(default_factory=list)
+    begins: int = 0
 
-    def read(self, line: bytes) -> None:
+    def take(self, block: bytes, *, waits: bool) -> None:
+        """The next block; `waits`: for steps after a failure."""
+        self.head += block[: HEAD_BYTES - len(self.head)]
+        before, self.block = self.block, block
+        watched, self.watches = self.watches, waits or MEMORY in block
+        if self.watches:
+            above = before.removesuffix(b"\n").split(b"\n")[-BEFORE_LINES:]
+            self.lines, self.begins = above + block.split(b"\n"), len(above)
+            known = [(self.step, self.passed)] * len(above) if watched else []
+            self.told = known + [self._read(line) for line in self.lines[len(known) :]]
+
+    def around(self, index: int) -> Around:
+        """What is around a line of the block; empty where it is not looked at."""
+        at = self.begins + index
+        if not self.watches or MEMORY not in self.lines[at]:
+            return Around()
+        return Around(self.lines[max(0, at - BEFORE_LINES) : at], *self.told[at])
+
+    def _read(self, line: bytes) -> tuple[int | None, int]:
         """Enter a line, which may hold many steps of a progress bar."""
         for match in _PROGRESS.finditer(line):
             kind = match.lastindex or 0
@@ -44,6 +79,7 @@ class Progress(Struct):
             self.last[kind] = number
             self.step = self.step if kind == _EPOCH else int(number)
         self.passed += 2 if _ENDS.search(line) else 0
+        return self.step, self.passed
 
 
 def frames(before: Sequence[bytes], line: bytes) -> tuple[str, ...]:
