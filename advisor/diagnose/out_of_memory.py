@@ -32,6 +32,9 @@ _LARGE_CACHE: Final = 0.1
 # NCCL and the CUDA context together were measured at an eighth of a device at most: what no process
 # of the message holds, and is twice that, is another process's.
 _UNNAMED: Final = 0.25
+# Of the device: 16 or more layers that keep one such tensor each would not have reached the
+# backward pass.
+_LARGE: Final = 1 / 16
 _ROUNDING: Final = 0.01
 _SMALL: Final = 0.05  # of the device: contexts that other ranks or a display leave
 
@@ -107,7 +110,9 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     named = owner if kind != "other_process" else None
     less = sizes.get("pool", 0) >= sizes.get("tried", 1) and cause not in ("capture", kind)
     settled = "_settled" if kind == "fragmentation" and not option else ""
+    large = cause == "backward" and sizes.get("tried", 0) > _LARGE * sizes.get("capacity", 0)
     fix = (
+        known.remedies["large_request"].format(**words) if large else "",
         known.remedies.get(cause + settled, "").format(**words),
         _fix(named, families) if named else "",
         _fix(_named("capture"), families) if less else "",
