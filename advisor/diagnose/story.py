@@ -16,9 +16,9 @@ _FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)|[│|] *(\S+\.py
 _MARKED: Final = "❱"  # the line that Rich's tracebacks show among its neighbours
 _WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=\d+")
 _PROGRESS: Final = re.compile(
-    rb"\biteration +(\d+)/ *\d+|\bstep: +(\d+) +loss|\bglobal_step[=:] *(\d+)|\bstep=(\d+), skipped"
-    rb"|'epoch': '?([\d.]+)|\biteration (\d+)/\d+ \| lr"
-    rb"|(?:^|\r|Epoch \d+: )\s*\d+%\|[^|\r\n]*\| *(\d+)/\d+ \["
+    rb"\biteration +(\d{1,15})/ *\d+|\bstep: +(\d{1,15}) +loss|\bglobal_step[=:] *(\d{1,15})|\bstep=(\d{1,15}), skipped"
+    rb"|'epoch': '?(\d{1,15}(?:\.\d+)?)|\biteration (\d{1,15})/\d+ \| lr"
+    rb"|(?:^|\r|Epoch \d+: )\s*\d+%\|[^|\r\n]*\| *(\d{1,15})/\d+ \["
 )
 _EPOCH: Final = 5  # its group: no number of a step
 _ENDS: Final = re.compile(
@@ -49,7 +49,7 @@ class Story(Struct):
     block: bytes = b""
     watches: bool = False
     lines: list[bytes] = field(default_factory=list)
-    told: list[tuple[int | None, int]] = field(default_factory=list)
+    steps: list[tuple[int | None, int]] = field(default_factory=list)
     begins: int = 0
 
     def take(self, block: bytes, *, waits: bool) -> None:
@@ -61,20 +61,20 @@ class Story(Struct):
             above = before.removesuffix(b"\n").split(b"\n")[-BEFORE_LINES:]
             self.lines, self.begins = above + block.split(b"\n"), len(above)
             known = [(self.step, self.passed)] * len(above) if watched else []
-            self.told = known + [self._read(line) for line in self.lines[len(known) :]]
+            self.steps = known + [self._read(line) for line in self.lines[len(known) :]]
 
     def around(self, index: int) -> Around:
         """What is around a line of the block; empty where it is not looked at."""
         at = self.begins + index
         if not self.watches or MEMORY not in self.lines[at]:
             return Around()
-        return Around(self.lines[max(0, at - BEFORE_LINES) : at], *self.told[at])
+        return Around(self.lines[max(0, at - BEFORE_LINES) : at], *self.steps[at])
 
     def _read(self, line: bytes) -> tuple[int | None, int]:
         """Enter a line, which may hold many steps of a progress bar."""
         for match in _PROGRESS.finditer(line):
             kind = match.lastindex or 0
-            number = float(match[kind].partition(b"..")[0].rstrip(b".") or 0)
+            number = float(match[kind])
             self.passed += number > self.last.get(kind, -1)
             self.last[kind] = number
             self.step = self.step if kind == _EPOCH else int(number)
