@@ -16,7 +16,8 @@ _FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)|[│|] *(\S+\.py
 _MARKED: Final = "❱"  # the line that Rich's tracebacks show among its neighbours
 _WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=\d+")
 _PROGRESS: Final = re.compile(
-    rb"\biteration +(\d{1,15})/ *\d+|\bstep: +(\d{1,15}) +loss|\bglobal_step[=:] *(\d{1,15})|\bstep=(\d{1,15}), skipped"
+    rb"\biteration +(\d{1,15})/ *\d+|\bstep: +(\d{1,15}) +loss|\bglobal_step[=:] *(\d{1,15})"
+    rb"|\bstep=(\d{1,15}), skipped"
     rb"|'epoch': '?(\d{1,15}(?:\.\d+)?)|\biteration (\d{1,15})/\d+ \| lr"
     rb"|(?:^|\r|Epoch \d+: )\s*\d+%\|[^|\r\n]*\| *(\d{1,15})/\d+ \["
 )
