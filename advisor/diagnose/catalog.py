@@ -6,9 +6,11 @@ from functools import cache, cached_property
 from typing import Final
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
+from advisor.frameworks.megatron.revisions import releases
 
 _PLACEHOLDER: Final = re.compile(r"<(\w*):(\w+)>")
 _TYPES: Final = {
@@ -26,7 +28,10 @@ _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2*
 # A message starts a line or follows a blank, never a quote: tracebacks echo the source line that
 # raises it, with the quote before it and the f-string's braces in it.
 _NOT_QUOTED: Final = r"""(?<![\w.'"`])"""
+_LITERALS: Final = re.compile(r"<\w*:\w+>")
 _ANCHOR_LENGTH: Final = 28
+_WORD: Final = re.compile(r"\S+")
+_TELLING: Final = 12  # characters
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -52,11 +57,12 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def anchor(self) -> str:
-        """Literal beginning of the text, cut short so that a wrapped line still holds it."""
-        literal = _PLACEHOLDER.split(self.text, maxsplit=1)[0]
-        if literal:
-            return literal[:_ANCHOR_LENGTH].rstrip()
-        return _PLACEHOLDER.sub("", self.text, count=1)[:_ANCHOR_LENGTH].strip()
+        """The first words of the first literal part that says something: few, so that a wrapped
+        line still holds them, but no option's name alone, which settings that are printed hold."""
+        parts = [part.strip() for part in _LITERALS.split(self.text)]
+        telling = next((part for part in parts if len(part) >= _TELLING), max(parts, key=len))
+        ends = (word.end() for word in _WORD.finditer(telling) if word.start())
+        return telling[: next((end for end in ends if end >= _ANCHOR_LENGTH), len(telling))]
 
     @property
     def specificity(self) -> int:
@@ -155,19 +161,52 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One recognisable failure: its texts, with placeholders, and where it was seen. `meaning` is a
-    sentence with the names of readings in braces."""
+    sentence with the names of readings in braces.
+
+    rules: those of Megatron whose refusal the texts are. follows: another error has caused it.
+    """
 
     id: str
-    title: str
     texts: tuple[str, ...]
-    cases: tuple[Case, ...]
+    title: str = ""
+    cases: tuple[Case, ...] = ()
     severity: Severity = Severity.ERROR
     meaning: str = ""
+    rules: tuple[str, ...] = ()
+    follows: bool = False
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:
         """Its texts as they are looked for."""
         return tuple(Template(text=text) for text in self.texts)
+
+    @cached_property
+    def known(self) -> "Failure":
+        """Itself; where nothing else is said, with what its rules say."""
+        if self.cases:
+            return self
+        cases = tuple(_case_of(rule, self.texts[0]) for rule in self.rules)
+        return replace(self, title=self.title or cases[0].cause.rstrip("."), cases=cases)
+
+
+def _case_of(name: str, text: str) -> Case:
+    from advisor.frameworks.megatron.rules.engine import RULES
+    from advisor.frameworks.megatron.rules.examples import broken_by
+
+    rule, (revision, found) = RULES[name], broken_by(name)
+    stated = [one.version for one in releases(revision.framework) if rule.stated_in(one)]
+    return Case(
+        id=name,
+        framework=revision.framework,
+        versions=f"{stated[0]} - {stated[-1]}",
+        kind="rule",
+        message=text,
+        context=rule.example,
+        cause=rule.says,
+        fix=found.fix,
+        source=found.source,
+        evidence=Evidence.SOURCE,
+    )
 
 
 @cache

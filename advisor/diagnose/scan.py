@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ WINDOW_LINES: Final = 24  # lines after the first that a message may span, other
 BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
+_FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
 
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
 
@@ -24,8 +25,9 @@ _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\
 class Finding(Struct, frozen=True, kw_only=True):
     """A failure at its first occurrence.
 
-    line_number: 1-based; rank: as the launcher's prefix prints it, None without a prefix.
-    numbers: what the message says, by name. occurrences and ranks cover the whole log.
+    line_number: 1-based; rank: as the launcher's prefix prints it or the message says, None where
+    neither does. numbers: what the message says, by name. occurrences and ranks cover the whole
+    log, and so does by_rank: the first that each rank said under each name.
     """
 
     failure: Failure
@@ -35,6 +37,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     rank: int | None
     occurrences: int
     ranks: tuple[int, ...]
+    by_rank: Mapping[int, Mapping[str, Reading]] = {}
 
     def number(self, name: str) -> float | None:
         """The value of one reading, or None where the text does not have it."""
@@ -42,12 +45,21 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """All findings of one log, errors before warnings and then in its order. damaged: what follows
-    cannot be decompressed."""
+    """All findings of one log: errors, then those that another error causes, then warnings; each
+    in its order. damaged: what follows cannot be decompressed."""
 
     findings: tuple[Finding, ...]
     num_lines: int
     damaged: bool = False
+
+
+class _Anchor(Struct, frozen=True):
+    """What a text has on its first line. word: one of its words, with blanks on both sides; empty
+    where it has none."""
+
+    text: bytes
+    folded: bytes
+    word: bytes
 
 
 class _Window(Struct):
@@ -58,14 +70,21 @@ class _Window(Struct):
 
 
 class _Tally(Struct):
-    """First occurrence of a failure, and how often it came on each rank."""
+    """First occurrence of a failure, how often it came on each rank, and what each said."""
 
     first: Finding
     ranks: Counter[int | None] = field(default_factory=Counter)
+    said: dict[int, dict[str, Reading]] = field(default_factory=dict)
 
     def finding(self) -> Finding:
         ranks = sorted(rank for rank in self.ranks if rank is not None)
-        return replace(self.first, occurrences=self.ranks.total(), ranks=tuple(ranks))
+        return replace(
+            self.first,
+            failure=self.first.failure.known,
+            occurrences=self.ranks.total(),
+            ranks=tuple(ranks),
+            by_rank=self.said,
+        )
 
 
 def scan(source: Path | str) -> Diagnosis:
@@ -102,9 +121,9 @@ def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Scanner(Struct, kw_only=True):
-    """Reads blocks; a block without any anchor costs one search for each and nothing more."""
+    """Reads blocks; one without any anchor costs a set of its words, and nothing more."""
 
-    anchors: tuple[bytes, ...]
+    anchors: tuple[_Anchor, ...]
     tallies: dict[str, _Tally] = field(default_factory=dict)
     waiting: deque[_Window] = field(default_factory=deque)
     newlines: int = 0
@@ -112,7 +131,7 @@ class _Scanner(Struct, kw_only=True):
 
     def read(self, block: bytes) -> None:
         """Open a window at every line with an anchor, feed and settle the open ones."""
-        present = [anchor for anchor in self.anchors if anchor in block]
+        present = _present(self.anchors, block)
         first_line = self.newlines + 1
         self.newlines += block.count(b"\n")
         self.unfinished = not block.endswith(b"\n")
@@ -132,10 +151,22 @@ class _Scanner(Struct, kw_only=True):
             _settle(window, self.tallies)
         found = sorted(
             (tally.finding() for tally in self.tallies.values()),
-            key=lambda one: (one.failure.severity is Severity.WARNING, one.line_number),
+            key=lambda one: (
+                one.failure.severity is Severity.WARNING,
+                one.failure.follows,
+                one.line_number,
+            ),
         )
         num_lines = self.newlines + self.unfinished
         return Diagnosis(findings=tuple(found), num_lines=num_lines, damaged=damaged)
+
+
+def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
+    """The anchors in a block. Of lines that differ in their numbers alone one is looked at."""
+    lines = b"\n".join(set(block.translate(_FOLDED).split(b"\n")))
+    words = set(lines.split())
+    likely = (a.text for a in anchors if (a.word in words if a.word else a.folded in lines))
+    return [anchor for anchor in likely if anchor in block]
 
 
 def _cut(line: bytes, start: int) -> bytes:
@@ -151,11 +182,11 @@ def _ordered() -> tuple[tuple[Template, Failure], ...]:
 
 
 @lru_cache(maxsize=1)
-def _anchors() -> tuple[bytes, ...]:
-    """The anchors of all templates, without those that another one begins."""
-    anchors = {template.anchor for template, _ in _ordered()}
-    shortest = [a for a in anchors if not any(a != b and a.startswith(b) for b in anchors)]
-    return tuple(anchor.encode() for anchor in sorted(shortest))
+def _anchors() -> tuple[_Anchor, ...]:
+    """The anchors of all templates, each with its longest inner word."""
+    anchors = sorted({template.anchor.encode() for template, _ in _ordered()})
+    folded = [(text, text.translate(_FOLDED)) for text in anchors]
+    return tuple(_Anchor(a, b, max(b.split()[1:-1], key=len, default=b"")) for a, b in folded)
 
 
 def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
@@ -167,19 +198,25 @@ def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
         match = template.regex.search(text)
         if match is None or match.start() >= len(first):
             continue
+        readings = {reading.name: reading for reading in template.readings(match)}
+        if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
+            rank = int(said)
         if failure.id not in tallies:
             tallies[failure.id] = _Tally(
                 Finding(
                     failure=failure,
                     line_number=window.line_number,
                     excerpt=_excerpt(text, match),
-                    numbers=template.readings(match),
+                    numbers=tuple(readings.values()),
                     rank=rank,
                     occurrences=0,
                     ranks=(),
                 )
             )
-        tallies[failure.id].ranks[rank] += 1
+        tally = tallies[failure.id]
+        tally.ranks[rank] += 1
+        if rank is not None:
+            tally.said[rank] = readings | tally.said.get(rank, {})
         return
 
 
