@@ -30,6 +30,7 @@ _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2*
 _NOT_QUOTED: Final = r"""(?<![\w.'"`])"""
 _LITERALS: Final = re.compile(r"<\w*:\w+>")
 _ANCHOR_LENGTH: Final = 28
+_OF_EXAMPLE: Final = re.compile(r"\{raw\.(\w+)\}")  # a number in a rule's fix
 _WORD: Final = re.compile(r"\S+")
 _TELLING: Final = 12  # characters
 
@@ -163,7 +164,8 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     """One recognisable failure: its texts, with placeholders, and where it was seen. `meaning` is a
     sentence with the names of readings in braces.
 
-    rules: those of Megatron whose refusal the texts are. follows: another error has caused it.
+    rules: those of Megatron whose refusal the texts are; example: settings to which they say it,
+    where those of the rule are another case of it. follows: another error has caused it.
     """
 
     id: str
@@ -173,6 +175,7 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     severity: Severity = Severity.ERROR
     meaning: str = ""
     rules: tuple[str, ...] = ()
+    example: str = ""
     follows: bool = False
 
     @cached_property
@@ -185,26 +188,27 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
         """Itself; where nothing else is said, with what its rules say."""
         if self.cases:
             return self
-        cases = tuple(_case_of(rule, self.texts[0]) for rule in self.rules)
+        cases = tuple(_case_of(rule, self) for rule in self.rules)
         return replace(self, title=self.title or cases[0].cause.rstrip("."), cases=cases)
 
 
-def _case_of(name: str, text: str) -> Case:
+def _case_of(name: str, failure: Failure) -> Case:
     from advisor.frameworks.megatron.rules.engine import RULES
     from advisor.frameworks.megatron.rules.examples import broken_by
 
-    rule, (revision, found) = RULES[name], broken_by(name)
-    stated = [one.version for one in releases(revision.framework) if rule.stated_in(one)]
+    rule, (revision, found) = RULES[name], broken_by(name, failure.example)
+    stated = [one for one in releases(revision.framework) if rule.stated_in(one)]
+    cited = (rule.cited(one) for one in stated[::-1])
     return Case(
         id=name,
         framework=revision.framework,
-        versions=f"{stated[0]} - {stated[-1]}",
+        versions=" - ".join(dict.fromkeys((stated[0].version, stated[-1].version))),
         kind="rule",
-        message=text,
-        context=rule.example,
-        cause=rule.says,
-        fix=found.fix,
-        source=found.source,
+        message=failure.texts[0],
+        context=failure.example or rule.example,
+        cause=f"{found.reason}." if failure.example else rule.says,
+        fix=_OF_EXAMPLE.sub(r"\1", rule.fix) if _OF_EXAMPLE.search(rule.fix) else found.fix,
+        source=next((line for line in cited if line[-1].isdigit()), found.source),
         evidence=Evidence.SOURCE,
     )
 

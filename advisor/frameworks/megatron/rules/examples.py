@@ -23,10 +23,10 @@ def value_of(name: str, text: str) -> object:
     return {"true": True, "false": False}[text] if kind is bool else kind(text)
 
 
-def broken_by(rule: str) -> tuple[Revision, Finding]:
-    """The newest release in which the example breaks the rule, Megatron-LM's before the others',
-    and what is found there; ValueError where it breaks it in none."""
-    raw = settings(RULES[rule].example)
+def broken_by(rule: str, example: str = "") -> tuple[Revision, Finding]:
+    """The newest release in which an example, the rule's own by default, breaks the rule,
+    Megatron-LM's before the others', and what is found there; ValueError where it is in none."""
+    raw = settings(example or RULES[rule].example)
     for revision in (*MEGATRON_CORE[::-1], *MEGATRON_BRIDGE[::-1], *NEMO[::-1]):
         found = next((f for f in find(raw, revision) if f.rule == rule), None)
         if found is not None:
