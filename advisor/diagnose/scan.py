@@ -125,6 +125,7 @@ class _Scanner(Struct, kw_only=True):
 
     anchors: tuple[_Anchor, ...]
     tallies: dict[str, _Tally] = field(default_factory=dict)
+    told: dict[int | None, int] = field(default_factory=dict)
     waiting: deque[_Window] = field(default_factory=deque)
     newlines: int = 0
     unfinished: bool = False
@@ -141,14 +142,49 @@ class _Scanner(Struct, kw_only=True):
             for window in self.waiting:
                 window.lines.append(line[:LINE_BYTES])
             if self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
-                _settle(self.waiting.popleft(), self.tallies)
+                self.settle(self.waiting.popleft())
             if starts := [at for anchor in present if (at := line.find(anchor)) >= 0]:
                 self.waiting.append(_Window(line_number, [_cut(line, min(starts))]))
+
+    def settle(self, window: _Window) -> None:
+        """Enter the failure that begins on the first line, if one does and no message of the
+        same rank that began before is still going on there."""
+        first, text, rank, ends = _joined(window.lines)
+        if window.line_number <= self.told.get(rank, 0):
+            return
+        for template, failure in _ordered():
+            if template.anchor not in first:
+                continue
+            match = template.regex.search(text)
+            if match is None or match.start() >= len(first):
+                continue
+            last = next(line for line, end in ends if end >= match.end())
+            self.told[rank] = window.line_number + last
+            readings = {reading.name: reading for reading in template.readings(match)}
+            if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
+                rank = int(said)
+            if failure.id not in self.tallies:
+                self.tallies[failure.id] = _Tally(
+                    Finding(
+                        failure=failure,
+                        line_number=window.line_number,
+                        excerpt=_excerpt(text, match),
+                        numbers=tuple(readings.values()),
+                        rank=rank,
+                        occurrences=0,
+                        ranks=(),
+                    )
+                )
+            tally = self.tallies[failure.id]
+            tally.ranks[rank] += 1
+            if rank is not None:
+                tally.said[rank] = readings | tally.said.get(rank, {})
+            return
 
     def finish(self, damaged: bool) -> Diagnosis:
         """Settle what is open at the end of the log."""
         for window in self.waiting:
-            _settle(window, self.tallies)
+            self.settle(window)
         found = sorted(
             (tally.finding() for tally in self.tallies.values()),
             key=lambda one: (
@@ -189,49 +225,20 @@ def _anchors() -> tuple[_Anchor, ...]:
     return tuple(_Anchor(a, b, max(b.split()[1:-1], key=len, default=b"")) for a, b in folded)
 
 
-def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
-    """Enter the failure that begins on the window's first line, if one does."""
-    first, text, rank = _joined(window.lines)
-    for template, failure in _ordered():
-        if template.anchor not in first:
-            continue
-        match = template.regex.search(text)
-        if match is None or match.start() >= len(first):
-            continue
-        readings = {reading.name: reading for reading in template.readings(match)}
-        if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
-            rank = int(said)
-        if failure.id not in tallies:
-            tallies[failure.id] = _Tally(
-                Finding(
-                    failure=failure,
-                    line_number=window.line_number,
-                    excerpt=_excerpt(text, match),
-                    numbers=tuple(readings.values()),
-                    rank=rank,
-                    occurrences=0,
-                    ranks=(),
-                )
-            )
-        tally = tallies[failure.id]
-        tally.ranks[rank] += 1
-        if rank is not None:
-            tally.said[rank] = readings | tally.said.get(rank, {})
-        return
-
-
-def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None]:
-    """First line and whole window with single blanks, and the rank of the first line.
+def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
+    """First line and whole window with single blanks, the rank of the first line, and where each
+    line ends in the whole.
 
     Lines that carry another rank's prefix are left out; ranks write over each other's messages.
     """
     rank, first = _without_prefix(lines[0])
-    parts = [first]
-    for line in lines[1:]:
+    parts, ends = [first], [(0, len(first))]
+    for number, line in enumerate(lines[1:], 1):
         other, text = _without_prefix(line)
-        if other is None or other == rank:
+        if text and (other is None or other == rank):
             parts.append(text)
-    return first, " ".join(part for part in parts if part), rank
+            ends.append((number, ends[-1][1] + 1 + len(text)))
+    return first, " ".join(parts), rank, ends
 
 
 def _without_prefix(line: bytes) -> tuple[int | None, str]:
