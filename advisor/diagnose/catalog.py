@@ -201,7 +201,7 @@ def _case_of(name: str, failure: Failure) -> Case:
     cited = (rule.cited(one) for one in stated[::-1])
     return Case(
         id=name,
-        framework=revision.framework,
+        framework=revision.label.partition(" (")[0].rpartition(" ")[0],
         versions=" - ".join(dict.fromkeys((stated[0].version, stated[-1].version))),
         kind="rule",
         message=failure.texts[0],

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from advisor.base.limits import MOST_COUNT_DIGITS
 from advisor.base.units import human_bytes
+from advisor.diagnose.collectives import who_was_late
 from advisor.diagnose.scan import Finding
 
 _EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -165,4 +166,5 @@ _SPECIAL: Final[dict[str, Callable[[Finding], Meaning]]] = {
     "cuda_out_of_memory": _out_of_memory,
     "cuda_out_of_memory_graph_pools": _out_of_memory,
     "recomputed_metadata_differs": _metadata,
+    "nccl_collective_timeout": lambda one: Meaning(**who_was_late(one)),
 }

@@ -22,6 +22,11 @@ _FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
 
 
+_Anchor = tuple[bytes, bytes, bytes]
+"""What a text has on its first line; the same with all digits alike; one of its words that has
+blanks on both sides, or nothing."""
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """A failure at its first occurrence.
 
@@ -51,15 +56,6 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     num_lines: int
     damaged: bool = False
-
-
-class _Anchor(Struct, frozen=True):
-    """What a text has on its first line. word: one of its words, with blanks on both sides; empty
-    where it has none."""
-
-    text: bytes
-    folded: bytes
-    word: bytes
 
 
 class _Window(Struct):
@@ -187,22 +183,22 @@ class _Scanner(Struct, kw_only=True):
             self.settle(window)
         found = sorted(
             (tally.finding() for tally in self.tallies.values()),
-            key=lambda one: (
-                one.failure.severity is Severity.WARNING,
-                one.failure.follows,
-                one.line_number,
-            ),
+            key=lambda one: (*_after(one.failure), one.line_number),
         )
         num_lines = self.newlines + self.unfinished
         return Diagnosis(findings=tuple(found), num_lines=num_lines, damaged=damaged)
+
+
+def _after(failure: Failure) -> tuple[bool, bool]:
+    return failure.severity is Severity.WARNING, failure.follows
 
 
 def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
     """The anchors in a block. Of lines that differ in their numbers alone one is looked at."""
     lines = b"\n".join(set(block.translate(_FOLDED).split(b"\n")))
     words = set(lines.split())
-    likely = (a.text for a in anchors if (a.word in words if a.word else a.folded in lines))
-    return [anchor for anchor in likely if anchor in block]
+    likely = (text for text, alike, word in anchors if (word in words if word else alike in lines))
+    return [text for text in likely if text in block]
 
 
 def _cut(line: bytes, start: int) -> bytes:
@@ -222,7 +218,7 @@ def _anchors() -> tuple[_Anchor, ...]:
     """The anchors of all templates, each with its longest inner word."""
     anchors = sorted({template.anchor.encode() for template, _ in _ordered()})
     folded = [(text, text.translate(_FOLDED)) for text in anchors]
-    return tuple(_Anchor(a, b, max(b.split()[1:-1], key=len, default=b"")) for a, b in folded)
+    return tuple((a, b, max(b.split()[1:-1], key=len, default=b"")) for a, b in folded)
 
 
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:

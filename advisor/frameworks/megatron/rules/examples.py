@@ -24,11 +24,8 @@ def value_of(name: str, text: str) -> object:
 
 
 def broken_by(rule: str, example: str = "") -> tuple[Revision, Finding]:
-    """The newest release in which an example, the rule's own by default, breaks the rule,
-    Megatron-LM's before the others', and what is found there; ValueError where it is in none."""
+    """The newest release in which an example, the rule's own by default, breaks it, Megatron-LM's
+    before the others', and what is found there."""
     raw = settings(example or RULES[rule].example)
-    for revision in (*MEGATRON_CORE[::-1], *MEGATRON_BRIDGE[::-1], *NEMO[::-1]):
-        found = next((f for f in find(raw, revision) if f.rule == rule), None)
-        if found is not None:
-            return revision, found
-    raise ValueError(f"{rule}: nothing is refused by {RULES[rule].example}")
+    newest = (*MEGATRON_CORE[::-1], *MEGATRON_BRIDGE[::-1], *NEMO[::-1])
+    return next((one, f) for one in newest for f in find(raw, one) if f.rule == rule)
