@@ -17,14 +17,15 @@ WINDOW_LINES: Final = 24  # lines after the first that a message may span, other
 BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
+_WHOLE_WORD: Final = re.compile(rb"(?<=\W)\w+(?=\W)")
+_WORDS: Final = bytes(c if _WHOLE_WORD.match(b" %c " % c, 1) else 32 for c in range(256))
 _FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
 
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
 
 
 _Anchor = tuple[bytes, bytes, bytes]
-"""What a text has on its first line; the same with all digits alike; one of its words that has
-blanks on both sides, or nothing."""
+"""What a text has on its first line; the same with all digits alike; a whole word of it, if any."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -196,8 +197,9 @@ def _after(failure: Failure) -> tuple[bool, bool]:
 def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
     """The anchors in a block. Of lines that differ in their numbers alone one is looked at."""
     lines = b"\n".join(set(block.translate(_FOLDED).split(b"\n")))
-    words = set(lines.split())
-    likely = (text for text, alike, word in anchors if (word in words if word else alike in lines))
+    words = set(lines.translate(_WORDS).split())
+    told = (one for one in anchors if not one[2] or one[2] in words)
+    likely = [text for text, alike, _ in told if alike in lines]
     return [text for text in likely if text in block]
 
 
@@ -215,10 +217,14 @@ def _ordered() -> tuple[tuple[Template, Failure], ...]:
 
 @lru_cache(maxsize=1)
 def _anchors() -> tuple[_Anchor, ...]:
-    """The anchors of all templates, each with its longest inner word."""
-    anchors = sorted({template.anchor.encode() for template, _ in _ordered()})
-    folded = [(text, text.translate(_FOLDED)) for text in anchors]
-    return tuple((a, b, max(b.split()[1:-1], key=len, default=b"")) for a, b in folded)
+    """The anchors of all templates, each with its longest word that the log has as a whole."""
+    inner = {t.anchor: t.text.startswith(t.anchor) for t, _ in reversed(_ordered())}
+    found = []
+    for text, begins in sorted(inner.items()):
+        alike = text.encode().translate(_FOLDED)
+        whole = _WHOLE_WORD.findall(b" " + alike if begins else alike)
+        found.append((text.encode(), alike, max(whole, key=len, default=b"")))
+    return tuple(found)
 
 
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
