@@ -32,6 +32,7 @@ _LITERALS: Final = re.compile(r"<\w*:\w+>")
 _ANCHOR_LENGTH: Final = 28
 _OF_EXAMPLE: Final = re.compile(r"\{raw\.(\w+)\}")  # a number in a rule's fix
 _WORD: Final = re.compile(r"\S+")
+_WORDS: Final = 3
 _TELLING: Final = 12  # characters
 
 
@@ -62,7 +63,7 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
         line still holds them, but no option's name alone, which settings that are printed hold."""
         parts = [part.strip() for part in _LITERALS.split(self.text)]
         telling = next((part for part in parts if len(part) >= _TELLING), max(parts, key=len))
-        ends = (word.end() for word in _WORD.finditer(telling) if word.start())
+        ends = [word.end() for word in _WORD.finditer(telling)][_WORDS - 1 :]
         return telling[: next((end for end in ends if end >= _ANCHOR_LENGTH), len(telling))]
 
     @property

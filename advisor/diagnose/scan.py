@@ -65,6 +65,11 @@ class _Window(Struct):
     line_number: int
     lines: list[bytes]
 
+    def take(self, lines: list[bytes]) -> None:
+        """The next lines, as many as are wanting."""
+        wanting = WINDOW_LINES + 1 - len(self.lines)
+        self.lines += [line[:LINE_BYTES] for line in lines[:wanting]]
+
 
 class _Tally(Struct):
     """First occurrence of a failure, how often it came on each rank, and what each said."""
@@ -135,13 +140,18 @@ class _Scanner(Struct, kw_only=True):
         self.unfinished = not block.endswith(b"\n")
         if not present and not self.waiting:
             return
-        for line_number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), first_line):
-            for window in self.waiting:
-                window.lines.append(line[:LINE_BYTES])
-            if self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
-                self.settle(self.waiting.popleft())
-            if starts := [at for anchor in present if (at := line.find(anchor)) >= 0]:
-                self.waiting.append(_Window(line_number, [_cut(line, min(starts))]))
+        lines = block.removesuffix(b"\n").split(b"\n")
+        for window in self.waiting:
+            window.take(lines)
+        hits = (
+            (i, at) for a in present for i, line in enumerate(lines) if (at := line.find(a)) >= 0
+        )
+        for index, at in sorted(hits):
+            if not self.waiting or self.waiting[-1].line_number != first_line + index:
+                self.waiting.append(_Window(first_line + index, [_cut(lines[index], at)]))
+                self.waiting[-1].take(lines[index + 1 : index + 1 + WINDOW_LINES])
+        while self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
+            self.settle(self.waiting.popleft())
 
     def settle(self, window: _Window) -> None:
         """Enter the failure that begins on the first line, if one does and no message of the
