@@ -28,7 +28,6 @@ _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2*
 # A message starts a line or follows a blank, never a quote: tracebacks echo the source line that
 # raises it, with the quote before it and the f-string's braces in it.
 _NOT_QUOTED: Final = r"""(?<![\w.'"`])"""
-_LITERALS: Final = re.compile(r"<\w*:\w+>")
 _ANCHOR_LENGTH: Final = 28
 _OF_EXAMPLE: Final = re.compile(r"\{raw\.(\w+)\}")  # a number in a rule's fix
 _WORD: Final = re.compile(r"\S+")
@@ -61,7 +60,7 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
     def anchor(self) -> str:
         """The first words of the first literal part that says something: few, so that a wrapped
         line still holds them, but no option's name alone, which settings that are printed hold."""
-        parts = [part.strip() for part in _LITERALS.split(self.text)]
+        parts = [part.strip() for part in _PLACEHOLDER.sub("\n", self.text).split("\n")]
         telling = next((part for part in parts if len(part) >= _TELLING), max(parts, key=len))
         ends = [word.end() for word in _WORD.finditer(telling)][_WORDS - 1 :]
         return telling[: next((end for end in ends if end >= _ANCHOR_LENGTH), len(telling))]
@@ -199,7 +198,7 @@ def _case_of(name: str, failure: Failure) -> Case:
 
     rule, (revision, found) = RULES[name], broken_by(name, failure.example)
     stated = [one for one in releases(revision.framework) if rule.stated_in(one)]
-    cited = (rule.cited(one) for one in stated[::-1])
+    cited = map(rule.cited, stated[::-1])
     return Case(
         id=name,
         framework=revision.label.partition(" (")[0].rpartition(" ")[0],

@@ -21,7 +21,7 @@ _WHOLE_WORD: Final = re.compile(rb"(?<=\W)\w+(?=\W)")
 _WORDS: Final = bytes(c if _WHOLE_WORD.match(b" %c " % c, 1) else 32 for c in range(256))
 _FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
 
-_EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
+_EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): .*$")
 
 
 _Anchor = tuple[bytes, bytes, bytes]
@@ -228,13 +228,13 @@ def _ordered() -> tuple[tuple[Template, Failure], ...]:
 @lru_cache(maxsize=1)
 def _anchors() -> tuple[_Anchor, ...]:
     """The anchors of all templates, each with its longest word that the log has as a whole."""
-    inner = {t.anchor: t.text.startswith(t.anchor) for t, _ in reversed(_ordered())}
-    found = []
-    for text, begins in sorted(inner.items()):
-        alike = text.encode().translate(_FOLDED)
-        whole = _WHOLE_WORD.findall(b" " + alike if begins else alike)
-        found.append((text.encode(), alike, max(whole, key=len, default=b"")))
-    return tuple(found)
+    anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
+    folded = [(text, text.translate(_FOLDED), b" " * begins) for begins, text in sorted(anchors)]
+    words = (_WHOLE_WORD.findall(before + alike) for _, alike, before in folded)
+    longest = (max(found, key=len, default=b"") for found in words)
+    return tuple(
+        (text, alike, word) for (text, alike, _), word in zip(folded, longest, strict=True)
+    )
 
 
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
@@ -258,7 +258,7 @@ def _without_prefix(line: bytes) -> tuple[int | None, str]:
 
 
 def _excerpt(text: str, match: re.Match[str]) -> str:
-    """The matched text with the exception's name before it."""
-    before = _EXCEPTION.search(text, max(0, match.start() - 80), match.start())
+    """The matched text, with what its line has before it from the exception's name on."""
+    before = _EXCEPTION.search(text, max(0, match.start() - 200), match.start())
     start = before.start() if before else match.start()
     return text[start : match.end()][:EXCERPT_CHARACTERS]
