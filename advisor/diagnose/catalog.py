@@ -3,6 +3,7 @@
 import re
 from enum import StrEnum
 from functools import cache, cached_property
+from importlib import import_module
 from typing import Final
 
 from msgspec import Struct, convert
@@ -10,7 +11,6 @@ from msgspec.structs import replace
 
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
-from advisor.frameworks.megatron.revisions import releases
 
 _PLACEHOLDER: Final = re.compile(r"<(\w*):(\w+)>")
 _TYPES: Final = {
@@ -29,7 +29,6 @@ _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2*
 # raises it, with the quote before it and the f-string's braces in it.
 _NOT_QUOTED: Final = r"""(?<![\w.'"`])"""
 _ANCHOR_LENGTH: Final = 28
-_OF_EXAMPLE: Final = re.compile(r"\{raw\.(\w+)\}")  # a number in a rule's fix
 _WORD: Final = re.compile(r"\S+")
 _WORDS: Final = 3
 _TELLING: Final = 12  # characters
@@ -164,7 +163,7 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     """One recognisable failure: its texts, with placeholders, and where it was seen. `meaning` is a
     sentence with the names of readings in braces.
 
-    rules: those of Megatron whose refusal the texts are; example: settings to which they say it,
+    rules: FRAMEWORK.ID of those whose refusal the texts are; example: settings to which it is said,
     where those of the rule are another case of it. follows: another error has caused it.
     """
 
@@ -192,25 +191,12 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
         return replace(self, title=self.title or cases[0].cause.rstrip("."), cases=cases)
 
 
-def _case_of(name: str, failure: Failure) -> Case:
-    from advisor.frameworks.megatron.rules.engine import RULES
-    from advisor.frameworks.megatron.rules.examples import broken_by
-
-    rule, (revision, found) = RULES[name], broken_by(name, failure.example)
-    stated = [one for one in releases(revision.framework) if rule.stated_in(one)]
-    cited = map(rule.cited, stated[::-1])
-    return Case(
-        id=name,
-        framework=revision.label.partition(" (")[0].rpartition(" ")[0],
-        versions=" - ".join(dict.fromkeys((stated[0].version, stated[-1].version))),
-        kind="rule",
-        message=failure.texts[0],
-        context=failure.example or rule.example,
-        cause=f"{found.reason}." if failure.example else rule.says,
-        fix=_OF_EXAMPLE.sub(r"\1", rule.fix) if _OF_EXAMPLE.search(rule.fix) else found.fix,
-        source=next((line for line in cited if line[-1].isdigit()), found.source),
-        evidence=Evidence.SOURCE,
-    )
+def _case_of(rule: str, failure: Failure) -> Case:
+    framework, _, name = rule.partition(".")
+    examples = import_module(f"advisor.frameworks.{framework}.rules.examples")
+    known = examples.explained(name, failure.example)
+    text = failure.texts[0]
+    return Case(id=name, kind="rule", message=text, evidence=Evidence.SOURCE, **known)
 
 
 @cache

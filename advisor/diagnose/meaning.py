@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from advisor.base.limits import MOST_COUNT_DIGITS
 from advisor.base.units import human_bytes
-from advisor.diagnose.collectives import who_was_late
+from advisor.diagnose.late_rank import who_was_late
 from advisor.diagnose.scan import Finding
 
 _EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

@@ -127,7 +127,7 @@ class _Scanner(Struct, kw_only=True):
 
     anchors: tuple[_Anchor, ...]
     tallies: dict[str, _Tally] = field(default_factory=dict)
-    told: dict[int | None, int] = field(default_factory=dict)
+    covered: dict[int | None, int] = field(default_factory=dict)
     waiting: deque[_Window] = field(default_factory=deque)
     newlines: int = 0
     unfinished: bool = False
@@ -157,7 +157,7 @@ class _Scanner(Struct, kw_only=True):
         """Enter the failure that begins on the first line, if one does and no message of the
         same rank that began before is still going on there."""
         first, text, rank, ends = _joined(window.lines)
-        if window.line_number <= self.told.get(rank, 0):
+        if window.line_number <= self.covered.get(rank, 0):
             return
         for template, failure in _ordered():
             if template.anchor not in first:
@@ -166,7 +166,7 @@ class _Scanner(Struct, kw_only=True):
             if match is None or match.start() >= len(first):
                 continue
             last = next(line for line, end in ends if end >= match.end())
-            self.told[rank] = window.line_number + last
+            self.covered[rank] = window.line_number + last
             readings = {reading.name: reading for reading in template.readings(match)}
             if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
                 rank = int(said)
@@ -208,8 +208,8 @@ def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
     """The anchors in a block. Of lines that differ in their numbers alone one is looked at."""
     lines = b"\n".join(set(block.translate(_FOLDED).split(b"\n")))
     words = set(lines.translate(_WORDS).split())
-    told = (one for one in anchors if not one[2] or one[2] in words)
-    likely = [text for text, alike, _ in told if alike in lines]
+    able = (one for one in anchors if not one[2] or one[2] in words)
+    likely = [text for text, alike, _ in able if alike in lines]
     return [text for text in likely if text in block]
 
 
