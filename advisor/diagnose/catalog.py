@@ -3,9 +3,11 @@
 import re
 from enum import StrEnum
 from functools import cache, cached_property
+from importlib import import_module
 from typing import Final
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
@@ -28,6 +30,9 @@ _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2*
 # raises it, with the quote before it and the f-string's braces in it.
 _NOT_QUOTED: Final = r"""(?<![\w.'"`])"""
 _ANCHOR_LENGTH: Final = 28
+_WORD: Final = re.compile(r"\S+")
+_WORDS: Final = 3
+_TELLING: Final = 12  # characters
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -53,11 +58,12 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def anchor(self) -> str:
-        """Literal beginning of the text, cut short so that a wrapped line still holds it."""
-        literal = _PLACEHOLDER.split(self.text, maxsplit=1)[0]
-        if literal:
-            return literal[:_ANCHOR_LENGTH].rstrip()
-        return _PLACEHOLDER.sub("", self.text, count=1)[:_ANCHOR_LENGTH].strip()
+        """The first words of the first literal part that says something: few, so that a wrapped
+        line still holds them, but no option's name alone, which settings that are printed hold."""
+        parts = [part.strip() for part in _PLACEHOLDER.sub("\n", self.text).split("\n")]
+        telling = next((part for part in parts if len(part) >= _TELLING), max(parts, key=len))
+        ends = [word.end() for word in _WORD.finditer(telling)][_WORDS - 1 :]
+        return telling[: next((end for end in ends if end >= _ANCHOR_LENGTH), len(telling))]
 
     @property
     def specificity(self) -> int:
@@ -163,20 +169,43 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One recognisable failure: its texts, with placeholders, and where it was seen. `meaning` is a
     sentence with the names of readings in braces. memory: where it ran out (`gpu`: as the traceback
-    tells), empty where none did."""
+    tells), empty where none did.
+
+    rules: FRAMEWORK.ID of those whose refusal the texts are; example: settings to which it is said,
+    where those of the rule are another case of it. follows: another error has caused it.
+    """
 
     id: str
-    title: str
     texts: tuple[str, ...]
-    cases: tuple[Case, ...]
+    title: str = ""
+    cases: tuple[Case, ...] = ()
     severity: Severity = Severity.ERROR
     meaning: str = ""
     memory: str = ""
+    rules: tuple[str, ...] = ()
+    example: str = ""
+    follows: bool = False
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:
         """Its texts as they are looked for."""
         return tuple(Template(text=text) for text in self.texts)
+
+    @cached_property
+    def known(self) -> "Failure":
+        """Itself; where nothing else is said, with what its rules say."""
+        if self.cases:
+            return self
+        cases = tuple(_case_of(rule, self) for rule in self.rules)
+        return replace(self, title=self.title or cases[0].cause.rstrip("."), cases=cases)
+
+
+def _case_of(rule: str, failure: Failure) -> Case:
+    framework, _, name = rule.partition(".")
+    examples = import_module(f"advisor.frameworks.{framework}.rules.examples")
+    known = examples.explained(name, failure.example)
+    text = failure.texts[0]
+    return Case(id=name, kind="rule", message=text, evidence=Evidence.SOURCE, **known)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.limits import MOST_COUNT_DIGITS
+from advisor.diagnose.late_rank import who_was_late
 from advisor.diagnose.scan import Finding
 
 
@@ -76,4 +77,5 @@ def _shape(text: str) -> tuple[int, ...] | None:
 
 _SPECIAL: Final[dict[str, Callable[[Finding], Meaning]]] = {
     "recomputed_metadata_differs": _metadata,
+    "nccl_collective_timeout": lambda one: Meaning(**who_was_late(one)),
 }

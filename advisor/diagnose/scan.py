@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -19,15 +19,23 @@ BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
 _WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, printed late
+_WHOLE_WORD: Final = re.compile(rb"(?<=\W)\w+(?=\W)")
+_WORDS: Final = bytes(c if _WHOLE_WORD.match(b" %c " % c, 1) else 32 for c in range(256))
+_FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
 
-_EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
+_EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): .*$")
+
+
+_Anchor = tuple[bytes, bytes, bytes]
+"""What a text has on its first line; the same with all digits alike; a whole word of it, if any."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
     """A failure at its first occurrence.
 
-    line_number: 1-based; rank: as the launcher's prefix prints it, None without a prefix.
-    numbers: what the message says, by name. occurrences and ranks cover the whole log.
+    line_number: 1-based; rank: as the launcher's prefix prints it or the message says, None where
+    neither does. numbers: what the message says, by name. occurrences and ranks cover the whole
+    log, and so does by_rank: the first that each rank said under each name.
     message: all of the window from the text on; frames: the traceback, innermost first, as
     ``path in function: source``; step: the last one reported before; went_on: steps came after its
     last occurrence, so it was caught. The first occurrence is that after the last such steps. These
@@ -45,6 +53,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     frames: tuple[str, ...] = ()
     step: int | None = None
     went_on: bool = False
+    by_rank: Mapping[int, Mapping[str, Reading]] = {}
 
     @property
     def severity(self) -> Severity:
@@ -57,8 +66,9 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """All findings of one log, errors before warnings and then in its order. damaged: what follows
-    cannot be decompressed. head: its first bytes, where it names its job."""
+    """All findings of one log: errors, then those that another error causes, then warnings; each
+    in its order. damaged: what follows cannot be decompressed. head: its first bytes, where it
+    names its job."""
 
     findings: tuple[Finding, ...]
     num_lines: int
@@ -73,13 +83,19 @@ class _Window(Struct):
     lines: list[bytes]
     around: Around = field(default_factory=Around)
 
+    def take(self, lines: list[bytes]) -> None:
+        """The next lines, as many as are wanting."""
+        wanting = WINDOW_LINES + 1 - len(self.lines)
+        self.lines += [line[:LINE_BYTES] for line in lines[:wanting]]
+
 
 class _Tally(Struct):
-    """First occurrence of a failure, and how often it came on each rank."""
+    """First occurrence of a failure, how often it came on each rank, and what each said."""
 
     first: Finding
     passed: int = 0  # steps before the last occurrence
     ranks: Counter[int | None] = field(default_factory=Counter)
+    said: dict[int, dict[str, Reading]] = field(default_factory=dict)
 
     def waits(self, passed: int) -> bool:
         """Whether memory ran out, and too few steps came after it."""
@@ -89,9 +105,11 @@ class _Tally(Struct):
         ranks = sorted(rank for rank in self.ranks if rank is not None)
         return replace(
             self.first,
+            failure=self.first.failure.known,
             occurrences=self.ranks.total(),
             ranks=tuple(ranks),
             went_on=bool(self.first.failure.memory) and not self.waits(passed),
+            by_rank=self.said,
         )
 
 
@@ -129,10 +147,11 @@ def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Scanner(Struct, kw_only=True):
-    """Reads blocks; a block without any anchor costs one search for each and nothing more."""
+    """Reads blocks; one without any anchor costs a set of its words, and nothing more."""
 
-    anchors: tuple[bytes, ...]
+    anchors: tuple[_Anchor, ...]
     tallies: dict[str, _Tally] = field(default_factory=dict)
+    covered: dict[int | None, int] = field(default_factory=dict)
     waiting: deque[_Window] = field(default_factory=deque)
     newlines: int = 0
     unfinished: bool = False
@@ -140,7 +159,7 @@ class _Scanner(Struct, kw_only=True):
 
     def read(self, block: bytes) -> None:
         """Open a window at every line with an anchor, feed and settle the open ones."""
-        present = [anchor for anchor in self.anchors if anchor in block]
+        present = _present(self.anchors, block)
         first_line = self.newlines + 1
         self.newlines += block.count(b"\n")
         self.unfinished = not block.endswith(b"\n")
@@ -148,22 +167,66 @@ class _Scanner(Struct, kw_only=True):
         self.story.take(block, waits=waits or bool(self.waiting))
         if not present and not self.waiting:
             return
-        for index, line in enumerate(block.removesuffix(b"\n").split(b"\n")):
-            for window in self.waiting:
-                window.lines.append(line[:LINE_BYTES])
-            if self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
-                _settle(self.waiting.popleft(), self.tallies)
-            if starts := [at for anchor in present if (at := line.find(anchor)) >= 0]:
-                lines, around = [_cut(line, min(starts))], self.story.around(index)
-                self.waiting.append(_Window(first_line + index, lines, around))
+        lines = block.removesuffix(b"\n").split(b"\n")
+        for window in self.waiting:
+            window.take(lines)
+        hits = (
+            (i, at) for a in present for i, line in enumerate(lines) if (at := line.find(a)) >= 0
+        )
+        for index, at in sorted(hits):
+            if not self.waiting or self.waiting[-1].line_number != first_line + index:
+                around, cut = self.story.around(index), [_cut(lines[index], at)]
+                self.waiting.append(_Window(first_line + index, cut, around))
+                self.waiting[-1].take(lines[index + 1 : index + 1 + WINDOW_LINES])
+        while self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
+            self.settle(self.waiting.popleft())
+
+    def settle(self, window: _Window) -> None:
+        """Enter the failure that begins on the first line, if one does and no message of the
+        same rank that began before is still going on there."""
+        first, text, rank, ends = _joined(window.lines)
+        if window.line_number <= self.covered.get(rank, 0):
+            return
+        for template, failure in _ordered():
+            if template.anchor not in first:
+                continue
+            match = template.regex.search(text)
+            if match is None or match.start() >= len(first):
+                continue
+            last = next(line for line, end in ends if end >= match.end())
+            self.covered[rank] = window.line_number + last
+            readings = {reading.name: reading for reading in template.readings(match)}
+            if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
+                rank = int(said)
+            tally, around = self.tallies.get(failure.id), window.around
+            if tally is None or (failure.memory and around.passed - tally.passed >= _WENT_ON):
+                finding = Finding(
+                    failure=failure,
+                    line_number=window.line_number,
+                    excerpt=_excerpt(text, match),
+                    numbers=tuple(readings.values()),
+                    rank=rank,
+                    occurrences=0,
+                    ranks=(),
+                    message=text[match.start() :] if failure.memory else "",
+                    frames=frames(around.above, window.lines[0]),
+                    step=around.step,
+                )
+                ranks = tally.ranks if tally else Counter[int | None]()
+                tally = self.tallies[failure.id] = _Tally(finding, ranks=ranks)
+            tally.ranks[rank] += 1
+            tally.passed = max(tally.passed, around.passed)
+            if rank is not None:
+                tally.said[rank] = readings | tally.said.get(rank, {})
+            return
 
     def finish(self, damaged: bool) -> Diagnosis:
         """Settle what is open at the end of the log."""
         for window in self.waiting:
-            _settle(window, self.tallies)
+            self.settle(window)
         found = sorted(
             (tally.finding(self.story.passed) for tally in self.tallies.values()),
-            key=lambda one: (one.severity is Severity.WARNING, one.line_number),
+            key=lambda one: (*_after(one), one.line_number),
         )
         return Diagnosis(
             findings=tuple(found),
@@ -171,6 +234,19 @@ class _Scanner(Struct, kw_only=True):
             damaged=damaged,
             head=self.story.head.decode("utf-8", "replace"),
         )
+
+
+def _after(one: Finding) -> tuple[bool, bool]:
+    return one.severity is Severity.WARNING, one.failure.follows
+
+
+def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
+    """The anchors in a block. Of lines that differ in their numbers alone one is looked at."""
+    lines = b"\n".join(set(block.translate(_FOLDED).split(b"\n")))
+    words = set(lines.translate(_WORDS).split())
+    able = (one for one in anchors if not one[2] or one[2] in words)
+    likely = [text for text, alike, _ in able if alike in lines]
+    return [text for text in likely if text in block]
 
 
 def _cut(line: bytes, start: int) -> bytes:
@@ -186,54 +262,31 @@ def _ordered() -> tuple[tuple[Template, Failure], ...]:
 
 
 @lru_cache(maxsize=1)
-def _anchors() -> tuple[bytes, ...]:
-    """The anchors of all templates, without those that another one begins."""
-    anchors = {template.anchor for template, _ in _ordered()}
-    shortest = [a for a in anchors if not any(a != b and a.startswith(b) for b in anchors)]
-    return tuple(anchor.encode() for anchor in sorted(shortest))
+def _anchors() -> tuple[_Anchor, ...]:
+    """The anchors of all templates, each with its longest word that the log has as a whole."""
+    anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
+    folded = [(text, text.translate(_FOLDED), b" " * begins) for begins, text in sorted(anchors)]
+    words = (_WHOLE_WORD.findall(before + alike) for _, alike, before in folded)
+    longest = (max(found, key=len, default=b"") for found in words)
+    return tuple(
+        (text, alike, word) for (text, alike, _), word in zip(folded, longest, strict=True)
+    )
 
 
-def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
-    """Enter the failure that begins on the window's first line, if one does."""
-    first, text, rank = _joined(window.lines)
-    for template, failure in _ordered():
-        if template.anchor not in first:
-            continue
-        match = template.regex.search(text)
-        if match is None or match.start() >= len(first):
-            continue
-        tally = tallies.get(failure.id)
-        if tally is None or (failure.memory and window.around.passed - tally.passed >= _WENT_ON):
-            finding = Finding(
-                failure=failure,
-                line_number=window.line_number,
-                excerpt=_excerpt(text, match),
-                numbers=template.readings(match),
-                rank=rank,
-                occurrences=0,
-                ranks=(),
-                message=text[match.start() :] if failure.memory else "",
-                frames=frames(window.around.above, window.lines[0]),
-                step=window.around.step,
-            )
-            tally = tallies[failure.id] = _Tally(finding, ranks=tally.ranks if tally else Counter())
-        tally.ranks[rank] += 1
-        tally.passed = max(tally.passed, window.around.passed)
-        return
-
-
-def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None]:
-    """First line and whole window with single blanks, and the rank of the first line.
+def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
+    """First line and whole window with single blanks, the rank of the first line, and where each
+    line ends in the whole.
 
     Lines that carry another rank's prefix are left out; ranks write over each other's messages.
     """
     rank, first = _without_prefix(lines[0])
-    parts = [first]
-    for line in lines[1:]:
+    parts, ends = [first], [(0, len(first))]
+    for number, line in enumerate(lines[1:], 1):
         other, text = _without_prefix(line)
-        if other is None or other == rank:
+        if text and (other is None or other == rank):
             parts.append(text)
-    return first, " ".join(part for part in parts if part), rank
+            ends.append((number, ends[-1][1] + 1 + len(text)))
+    return first, " ".join(parts), rank, ends
 
 
 def _without_prefix(line: bytes) -> tuple[int | None, str]:
@@ -241,7 +294,7 @@ def _without_prefix(line: bytes) -> tuple[int | None, str]:
 
 
 def _excerpt(text: str, match: re.Match[str]) -> str:
-    """The matched text with the exception's name before it."""
-    before = _EXCEPTION.search(text, max(0, match.start() - 80), match.start())
+    """The matched text, with what its line has before it from the exception's name on."""
+    before = _EXCEPTION.search(text, max(0, match.start() - 200), match.start())
     start = before.start() if before else match.start()
     return text[start : match.end()][:EXCERPT_CHARACTERS]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from advisor.diagnose.scan import (
     Finding,
     scan,
 )
+from advisor.frameworks.megatron.rules.engine import RULES
 from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines
 
@@ -77,9 +79,10 @@ def test_every_case_is_complete_and_its_id_unique() -> None:
 
 
 def test_the_catalogue_holds_all_collected_rows() -> None:
-    """101 texts were collected; those seen by probing came on top."""
-    collected = [c for failure in FAILURES for c in failure.cases if c.id.startswith("F")]
-    assert len(collected) == 101
+    """101 texts were collected first, then more; those seen by probing or in sources came later."""
+    collected = [c.id for failure in FAILURES for c in failure.cases if c.id.startswith("F")]
+    assert len([case for case in collected if case < "F2"]) == 101
+    assert len(collected) == 136
 
 
 def test_evidence_has_an_order_and_words() -> None:
@@ -94,6 +97,8 @@ def test_a_case_is_its_own_failure_and_no_other(failure: Failure, case: Case) ->
     assert one(case.message).failure.id == failure.id
     special = {("cuda_out_of_memory", "cuda_out_of_memory_graph_pools")}
     special |= {("cuda_out_of_memory", "cuda_out_of_memory_fraction")}
+    special |= {("deepspeed_unknown_key", "deepspeed_partial_offload")}
+    special |= {("state_dict_mismatch", "fsdp2_full_state_dict")}
     text = " ".join(case.message.split())
     hits = {f.id for f in FAILURES for t in f.templates if t.regex.search(text)} - {failure.id}
     assert {(hit, failure.id) for hit in hits} <= special
@@ -109,6 +114,34 @@ def test_a_case_is_its_own_failure_and_no_other(failure: Failure, case: Case) ->
         for text in (case.cause, case.fix, case.evidence.meaning, case.source):
             assert " ".join(text.split()) in " ".join(page.split())
     assert max(len(line) for line in page.splitlines()) <= 100
+
+
+def errors(name: str) -> list[Any]:
+    """Recorded errors; pytest shows what each is."""
+    values = load_yaml(LOGS / name).values["errors"]
+    return [pytest.param(*one.values(), id=str(next(iter(one.values())))) for one in values]
+
+
+@pytest.mark.parametrize(("ids", "log"), errors("raised.yaml"))
+def test_what_frameworks_raise_is_known_and_the_cause_comes_first(ids: list[str], log: str) -> None:
+    assert [found.failure.id for found in findings(log)] == ids
+
+
+@pytest.mark.parametrize(("rule", "log"), errors("rules.yaml"))
+def test_what_a_rule_stands_for_is_known_as_that_rule(rule: str, log: str) -> None:
+    found = one(log)
+    assert f"megatron.{rule}" in found.failure.rules
+    assert found.failure.title
+    assert all(case.fix and case.source for case in found.failure.cases)
+
+
+def test_every_refusal_of_megatron_has_its_text_in_the_catalogue() -> None:
+    """Without: refusals without a text of their own, hangs, and what only main raises."""
+    known = {rule.partition(".")[2] for failure in FAILURES for rule in failure.rules}
+    assert {name for name, rule in RULES.items() if rule.verdict.illegal} - known == {
+        *("uniform_without_layers", "mlp_recompute_with_bias", "mhc_layer_number", "mhc_with_mlp"),
+        *("nemo_without_hierarchy", "nemo_distribute"),
+    }
 
 
 # --- what must not be found ----------------------------------------------------------------------
