@@ -112,38 +112,29 @@ class Severity(StrEnum):
 
 
 class Evidence(StrEnum):
-    """How well a case is known, best first."""
+    """How well a case is known, best first; meaning: in words."""
 
-    RAN = "ran"
-    SOURCE = "source"
-    FIX_MERGED = "fix merged"
-    MAINTAINER = "maintainer"
-    FIX = "fix"
-    FIX_OPEN = "fix open"
-    REPORTER = "reporter"
-    WEAK = "weak"
+    meaning: str
 
-    @property
-    def meaning(self) -> str:
-        """The level in words."""
-        return _EVIDENCE[self]
+    RAN = "ran", "reproduced with the real code"
+    SOURCE = "source", "read in the source"
+    FIX_MERGED = "fix merged", "a fix is merged"
+    MAINTAINER = "maintainer", "stated by a maintainer"
+    FIX = "fix", "a fix exists; whether it is merged is not known"
+    FIX_OPEN = "fix open", "a fix is proposed"
+    REPORTER = "reporter", "stated by the reporter"
+    WEAK = "weak", "weak: one unconfirmed report"
+
+    def __new__(cls, value: str, meaning: str) -> "Evidence":
+        """A text with its meaning."""
+        one = str.__new__(cls, value)
+        one._value_, one.meaning = value, meaning
+        return one
 
     @property
     def rank(self) -> int:
         """0 for the best evidence."""
         return list(Evidence).index(self)
-
-
-_EVIDENCE: Final = {
-    Evidence.RAN: "reproduced with the real code",
-    Evidence.SOURCE: "read in the source",
-    Evidence.FIX_MERGED: "a fix is merged",
-    Evidence.MAINTAINER: "stated by a maintainer",
-    Evidence.FIX: "a fix exists; whether it is merged is not known",
-    Evidence.FIX_OPEN: "a fix is proposed",
-    Evidence.REPORTER: "stated by the reporter",
-    Evidence.WEAK: "weak: one unconfirmed report",
-}
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
