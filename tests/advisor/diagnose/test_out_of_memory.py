@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from advisor.base.configuration import load_yaml
-from advisor.diagnose.out_of_memory import verdict_of
+from advisor.diagnose.out_of_memory import has_owner, verdict_of
 from advisor.diagnose.scan import Diagnosis, scan
 from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines
@@ -14,9 +14,9 @@ from advisor.report.text import plain_lines
 def owner_of(found: Diagnosis) -> str:
     """Of the first out-of-memory: `none` without one, `caught` where the run went on."""
     first = next((one for one in found.findings if one.failure.memory), None)
-    if first is None:
-        return "none"
-    return "caught" if first.went_on else verdict_of(first, found.head).owner
+    if first is None or first.went_on:
+        return "none" if first is None else "caught"
+    return verdict_of(first, found.head).owner if has_owner(first) else first.failure.memory
 
 
 OOM_LOGS = load_yaml(Path(__file__).parent / "oom_logs.yaml").values["logs"]
