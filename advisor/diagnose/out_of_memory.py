@@ -95,9 +95,7 @@ def needs_another_setting(finding: Finding) -> bool:
 
 
 def verdict_of(finding: Finding, head: str) -> Verdict:
-    """Who asked, and what helps; `head` is the log's beginning."""
-    if not has_owner(finding):
-        return Verdict(owner=finding.failure.memory)
+    """Who asked, and what helps, of one that has an owner; `head` is the log's beginning."""
     known, sizes = knowledge(), _sizes(finding.message)
     owner, families = _owner(finding), _families("\n".join(finding.frames)) or _families(head)
     pids = ", ".join(pid for pid, _ in _PROCESS.findall(finding.message)) or "see nvidia-smi"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.configuration import load_yaml
 from advisor.base.errors import UserError
@@ -15,14 +16,7 @@ from advisor.base.units import GIB, MIB
 from advisor.diagnose.catalog import Case, Evidence, Failure, Severity, load_catalog
 from advisor.diagnose.meaning import meaning_of
 from advisor.diagnose.out_of_memory import verdict_of
-from advisor.diagnose.scan import (
-    BLOCK_BYTES,
-    LINE_BYTES,
-    WINDOW_LINES,
-    Diagnosis,
-    Finding,
-    scan,
-)
+from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES, Finding, scan
 from advisor.frameworks.megatron.rules.engine import RULES
 from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines
@@ -47,7 +41,7 @@ def findings(source: Path | str) -> tuple[Finding, ...]:
 
 def render(findings: Sequence[Finding], num_lines: int = 0) -> str:
     """The page as a file gets it."""
-    found = Diagnosis(findings=tuple(findings), num_lines=num_lines)
+    found = replace(scan(""), findings=tuple(findings), num_lines=num_lines)
     return "\n".join(plain_lines(diagnosis_page(found)))
 
 
@@ -364,27 +358,6 @@ def test_oom_with_graph_pools() -> None:
     verdict = verdict_of(finding, "")
     assert "9.50 GiB of the tensors sit in pools of CUDA graphs" in verdict.means
     assert "capture less" in verdict.fix[1]
-
-
-def owner_of(found: Diagnosis) -> str:
-    """Of the first out-of-memory: `none` without one, `caught` where the run went on."""
-    first = next((one for one in found.findings if one.failure.memory), None)
-    if first is None:
-        return "none"
-    return "caught" if first.went_on else verdict_of(first, found.head).owner
-
-
-OOM_LOGS = load_yaml(Path(__file__).parent / "oom_logs.yaml").values["logs"]
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in OOM_LOGS])
-def test_the_owner_of_the_memory_and_what_frees_it(case) -> None:
-    """Frames of real files in the forms of the frameworks; nothing of another one is advised."""
-    found = scan(case["log"])
-    text = " ".join(" ".join(plain_lines(diagnosis_page(found))).split()).lower()
-    assert owner_of(found) == case["owner"]
-    assert [word for word in case.get("fix", ()) if word.lower() not in text] == []
-    assert [word for word in case.get("never", ()) if word.lower() in text] == []
 
 
 def test_oom_shows_two_cases_of_its_verdict_at_most() -> None:

@@ -9,7 +9,7 @@ from advisor.base.errors import UserError
 from advisor.cli import main as cli
 from advisor.diagnose.job_line import job_words
 from advisor.diagnose.symptoms import symptoms, symptoms_of
-from tests.advisor.diagnose.test_diagnose import OOM_LOGS
+from tests.advisor.diagnose.test_out_of_memory import OOM_LOGS
 
 LOGS = {
     case["name"]: case for case in load_yaml(Path(__file__).parent / "job_logs.yaml").values["logs"]
