@@ -10,6 +10,7 @@ from advisor.cli.outcome import FITS, Outcome
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from advisor.diagnose.scan import Diagnosis
     from advisor.lint.target import LintReport
     from advisor.report.blocks import Block, Table
 
@@ -24,10 +25,10 @@ def run(name: str, arguments: Sequence[str]) -> Outcome:
     return RUN[name](arguments)
 
 
-def _shown(page: "Block", exit_code: int = FITS) -> Outcome:
+def _shown(page: "Block", exit_code: int = FITS, talk: tuple[str, ...] = ()) -> Outcome:
     from advisor.report.text import on_screen
 
-    return Outcome(text=on_screen(page), exit_code=exit_code)
+    return Outcome(text=on_screen(page), exit_code=exit_code, talk=talk)
 
 
 def _lint(arguments: Sequence[str]) -> Outcome:
@@ -103,11 +104,52 @@ def _diagnose(arguments: Sequence[str]) -> Outcome:
     from advisor.diagnose.scan import scan
     from advisor.report.diagnosis_page import diagnosis_page
 
+    if arguments[:1] == ["--symptom"]:
+        return _symptom(" ".join(arguments[1:]))
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):
         raise UsageError("diagnose: needs one LOG, e.g. advise diagnose train.log")
     found = scan(Path(arguments[0]))
-    page = diagnosis_page(found.findings, found.num_lines, damaged=found.damaged)
+    page = diagnosis_page(found, advise=_advise_line(found))
     return _shown(page, int(not found.findings))
+
+
+def _symptom(text: str) -> Outcome:
+    """The failures without a text that the words describe; all of them where none is near."""
+    from advisor.diagnose.symptoms import symptoms, symptoms_of
+    from advisor.report.diagnosis_page import symptoms_page
+
+    near = symptoms_of(text)
+    known = bool(near) or text in ("", "list")
+    talk = () if known else (f"advise: no known symptom is like {text!r}",)
+    return _shown(symptoms_page(near or symptoms(), short=not near), int(not known), talk)
+
+
+def _advise_line(found: "Diagnosis") -> str:
+    """The line whose answer fits the job that ran out of memory, or why there is none; empty where
+    no other setting is called for."""
+    from shlex import join
+
+    from advisor.api.answering import answer_to
+    from advisor.base.errors import UserError
+    from advisor.cli.arguments import parse
+    from advisor.diagnose.job_line import job_words
+    from advisor.diagnose.out_of_memory import needs_another_setting
+
+    if not any(map(needs_another_setting, found.findings)):
+        return ""
+    try:
+        words, ran = job_words(found.head)
+        for line in (words, (*words, "--search", "layout")):
+            answer = answer_to(parse(line).request)
+            fitting = [
+                one.evaluation.setting.spec for one in answer.candidates if one.evaluation.fits
+            ]
+            if fitting:
+                doubt = " (it says that what ran fits, too: compare --explain with the log)"
+                return join(("advise", *line)) + (doubt if ran in fitting else "")
+    except UserError as error:
+        return f"no line: {error}"
+    return "no setting and no layout of this job fits on these GPUs: take more, or a smaller model"
 
 
 def _models(arguments: Sequence[str]) -> Outcome:

@@ -3,17 +3,20 @@
 import re
 from enum import StrEnum
 from functools import cache, cached_property
+from importlib import import_module
 from typing import Final
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
 
 _PLACEHOLDER: Final = re.compile(r"<(\w*):(\w+)>")
+SIZE: Final = r"\d[\d.]* (?:bytes|[KMGT]iB)"
 _TYPES: Final = {
     "int": r"-?\d+",
-    "size": r"\d[\d.]* (?:bytes|[KMGT]iB)",
+    "size": SIZE,
     "word": r"[^\s,;]+",
     "dotted": r"\w+(?:\.\w+)+",
     "shape": r"torch\.Size\(\[[\d, ]*\]\)",
@@ -27,6 +30,9 @@ _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2*
 # raises it, with the quote before it and the f-string's braces in it.
 _NOT_QUOTED: Final = r"""(?<![\w.'"`])"""
 _ANCHOR_LENGTH: Final = 28
+_WORD: Final = re.compile(r"\S+")
+_WORDS: Final = 3
+_TELLING: Final = 12  # characters
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -52,11 +58,12 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def anchor(self) -> str:
-        """Literal beginning of the text, cut short so that a wrapped line still holds it."""
-        literal = _PLACEHOLDER.split(self.text, maxsplit=1)[0]
-        if literal:
-            return literal[:_ANCHOR_LENGTH].rstrip()
-        return _PLACEHOLDER.sub("", self.text, count=1)[:_ANCHOR_LENGTH].strip()
+        """The first words of the first literal part that says something: few, so that a wrapped
+        line still holds them, but no option's name alone, which settings that are printed hold."""
+        parts = [part.strip() for part in _PLACEHOLDER.sub("\n", self.text).split("\n")]
+        telling = next((part for part in parts if len(part) >= _TELLING), max(parts, key=len))
+        ends = [word.end() for word in _WORD.finditer(telling)][_WORDS - 1 :]
+        return telling[: next((end for end in ends if end >= _ANCHOR_LENGTH), len(telling))]
 
     @property
     def specificity(self) -> int:
@@ -76,6 +83,12 @@ def _translate(text: str) -> str:
         parts.append(f"(?P<{name}>{_TYPES[kind]})" if name else f"(?:{_TYPES[kind]})")
         end = match.end()
     return "".join([*parts, re.escape(text[end:])])
+
+
+def size_bytes(text: str) -> int | None:
+    """Bytes of ``1.96 GiB``; None of what is no size, or none that a device has."""
+    value = _read("", text).value
+    return None if value is None else round(value)
 
 
 def _read(name: str, text: str) -> Reading:
@@ -99,38 +112,29 @@ class Severity(StrEnum):
 
 
 class Evidence(StrEnum):
-    """How well a case is known, best first."""
+    """How well a case is known, best first; meaning: in words."""
 
-    RAN = "ran"
-    SOURCE = "source"
-    FIX_MERGED = "fix merged"
-    MAINTAINER = "maintainer"
-    FIX = "fix"
-    FIX_OPEN = "fix open"
-    REPORTER = "reporter"
-    WEAK = "weak"
+    meaning: str
 
-    @property
-    def meaning(self) -> str:
-        """The level in words."""
-        return _EVIDENCE[self]
+    RAN = "ran", "reproduced with the real code"
+    SOURCE = "source", "read in the source"
+    FIX_MERGED = "fix merged", "a fix is merged"
+    MAINTAINER = "maintainer", "stated by a maintainer"
+    FIX = "fix", "a fix exists; whether it is merged is not known"
+    FIX_OPEN = "fix open", "a fix is proposed"
+    REPORTER = "reporter", "stated by the reporter"
+    WEAK = "weak", "weak: one unconfirmed report"
+
+    def __new__(cls, value: str, meaning: str) -> "Evidence":
+        """A text with its meaning."""
+        one = str.__new__(cls, value)
+        one._value_, one.meaning = value, meaning
+        return one
 
     @property
     def rank(self) -> int:
         """0 for the best evidence."""
         return list(Evidence).index(self)
-
-
-_EVIDENCE: Final = {
-    Evidence.RAN: "reproduced with the real code",
-    Evidence.SOURCE: "read in the source",
-    Evidence.FIX_MERGED: "a fix is merged",
-    Evidence.MAINTAINER: "stated by a maintainer",
-    Evidence.FIX: "a fix exists; whether it is merged is not known",
-    Evidence.FIX_OPEN: "a fix is proposed",
-    Evidence.REPORTER: "stated by the reporter",
-    Evidence.WEAK: "weak: one unconfirmed report",
-}
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,25 +159,50 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One recognisable failure: its texts, with placeholders, and where it was seen. `meaning` is a
-    sentence with the names of readings in braces."""
+    sentence with the names of readings in braces. memory: where it ran out (`gpu`: as the traceback
+    tells), empty where none did.
+
+    rules: FRAMEWORK.ID of those whose refusal the texts are; example: settings to which it is said,
+    where those of the rule are another case of it. follows: another error has caused it.
+    """
 
     id: str
-    title: str
     texts: tuple[str, ...]
-    cases: tuple[Case, ...]
+    title: str = ""
+    cases: tuple[Case, ...] = ()
     severity: Severity = Severity.ERROR
     meaning: str = ""
+    memory: str = ""
+    rules: tuple[str, ...] = ()
+    example: str = ""
+    follows: bool = False
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:
         """Its texts as they are looked for."""
         return tuple(Template(text=text) for text in self.texts)
 
+    @cached_property
+    def known(self) -> "Failure":
+        """Itself; where nothing else is said, with what its rules say."""
+        if self.cases:
+            return self
+        cases = tuple(_case_of(rule, self) for rule in self.rules)
+        return replace(self, title=self.title or cases[0].cause.rstrip("."), cases=cases)
+
+
+def _case_of(rule: str, failure: Failure) -> Case:
+    framework, _, name = rule.partition(".")
+    examples = import_module(f"advisor.frameworks.{framework}.rules.examples")
+    known = examples.explained(name, failure.example)
+    text = failure.texts[0]
+    return Case(id=name, kind="rule", message=text, evidence=Evidence.SOURCE, **known)
+
 
 @cache
 def load_catalog() -> tuple[Failure, ...]:
-    """Everything that is known, in the order of the files; UserError, KeyError or msgspec's
+    """Everything that a log shows, in the order of the files; UserError or msgspec's
     ValidationError on a broken one."""
     files = sorted((packaged_configs() / "failures").glob(f"*{SUFFIX}"))
-    known = (convert(load_yaml(path).values["failures"], list[Failure]) for path in files)
+    known = (convert(load_yaml(one).values.get("failures", []), list[Failure]) for one in files)
     return tuple(failure for of_file in known for failure in of_file)

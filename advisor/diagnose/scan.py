@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -12,20 +12,34 @@ from msgspec.structs import replace
 
 from advisor.base.lines import DamagedError, clean_line, read_pieces
 from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
+from advisor.diagnose.story import Around, Story, frames
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
 BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
+_WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, printed late
+_WHOLE_WORD: Final = re.compile(rb"(?<=\W)\w+(?=\W)")
+_WORDS: Final = bytes(c if _WHOLE_WORD.match(b" %c " % c, 1) else 32 for c in range(256))
+_FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
 
-_EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
+_EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): .*$")
+
+
+_Anchor = tuple[bytes, bytes, bytes]
+"""What a text has on its first line; the same with all digits alike; a whole word of it, if any."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
     """A failure at its first occurrence.
 
-    line_number: 1-based; rank: as the launcher's prefix prints it, None without a prefix.
-    numbers: what the message says, by name. occurrences and ranks cover the whole log.
+    line_number: 1-based; rank: as the launcher's prefix prints it or the message says, None where
+    neither does. numbers: what the message says, by name. occurrences and ranks cover the whole
+    log, and so does by_rank: the first that each rank said under each name.
+    message: all of the window from the text on; frames: the traceback, innermost first, as
+    ``path in function: source``; step: the last one reported before; went_on: steps came after its
+    last occurrence, so it was caught. The first occurrence is that after the last such steps. These
+    four are read of what ran out of memory alone.
     """
 
     failure: Failure
@@ -35,6 +49,16 @@ class Finding(Struct, frozen=True, kw_only=True):
     rank: int | None
     occurrences: int
     ranks: tuple[int, ...]
+    message: str = ""
+    frames: tuple[str, ...] = ()
+    step: int | None = None
+    went_on: bool = False
+    by_rank: Mapping[int, Mapping[str, Reading]] = {}
+
+    @property
+    def severity(self) -> Severity:
+        """What the program caught did not end the run."""
+        return Severity.WARNING if self.went_on else self.failure.severity
 
     def number(self, name: str) -> float | None:
         """The value of one reading, or None where the text does not have it."""
@@ -42,12 +66,14 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """All findings of one log, errors before warnings and then in its order. damaged: what follows
-    cannot be decompressed."""
+    """All findings of one log: errors, then those that another error causes, then warnings; each
+    in its order. damaged: what follows cannot be decompressed. head: its first bytes, where it
+    names its job."""
 
     findings: tuple[Finding, ...]
     num_lines: int
     damaged: bool = False
+    head: str = ""
 
 
 class _Window(Struct):
@@ -55,17 +81,36 @@ class _Window(Struct):
 
     line_number: int
     lines: list[bytes]
+    around: Around = field(default_factory=Around)
+
+    def take(self, lines: list[bytes]) -> None:
+        """The next lines, as many as are wanting."""
+        wanting = WINDOW_LINES + 1 - len(self.lines)
+        self.lines += [line[:LINE_BYTES] for line in lines[:wanting]]
 
 
 class _Tally(Struct):
-    """First occurrence of a failure, and how often it came on each rank."""
+    """First occurrence of a failure, how often it came on each rank, and what each said."""
 
     first: Finding
+    passed: int = 0  # steps before the last occurrence
     ranks: Counter[int | None] = field(default_factory=Counter)
+    said: dict[int, dict[str, Reading]] = field(default_factory=dict)
 
-    def finding(self) -> Finding:
+    def waits(self, passed: int) -> bool:
+        """Whether memory ran out, and too few steps came after it."""
+        return bool(self.first.failure.memory) and passed - self.passed < _WENT_ON
+
+    def finding(self, passed: int) -> Finding:
         ranks = sorted(rank for rank in self.ranks if rank is not None)
-        return replace(self.first, occurrences=self.ranks.total(), ranks=tuple(ranks))
+        return replace(
+            self.first,
+            failure=self.first.failure.known,
+            occurrences=self.ranks.total(),
+            ranks=tuple(ranks),
+            went_on=bool(self.first.failure.memory) and not self.waits(passed),
+            by_rank=self.said,
+        )
 
 
 def scan(source: Path | str) -> Diagnosis:
@@ -102,40 +147,106 @@ def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Scanner(Struct, kw_only=True):
-    """Reads blocks; a block without any anchor costs one search for each and nothing more."""
+    """Reads blocks; one without any anchor costs a set of its words, and nothing more."""
 
-    anchors: tuple[bytes, ...]
+    anchors: tuple[_Anchor, ...]
     tallies: dict[str, _Tally] = field(default_factory=dict)
+    covered: dict[int | None, int] = field(default_factory=dict)
     waiting: deque[_Window] = field(default_factory=deque)
     newlines: int = 0
     unfinished: bool = False
+    story: Story = field(default_factory=Story)
 
     def read(self, block: bytes) -> None:
         """Open a window at every line with an anchor, feed and settle the open ones."""
-        present = [anchor for anchor in self.anchors if anchor in block]
+        present = _present(self.anchors, block)
         first_line = self.newlines + 1
         self.newlines += block.count(b"\n")
         self.unfinished = not block.endswith(b"\n")
+        waits = any(one.waits(self.story.passed) for one in self.tallies.values())
+        self.story.take(block, waits=waits or bool(self.waiting))
         if not present and not self.waiting:
             return
-        for line_number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), first_line):
-            for window in self.waiting:
-                window.lines.append(line[:LINE_BYTES])
-            if self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
-                _settle(self.waiting.popleft(), self.tallies)
-            if starts := [at for anchor in present if (at := line.find(anchor)) >= 0]:
-                self.waiting.append(_Window(line_number, [_cut(line, min(starts))]))
+        lines = block.removesuffix(b"\n").split(b"\n")
+        for window in self.waiting:
+            window.take(lines)
+        hits = (
+            (i, at) for a in present for i, line in enumerate(lines) if (at := line.find(a)) >= 0
+        )
+        for index, at in sorted(hits):
+            if not self.waiting or self.waiting[-1].line_number != first_line + index:
+                around, cut = self.story.around(index), [_cut(lines[index], at)]
+                self.waiting.append(_Window(first_line + index, cut, around))
+                self.waiting[-1].take(lines[index + 1 : index + 1 + WINDOW_LINES])
+        while self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
+            self.settle(self.waiting.popleft())
+
+    def settle(self, window: _Window) -> None:
+        """Enter the failure that begins on the first line, if one does and no message of the
+        same rank that began before is still going on there."""
+        first, text, rank, ends = _joined(window.lines)
+        if window.line_number <= self.covered.get(rank, 0):
+            return
+        for template, failure in _ordered():
+            if template.anchor not in first:
+                continue
+            match = template.regex.search(text)
+            if match is None or match.start() >= len(first):
+                continue
+            last = next(line for line, end in ends if end >= match.end())
+            self.covered[rank] = window.line_number + last
+            readings = {reading.name: reading for reading in template.readings(match)}
+            if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
+                rank = int(said)
+            tally, around = self.tallies.get(failure.id), window.around
+            if tally is None or (failure.memory and around.passed - tally.passed >= _WENT_ON):
+                finding = Finding(
+                    failure=failure,
+                    line_number=window.line_number,
+                    excerpt=_excerpt(text, match),
+                    numbers=tuple(readings.values()),
+                    rank=rank,
+                    occurrences=0,
+                    ranks=(),
+                    message=text[match.start() :] if failure.memory else "",
+                    frames=frames(around.above, window.lines[0]),
+                    step=around.step,
+                )
+                ranks = tally.ranks if tally else Counter[int | None]()
+                tally = self.tallies[failure.id] = _Tally(finding, ranks=ranks)
+            tally.ranks[rank] += 1
+            tally.passed = max(tally.passed, around.passed)
+            if rank is not None:
+                tally.said[rank] = readings | tally.said.get(rank, {})
+            return
 
     def finish(self, damaged: bool) -> Diagnosis:
         """Settle what is open at the end of the log."""
         for window in self.waiting:
-            _settle(window, self.tallies)
+            self.settle(window)
         found = sorted(
-            (tally.finding() for tally in self.tallies.values()),
-            key=lambda one: (one.failure.severity is Severity.WARNING, one.line_number),
+            (tally.finding(self.story.passed) for tally in self.tallies.values()),
+            key=lambda one: (*_after(one), one.line_number),
         )
-        num_lines = self.newlines + self.unfinished
-        return Diagnosis(findings=tuple(found), num_lines=num_lines, damaged=damaged)
+        return Diagnosis(
+            findings=tuple(found),
+            num_lines=self.newlines + self.unfinished,
+            damaged=damaged,
+            head=self.story.head.decode("utf-8", "replace"),
+        )
+
+
+def _after(one: Finding) -> tuple[bool, bool]:
+    return one.severity is Severity.WARNING, one.failure.follows
+
+
+def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
+    """The anchors in a block. Of lines that differ in their numbers alone one is looked at."""
+    lines = b"\n".join(set(block.translate(_FOLDED).split(b"\n")))
+    words = set(lines.translate(_WORDS).split())
+    able = (one for one in anchors if not one[2] or one[2] in words)
+    likely = [text for text, alike, _ in able if alike in lines]
+    return [text for text in likely if text in block]
 
 
 def _cut(line: bytes, start: int) -> bytes:
@@ -151,50 +262,31 @@ def _ordered() -> tuple[tuple[Template, Failure], ...]:
 
 
 @lru_cache(maxsize=1)
-def _anchors() -> tuple[bytes, ...]:
-    """The anchors of all templates, without those that another one begins."""
-    anchors = {template.anchor for template, _ in _ordered()}
-    shortest = [a for a in anchors if not any(a != b and a.startswith(b) for b in anchors)]
-    return tuple(anchor.encode() for anchor in sorted(shortest))
+def _anchors() -> tuple[_Anchor, ...]:
+    """The anchors of all templates, each with its longest word that the log has as a whole."""
+    anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
+    folded = [(text, text.translate(_FOLDED), b" " * begins) for begins, text in sorted(anchors)]
+    words = (_WHOLE_WORD.findall(before + alike) for _, alike, before in folded)
+    longest = (max(found, key=len, default=b"") for found in words)
+    return tuple(
+        (text, alike, word) for (text, alike, _), word in zip(folded, longest, strict=True)
+    )
 
 
-def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
-    """Enter the failure that begins on the window's first line, if one does."""
-    first, text, rank = _joined(window.lines)
-    for template, failure in _ordered():
-        if template.anchor not in first:
-            continue
-        match = template.regex.search(text)
-        if match is None or match.start() >= len(first):
-            continue
-        if failure.id not in tallies:
-            tallies[failure.id] = _Tally(
-                Finding(
-                    failure=failure,
-                    line_number=window.line_number,
-                    excerpt=_excerpt(text, match),
-                    numbers=template.readings(match),
-                    rank=rank,
-                    occurrences=0,
-                    ranks=(),
-                )
-            )
-        tallies[failure.id].ranks[rank] += 1
-        return
-
-
-def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None]:
-    """First line and whole window with single blanks, and the rank of the first line.
+def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
+    """First line and whole window with single blanks, the rank of the first line, and where each
+    line ends in the whole.
 
     Lines that carry another rank's prefix are left out; ranks write over each other's messages.
     """
     rank, first = _without_prefix(lines[0])
-    parts = [first]
-    for line in lines[1:]:
+    parts, ends = [first], [(0, len(first))]
+    for number, line in enumerate(lines[1:], 1):
         other, text = _without_prefix(line)
-        if other is None or other == rank:
+        if text and (other is None or other == rank):
             parts.append(text)
-    return first, " ".join(part for part in parts if part), rank
+            ends.append((number, ends[-1][1] + 1 + len(text)))
+    return first, " ".join(parts), rank, ends
 
 
 def _without_prefix(line: bytes) -> tuple[int | None, str]:
@@ -202,7 +294,7 @@ def _without_prefix(line: bytes) -> tuple[int | None, str]:
 
 
 def _excerpt(text: str, match: re.Match[str]) -> str:
-    """The matched text with the exception's name before it."""
-    before = _EXCEPTION.search(text, max(0, match.start() - 80), match.start())
+    """The matched text, with what its line has before it from the exception's name on."""
+    before = _EXCEPTION.search(text, max(0, match.start() - 200), match.start())
     start = before.start() if before else match.start()
     return text[start : match.end()][:EXCERPT_CHARACTERS]

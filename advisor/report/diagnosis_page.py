@@ -1,46 +1,74 @@
 """The page of `advise diagnose`: what was found, what its numbers say, where it was seen before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from advisor.diagnose.catalog import Case, Severity
 from advisor.diagnose.meaning import meaning_of
-from advisor.diagnose.scan import Finding
+from advisor.diagnose.out_of_memory import has_owner, verdict_of
+from advisor.diagnose.scan import Diagnosis, Finding
 from advisor.report.blocks import Block, Indented, Text, group, labelled_rows
 
 _MARGIN: Final = 11
 _MAX_CASES: Final = 5
 
 
-def diagnosis_page(
-    findings: Sequence[Finding], num_lines: int | None = None, *, damaged: bool = False
-) -> Block:
+def diagnosis_page(diagnosis: Diagnosis, advise: str = "") -> Block:
     """One block for every finding, errors first; a single line where nothing was found, and one
-    where the file is damaged and was not read to its end."""
-    parts = [part for finding in findings for part in ("", *_block(finding))][1:]
+    where the file is damaged and was not read to its end. advise: the line that asks for a setting
+    that fits."""
+    findings = diagnosis.findings
+    parts = [part for one in findings for part in ("", *_block(one, diagnosis.head))][1:]
     if not findings:
-        lines = "" if num_lines is None else f" in {num_lines:,} lines"
-        parts = [f"no known failure{lines}"]
-    if damaged:
+        parts = [f"no known failure in {diagnosis.num_lines:,} lines"]
+    if advise:
+        parts += ["", labelled_rows([("advise", Text(advise))], margin=_MARGIN + 2)]
+    if diagnosis.damaged:
         parts.append("the file is damaged or cut short: the compressed rest was not read")
     return group(*parts)
 
 
-def _block(finding: Finding) -> Iterator[Block]:
-    severity = "warning: " if finding.failure.severity is Severity.WARNING else ""
-    yield Text(f"{_place(finding)}: {severity}{finding.failure.title}", "bold")
-    rows = ((label, Text(text)) for label, text in _rows(finding) if text)
-    yield Indented(labelled_rows(rows, margin=_MARGIN), 2)
+def symptoms_page(symptoms: Sequence[Case], *, short: bool) -> Block:
+    """Failures without a text: one line for each where they are listed, else all that is known."""
+    parts: list[Block | str] = []
+    for one in symptoms:
+        parts.append(Text(f"{one.id}: {one.message}", "" if short else "bold"))
+        parts += [] if short else [_indented(_case(one, alone=True)), ""]
+    return group(*parts)
 
 
-def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
+def _indented(rows: Iterable[tuple[str, str]]) -> Block:
+    return Indented(
+        labelled_rows(((label, Text(text)) for label, text in rows if text), margin=_MARGIN), 2
+    )
+
+
+def _block(finding: Finding, head: str) -> Iterator[Block]:
+    severity = "warning: " if finding.severity is Severity.WARNING else ""
+    caught = "; caught, the run went on" if finding.went_on else ""
+    yield Text(f"{_place(finding)}: {severity}{finding.failure.title}{caught}", "bold")
+    yield _indented(_of_memory(finding, head) if has_owner(finding) else _of_others(finding))
+
+
+def _of_memory(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
+    """Who asked for the memory and what frees it; nothing to fix where the program went on."""
+    verdict = verdict_of(finding, head)
+    yield from (("text", finding.excerpt), ("means", verdict.means), ("asked by", verdict.asked))
+    if finding.went_on:
+        return
+    yield from (("then" if number else "fix", text) for number, text in enumerate(verdict.fix))
+    for case in verdict.cases:
+        yield from _case(case, alone=False)
+
+
+def _of_others(finding: Finding) -> Iterator[tuple[str, str]]:
     """Of cases those that the reading of the numbers leaves, the best known first."""
     meaning = meaning_of(finding)
-    yield from (("text", finding.excerpt), ("means", meaning.text), ("fix", meaning.fix))
+    yield from (("text", finding.excerpt), ("means", meaning.text))
     when = meaning.when
     left = [one for one in finding.failure.cases if not when or one.when in ("", when)]
     cases = sorted(left, key=lambda case: (case.when != when, case.evidence.rank))
-    for case in cases[:_MAX_CASES]:
+    for case in () if finding.went_on else cases[:_MAX_CASES]:
         yield from _case(case, alone=len(finding.failure.cases) == 1)
     if len(cases) > _MAX_CASES:
         yield "", f"… and {len(cases) - _MAX_CASES} more known cases with this message"

@@ -4,7 +4,6 @@ A rule is shown by its example: settings that break it, the release that they br
 mends them.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,10 +11,10 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.rule import Finding, Verdict
-from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, NEMO, Revision
-from advisor.frameworks.megatron.rules.engine import RULES, find
+from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision
+from advisor.frameworks.megatron.rules.engine import RULES
+from advisor.frameworks.megatron.rules.examples import broken_by, settings, value_of
 from advisor.frameworks.megatron.rules.fixes import MARK
 from advisor.frameworks.megatron.rules.stated import Authority
 
@@ -28,8 +27,6 @@ NeMo: settings that break it, why they do in the newest release that has the rul
 after the first way of the fix, and the line of the source. `python -m
 scripts.write_docs.megatron_rules_page` writes it from `advisor/frameworks/megatron/rules`.
 """
-REVISIONS = (*MEGATRON_CORE[::-1], *MEGATRON_BRIDGE[::-1], *NEMO[::-1])
-"""Newest first, Megatron-LM's before the others'."""
 
 
 class Example(Struct, frozen=True):
@@ -43,12 +40,6 @@ class Example(Struct, frozen=True):
     mended_in: Revision
 
 
-def settings(text: str) -> RawSettings:
-    """NAME=VALUE separated by spaces, a list by commas."""
-    pairs = (word.partition("=")[::2] for word in text.split())
-    return RawSettings(**{name: _value(name, value) for name, value in pairs})
-
-
 def example_of(rule: str) -> Example:
     """In the newest release that the rule fires in; ValueError where it fires in none.
 
@@ -56,16 +47,13 @@ def example_of(rule: str) -> Example:
     without its last option.
     """
     before = RULES[rule].example
-    for revision in REVISIONS:
-        found = next((f for f in find(settings(before), revision) if f.rule == rule), None)
-        if found is not None:
-            way = found.change.split(", or ")[0]
-            if "[" not in way:
-                return Example(before, revision, found, before.rpartition(" ")[0], revision)
-            raw, release = mended(settings(before), way, revision)
-            after = " ".join(f"{name}={_spelled(value)}" for name, value in raw.given.items())
-            return Example(before, revision, found, after, release)
-    raise ValueError(f"{rule}: nothing is refused by {before}")
+    revision, found = broken_by(rule)
+    way = found.change.split(", or ")[0]
+    if "[" not in way:
+        return Example(before, revision, found, before.rpartition(" ")[0], revision)
+    raw, release = mended(settings(before), way, revision)
+    after = " ".join(f"{name}={_spelled(value)}" for name, value in raw.given.items())
+    return Example(before, revision, found, after, release)
 
 
 def mended(raw: RawSettings, way: str, revision: Revision) -> tuple[RawSettings, Revision]:
@@ -76,7 +64,7 @@ def mended(raw: RawSettings, way: str, revision: Revision) -> tuple[RawSettings,
             number = tuple(map(int, mark["release"].split(".")))
             revision = next(one for one in MEGATRON_CORE if one.number >= number)
         elif mark["value"]:
-            values[mark["name"]] = _value(mark["name"], mark["value"].replace(" ", ","))
+            values[mark["name"]] = value_of(mark["name"], mark["value"].replace(" ", ","))
         else:
             values.pop(mark["name"], None)
     return RawSettings(**values), revision
@@ -86,13 +74,6 @@ def _spelled(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _value(name: str, text: str) -> object:
-    kind = SETTINGS[name].kind
-    if kind is tuple:
-        return tuple(re.findall(r"[^,]+", text))
-    return {"true": True, "false": False}[text] if kind is bool else kind(text)
 
 
 def rules_page() -> str:

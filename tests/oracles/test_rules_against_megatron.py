@@ -11,12 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from advisor.base.rule import Verdict
+from advisor.diagnose.scan import scan
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.rules.engine import RULES, first_refusal
 from advisor.frameworks.megatron.rules.stated import Authority
 from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, TE, claims
 from tests.advisor.jobs import parallel
-from tests.oracles.megatron.configuration import REVISION, assert_same, report_transformer_engine
+from tests.oracles.megatron.configuration import (
+    REVISION,
+    assert_same,
+    real_outcome,
+    report_transformer_engine,
+)
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -30,6 +36,21 @@ def transformer_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_installed_configuration_agrees(case: dict[str, Any]) -> None:
     assert_same(RawSettings(**{**BASE, **case}))
+
+
+def test_what_the_installed_configuration_raises_is_diagnosed_as_its_rule() -> None:
+    """Where it raises in words of its own."""
+    raised = 0
+    for case in CASES:
+        raw = RawSettings(**{**BASE, **case})
+        refusal, text = first_refusal(raw, REVISION), real_outcome(raw)
+        if refusal is not None and not text.startswith(("KeyError", "TypeError: no such")):
+            found = scan(text).findings
+            assert [f"megatron.{refusal.rule}" in one.failure.rules for one in found] == (
+                [True] if text.partition(": ")[2] else []
+            )
+            raised += bool(found)
+    assert raised >= 100
 
 
 def test_there_are_enough_cases_and_both_kinds() -> None:

@@ -18,12 +18,13 @@ from advisor.frameworks.megatron.rules.engine import (
     remarks,
     without_effect,
 )
+from advisor.frameworks.megatron.rules.examples import settings
 from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
 from advisor.frameworks.megatron.rules.stated import Authority
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.pipeline_split import most_layers_of_chunk
-from scripts.write_docs.megatron_rules_page import PAGE, example_of, rules_page, settings
+from scripts.write_docs.megatron_rules_page import PAGE, example_of, rules_page
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 

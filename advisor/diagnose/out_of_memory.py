@@ -1,0 +1,251 @@
+"""Out of memory: who asked, in which phase, what helps. All words stand in owners.yaml.
+
+Another process goes before fragmentation, and that before the owner of the request.
+"""
+
+import re
+from functools import cache
+from typing import Final
+
+from msgspec import Struct, convert
+
+from advisor.base.configuration import load_yaml, packaged_configs
+from advisor.base.units import human_bytes
+from advisor.diagnose.catalog import SIZE, Case, size_bytes
+from advisor.diagnose.scan import Finding
+
+_PROCESS: Final = re.compile(rf"Process (\d+) has ({SIZE}) memory")
+_OLD_TEXT: Final = re.compile(r"\(GPU \d+; ")  # up to torch 2.0, which expands no segments
+_ALLOC_CONF: Final = re.compile(r"PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF")
+_TORCH: Final = re.compile(r"\b(?:py)?torch(?: version)?\s*(?:==|[:= ])\s*v?(\d+)\.(\d+)", re.I)
+_OF_TORCH: Final = re.compile(r"(?:^|/)torch/|torchinductor")
+_SETTLED: Final = re.compile(
+    r"(?<!try setting )PYTORCH\w*_CONF\W{1,3}\S*expandable_segments:True"
+    r"|expandable_segments not supported"
+)
+_EXPANDABLE: Final = "expandable_segments"
+_FIRST: Final = ("other_process", "fragmentation")  # before the owner of the request
+_CASES: Final = 2
+# Below a tenth of the device a cached block is the ordinary slack of the allocator's size classes:
+# curing it gives the headroom of one request, not of a run.
+_LARGE_CACHE: Final = 0.1
+# NCCL and the CUDA context together were measured at an eighth of a device at most: what no process
+# of the message holds, and is twice that, is another process's.
+_UNNAMED: Final = 0.25
+# Of the device: 16 or more layers that keep one such tensor each would not have reached the
+# backward pass.
+_LARGE: Final = 1 / 16
+_ROUNDING: Final = 0.01
+_SMALL: Final = 0.05  # of the device: contexts that other ranks or a display leave
+
+
+class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose memory a request was, by patterns of frames, and what frees it, by framework."""
+
+    id: str
+    title: str
+    fixes: dict[str, str]
+    anywhere: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
+    by_batch: bool = False
+    of_job: bool = True
+
+
+class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """configs/failures/owners.yaml."""
+
+    owners: tuple[Owner, ...]
+    families: dict[str, str]
+    says: dict[str, str]
+    sentences: tuple[str, ...]
+    verdicts: dict[str, str]
+    remedies: dict[str, str]
+    phases: dict[str, str]
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """owner: its id; means: what the message says of the device; asked: who asked, in words; fix:
+    what frees the memory, best first; cases: two known ones of the same cause at most."""
+
+    owner: str
+    means: str = ""
+    asked: str = ""
+    fix: tuple[str, ...] = ()
+    cases: tuple[Case, ...] = ()
+
+
+@cache
+def knowledge() -> Knowledge:
+    """The file, read once; UserError or msgspec's ValidationError on a broken one."""
+    return convert(load_yaml(packaged_configs() / "failures" / "owners.yaml").values, Knowledge)
+
+
+def has_owner(finding: Finding) -> bool:
+    """Whether an owner is looked for; what happens on the host says its cases."""
+    return finding.failure.memory in ("gpu", *(owner.id for owner in knowledge().owners))
+
+
+def needs_another_setting(finding: Finding) -> bool:
+    """Whether it is the job itself that needs too much of the device."""
+    if finding.went_on or not has_owner(finding):
+        return False
+    return all(one.of_job for one in knowledge().owners if one.id == verdict_of(finding, "").owner)
+
+
+def verdict_of(finding: Finding, head: str) -> Verdict:
+    """Who asked, and what helps, of one that has an owner; `head` is the log's beginning."""
+    known, sizes = knowledge(), _sizes(finding.message)
+    owner, families = _owner(finding), _families("\n".join(finding.frames)) or _families(head)
+    pids = ", ".join(pid for pid, _ in _PROCESS.findall(finding.message)) or "see nvidia-smi"
+    words = {name: human_bytes(max(size, 0)) for name, size in sizes.items()}
+    words |= {"pids": pids, "allocator": (option := _allocator(finding.message, head))}
+    more = {name for name, size in sizes.items() if size > 0 or name in ("free", "cached")}
+    said = [text for text in known.sentences if set(re.findall(r"{(\w+)}", text)) <= more]
+    kind = _kind(sizes)
+    cause = kind if kind in _FIRST else owner.id if owner else "unknown"
+    named = owner if kind != "other_process" else None
+    less = sizes.get("pool", 0) >= sizes.get("tried", 1) and cause not in ("capture", kind)
+    settled = "_settled" if kind == "fragmentation" and not option else ""
+    large = cause == "backward" and sizes.get("tried", 0) > _LARGE * sizes.get("capacity", 0)
+    fix = (
+        known.remedies["large_request"].format(**words) if large else "",
+        known.remedies.get(cause + settled, "").format(**words),
+        _fix(named, families) if named else "",
+        _fix(_named("capture"), families) if less else "",
+        known.remedies["edge"].format(**words) if kind == "edge" and option else "",
+        known.remedies.get(_time(finding, named), "").format(step=finding.step),
+    )
+    return Verdict(
+        owner=cause,
+        means=" ".join((*said, known.verdicts.get(kind, ""))).format(**words).strip(),
+        asked=f"{named.title}{_at(finding)}" if named else "",
+        fix=tuple(filter(None, fix)),
+        cases=_cases(finding, (cause, kind) if owner is None else (cause,), families),
+    )
+
+
+def _sizes(message: str) -> dict[str, int]:
+    """Bytes that the message tells, and what follows from them."""
+    sizes = {}
+    for name, pattern in knowledge().says.items():
+        match = re.search(pattern.replace("SIZE", f"({SIZE})"), message)
+        size = size_bytes(match[match.lastindex or 0]) if match else None
+        if size is not None:
+            sizes[name] = size
+    if "reserved" in sizes and "allocated" in sizes:
+        sizes["cached"] = sizes["reserved"] - sizes["allocated"]
+    if {"tried", "capacity", "free", "allocated", "cached"} <= sizes.keys():
+        held = sizes["allocated"] + sizes["cached"]
+        sizes["outside"] = sizes.get("process", 0) - held
+        sizes["over"] = sizes["allocated"] + sizes["tried"] - sizes["capacity"]
+        sizes["short"] = sizes["tried"] - sizes["cached"] - sizes["free"]
+        sizes["spare"] = -sizes["short"]
+        listed = [size_bytes(size) or 0 for _, size in _PROCESS.findall(message)]
+        others = _others(sizes, held, [one for one in listed if one <= sizes["capacity"]])
+        sizes["others"] = others if others > _ROUNDING * sizes["capacity"] else 0
+    return sizes
+
+
+def _others(sizes: dict[str, int], held: int, listed: list[int]) -> int:
+    """Bytes of other processes. In a container a process does not know its own number, and stands
+    in the list itself; sizes beyond the device are the driver's for "not known"."""
+    used = sizes["capacity"] - sizes["free"]
+    if 0 < sizes.get("process", 0) <= used:
+        return max(used - sizes["process"], sum(listed))
+    if not listed:
+        return used - held if used - held > _UNNAMED * sizes["capacity"] else 0
+    return sum(listed) - min((size for size in listed if size >= held), default=0)
+
+
+def _kind(sizes: dict[str, int]) -> str:
+    """What the amounts mean, by its name among the verdicts; empty where they are not told."""
+    if "others" not in sizes:
+        return ""
+    tried, capacity, cached = sizes["tried"], sizes["capacity"], sizes["cached"]
+    if sizes["others"] >= max(tried - sizes["free"], _SMALL * capacity):
+        return "other_process"
+    if sizes["over"] > 0:
+        return "exceeds"
+    if cached >= tried:
+        return "fragmentation" if cached >= _LARGE_CACHE * capacity else "edge"
+    return "short" if sizes["short"] > 0 else "last"
+
+
+def _owner(finding: Finding) -> Owner | None:
+    """The owner that a frame names wherever it is, or the failure, or else the innermost frame."""
+    frames, memory = finding.frames, finding.failure.memory
+    found = _matching(frames, "anywhere") or (_named(memory) if memory != "gpu" else None)
+    inner = next((frame for frame in frames if not _OF_TORCH.search(frame)), None)
+    for frame in frames:
+        found = found or _matching((frame,), "frames")
+        found = found or (_matching((frame,), "inner") if frame is inner else None)
+    return found or _matching(frames, "weak")
+
+
+def _named(name: str) -> Owner:
+    return next(owner for owner in knowledge().owners if owner.id == name)
+
+
+def _matching(frames: tuple[str, ...], kind: str) -> Owner | None:
+    """The first owner with a pattern of this kind that one of the frames has."""
+    for owner in knowledge().owners:
+        pattern = "|".join(getattr(owner, kind))
+        if pattern and any(re.search(pattern, frame) for frame in frames):
+            return owner
+    return None
+
+
+def _at(finding: Finding) -> str:
+    """The phase and the step, where they are known."""
+    weak = _matching(finding.frames, "weak")
+    phase = knowledge().phases.get(weak.id, "") if weak else ""
+    if finding.step is None:
+        return phase
+    return phase + (f", after step {finding.step:,}" if finding.step else ", in the first step")
+
+
+def _time(finding: Finding, owner: Owner | None) -> str:
+    """What the steps before tell: Adam's states come at the end of the first, and after many steps
+    a batch or an expert was larger than all before."""
+    if not (owner and owner.by_batch and finding.step):
+        return ""
+    late = "later_experts" if owner.id == "experts" else "later"
+    return "second_step" if finding.step == 1 else late
+
+
+def _fix(owner: Owner, families: tuple[str, ...]) -> str:
+    """The remedy of the first framework of the log that the owner has one for."""
+    return next((fix for name, fix in owner.fixes.items() if name in families), owner.fixes["any"])
+
+
+def _families(text: str) -> tuple[str, ...]:
+    found = (name for name, words in knowledge().families.items() if re.search(words, text))
+    return tuple(found)
+
+
+def _allocator(message: str, head: str) -> str:
+    """The allocator's option against fragmentation, as the torch of the log spells it; empty where
+    it is on, or the platform has none."""
+    if _SETTLED.search(head):
+        return ""
+    release, variable = _TORCH.search(head), _ALLOC_CONF.search(message)
+    old = release is not None and (int(release[1]), int(release[2])) < (2, 1)
+    option = "max_split_size_mb:512" if old or _OLD_TEXT.search(message) else f"{_EXPANDABLE}:True"
+    return f"{variable[0] if variable else 'PYTORCH_CUDA_ALLOC_CONF'}={option}"
+
+
+def _cases(finding: Finding, when: tuple[str, ...], families: tuple[str, ...]) -> tuple[Case, ...]:
+    """Cases of the same cause, of torch or of a framework of the log."""
+    cases, old = finding.failure.cases, _OLD_TEXT.search(finding.message)
+    if len(cases) == 1 and not families:
+        return cases
+    fitting = [
+        one
+        for one in cases
+        if (one.when in when or len(cases) == 1)
+        and (one.framework.startswith("PyTorch") or set(_families(one.framework)) & set(families))
+        and not (old and _EXPANDABLE in one.fix)
+    ]
+    return tuple(sorted(fitting, key=lambda one: one.evidence.rank)[:_CASES])

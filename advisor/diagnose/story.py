@@ -1,0 +1,108 @@
+"""What a log tells around a failure: its traceback, and the steps before and after it."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct, field
+
+from advisor.base.lines import clean_line
+
+MEMORY: Final = b"ut of memory"
+HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
+BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
+_APART: Final = 40  # lines of one rank between two frames of a traceback, at most
+_FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)|[│|] *(\S+\.py):\d+ in (\S+)')
+_MARKED: Final = "❱"  # the line that Rich's tracebacks show among its neighbours
+_WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=\d+")
+_PROGRESS: Final = re.compile(
+    rb"\biteration +(\d{1,15})/ *\d+|\bstep: +(\d{1,15}) +loss|\bglobal_step[=:] *(\d{1,15})"
+    rb"|\bstep=(\d{1,15}), skipped"
+    rb"|'epoch': '?(\d{1,15}(?:\.\d+)?)|\biteration (\d{1,15})/\d+ \| lr"
+    rb"|(?:^|\r|Epoch \d+: )\s*\d+%\|[^|\r\n]*\| *(\d{1,15})/\d+ \["
+)
+_EPOCH: Final = 5  # its group: no number of a step
+_ENDS: Final = re.compile(
+    rb"'train_runtime'|\[exiting program at iteration|Training (?:completed|finished)"
+    rb"|after training is done|`Trainer\.fit` stopped"
+)
+
+
+class Around(Struct):
+    """Of one line: the lines above it; the last step before, and how many have passed."""
+
+    above: Sequence[bytes] = ()
+    step: int | None = None
+    passed: int = 0
+
+
+class Story(Struct):
+    """What came before, block by block; lines are looked at where memory ran out or may have.
+
+    head: where a log names its job. step: the last one's number, None before the first; passed: how
+    often a later step came, the end of training counts as two; last: by kind of line.
+    """
+
+    head: bytearray = field(default_factory=bytearray)
+    step: int | None = None
+    passed: int = 0
+    last: dict[int, float] = field(default_factory=dict)
+    block: bytes = b""
+    watches: bool = False
+    lines: list[bytes] = field(default_factory=list)
+    steps: list[tuple[int | None, int]] = field(default_factory=list)
+    begins: int = 0
+
+    def take(self, block: bytes, *, waits: bool) -> None:
+        """The next block; `waits`: for steps after a failure."""
+        self.head += block[: HEAD_BYTES - len(self.head)]
+        before, self.block = self.block, block
+        watched, self.watches = self.watches, waits or MEMORY in block
+        if self.watches:
+            above = before.removesuffix(b"\n").split(b"\n")[-BEFORE_LINES:]
+            self.lines, self.begins = above + block.split(b"\n"), len(above)
+            known = [(self.step, self.passed)] * len(above) if watched else []
+            self.steps = known + [self._read(line) for line in self.lines[len(known) :]]
+
+    def around(self, index: int) -> Around:
+        """What is around a line of the block; empty where it is not looked at."""
+        at = self.begins + index
+        if not self.watches or MEMORY not in self.lines[at]:
+            return Around()
+        return Around(self.lines[max(0, at - BEFORE_LINES) : at], *self.steps[at])
+
+    def _read(self, line: bytes) -> tuple[int | None, int]:
+        """Enter a line, which may hold many steps of a progress bar."""
+        for match in _PROGRESS.finditer(line):
+            kind = match.lastindex or 0
+            number = float(match[kind])
+            self.passed += number > self.last.get(kind, -1)
+            self.last[kind] = number
+            self.step = self.step if kind == _EPOCH else int(number)
+        self.passed += 2 if _ENDS.search(line) else 0
+        return self.step, self.passed
+
+
+def frames(before: Sequence[bytes], line: bytes) -> tuple[str, ...]:
+    """The traceback that ends in `line`, innermost frame first, as ``path in function: source``;
+    `before`: the lines above it, of all ranks and workers."""
+    own, found, source, apart = _speaker(line), list[str](), "", 0
+    for other in reversed(before):
+        if _speaker(other) != own:
+            continue
+        text = clean_line(other.decode("utf-8", "replace"))[1]
+        if match := _FRAME.search(text):
+            found.append(f"{match[1] or match[3]} in {match[2] or match[4]}: {source}")
+            source, apart = "", 0
+        elif "Traceback (most recent call last)" in text or apart == _APART:
+            break
+        else:
+            source, apart = source if _MARKED in source else text, apart + 1
+    return tuple(found)
+
+
+def _speaker(line: bytes) -> tuple[int | None, str]:
+    """Rank, and the worker that Ray names."""
+    rank, text = clean_line(line[:200].decode("utf-8", "replace"))
+    worker = _WORKER.match(text)
+    return rank, worker[0] if worker else ""
