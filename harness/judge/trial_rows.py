@@ -13,9 +13,19 @@ from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
 from advisor.base.units import human_bytes, nearest_names
 from harness.judge import metrics
-from harness.judge.golden import Golden
+from harness.judge.golden import Golden, sessions_of
 from harness.judge.identity import EnvironmentDifference
-from harness.judge.stats import Interval, Repeats, Shift, centre, relative_shift
+from harness.judge.stats import (
+    Interval,
+    Needed,
+    Noise,
+    Seen,
+    Sessions,
+    Shift,
+    centre,
+    relative_shift,
+    session_centres,
+)
 from harness.judge.verdict import Judgement, Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device
@@ -44,7 +54,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     cpu_time: bool = False
     shown: tuple[str, str] = ("", "")
     reason: str = ""
-    repeats: Repeats | None = None
+    needed: Needed | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -148,9 +158,14 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
 
 
 def measured_rows(
-    label: str, key: str, results: Sequence[TrialResult], golden: Golden, options: CompareOptions
+    label: str,
+    key: str,
+    results: Sequence[TrialResult],
+    golden: Golden,
+    options: CompareOptions,
+    others: Sequence[Golden] = (),
 ) -> list[ComparisonRow]:
-    """One row for each metric of the golden."""
+    """One row for each metric of the golden. others: goldens that show how sessions differ."""
     about = ComparisonRow(label=label, workload_key=key, verdict=Verdict.PASS)
     processes = [metrics.series_of(result) for result in results]
     unstable = _unstable(results)
@@ -166,7 +181,13 @@ def measured_rows(
             metric = metric.on(device)
             limit = options.limit(name, golden, metric.limit)
             signed = limit if metric.better is metrics.Better.LOWER else -limit
-            noise, new = metric.assumed_noise(device), metrics.samples(processes, name)
+            noise = metric.assumed_noise(device)
+            if metric.timing:
+                noise = replace(noise, history=seen_between(others, name))
+            new = tuple(
+                metrics.samples([metrics.series_of(one) for one in session], name)
+                for session in sessions_of(results)
+            )
             row = replace(about, metric=name, limit=signed)
             rows.append(_metric_row(row, metric, noise, new, golden, unstable))
     return rows
@@ -197,35 +218,38 @@ def _shown_rows(
 def _metric_row(
     row: ComparisonRow,
     metric: metrics.Metric,
-    noise: float,
-    new: tuple[tuple[float, ...], ...],
+    noise: Noise,
+    new: Sessions,
     golden: Golden,
     unstable: str,
 ) -> ComparisonRow:
-    """`row` judged; noise: between processes, where none is seen."""
-    old = metrics.samples(golden.processes, metric.name)
+    """`row` judged; noise: what is assumed where little is seen."""
+    old, new = golden.samples(metric.name), [session for session in new if session]
     gone = replace(row, verdict=Verdict.VANISHED)
     if not new:
         return replace(gone, reason="in the golden, but not in the results")
     if not old:
         return replace(gone, reason="the golden has no finite value for it")
-    if min(map(min, (*new, *old))) <= 0:
+    before, after = ([steps for one in side for steps in one] for side in (old, new))
+    if min(map(min, (*before, *after))) <= 0:
         return replace(gone, reason="must be positive in the golden and in the result")
     shift = relative_shift(new, old, noise, golden.exact(metric.name))
-    before, after = centre(old), centre(new)
+    was, now = centre(before), centre(after)
     judged = Judgement(verdict=Verdict.UNSTABLE, reason=unstable)
-    if not (unstable and metric.timing):
-        judged = judge(shift, metric, abs(row.limit or 0.0), after - before)
+    if not unstable and metric.timing and set(after) <= set(before):
+        judged = Judgement(verdict=Verdict.PASS, reason="these very numbers are in the golden")
+    elif not (unstable and metric.timing):
+        judged = judge(shift, metric, abs(row.limit or 0.0), now - was)
     return replace(
         row,
         verdict=judged.verdict,
         reason=judged.reason,
-        repeats=judged.repeats,
-        golden=before,
-        new=after,
+        needed=judged.needed,
+        golden=was,
+        new=now,
         change=shift.ratio - 1,
         interval=Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
-        shown=(metric.show(before), metric.show(after)),
+        shown=(metric.show(was), metric.show(now)),
         notes=_notes(shift, metric),
     )
 
@@ -264,10 +288,28 @@ def _unstable(results: Sequence[TrialResult]) -> str:
 
 def _notes(shift: Shift, metric: metrics.Metric) -> tuple[str, ...]:
     """Where the interval rests on less than it should."""
-    if shift.noise_assumed and shift.noise:
-        noise = f"{shift.noise * 100:.2g} %"
-        return (f"one process per side: a scatter of {noise} between processes is assumed",)
-    now, golden = shift.processes, shift.golden_processes
-    if metric.timing and min(now, golden or now) < FEW_PROCESSES:
-        return (f"few processes: {now} now, {golden or 1} in the golden",)
-    return ()
+    notes, golden = [], shift.golden_processes // max(shift.golden_sessions, 1)
+    spread, few = shift.spread, min(shift.processes, golden or shift.processes) < FEW_PROCESSES
+    if not spread.within.freedom and spread.process:
+        noise = f"{math.sqrt(spread.process) * 100:.2g} %"
+        notes.append(f"one process a session: a scatter of {noise} between processes is assumed")
+    elif metric.timing and few:
+        notes.append(f"few processes: {shift.processes} now, {golden or 1} in the golden")
+    if metric.timing and shift.golden_sessions == 1 and shift.sessions == 1:
+        noise = f"{math.sqrt(spread.expected - spread.process / spread.repeats) * 100:.2g} %"
+        past = " from other goldens" if spread.noise.history.freedom else ""
+        notes.append(f"one session: a scatter of {noise} between sessions is assumed{past}")
+    if metric.timing and shift.drift:
+        slope = f"{math.expm1(shift.drift.slope) * 100:+.2g} %"
+        notes.append(f"the golden drifts by {slope} a session: the interval holds both")
+    return tuple(notes)
+
+
+def seen_between(goldens: Sequence[Golden], name: str) -> Seen:
+    """Variance between sessions that goldens show of a timing. Those of one machine and day share
+    its weather, so that they count once."""
+    found = [values for one in goldens if (values := one.samples(name))]
+    good = [one for one in found if all(min(steps) > 0 for session in one for steps in session)]
+    seen = Seen.pooled(map(session_centres, good))
+    days = {(s.host, s.started_at[:10]) for one in goldens for s in one.sessions}
+    return replace(seen, freedom=min(seen.freedom, max(len(days) - 1, 0)))

@@ -54,11 +54,12 @@ def test_a_regression_is_one_line_worst_first(make_repeats: Any, golden: Golden)
     lines = render(found).splitlines()
     form = (
         r"FAIL  toy/tp1pp1/none  step_time_seconds  0\.2 s -> 0\.218 s  \+9\.0 % "
-        r"\[\+7\.\d, \+10\.\d\]  limit \+5 %"
+        r"\[\+3\.\d, \+15\.\d\]  limit \+5 %"
     )
     assert re.fullmatch(form, lines[0])
-    assert lines[1].strip() == "the whole interval is beyond the limit"
-    assert lines[2].strip() == "harness run x"
+    assert lines[1].strip() == "a change is certain, and it may be as large as the limit"
+    assert lines[2].strip() == "one session: a scatter of 2 % between sessions is assumed"
+    assert lines[3].strip() == "harness run x"
     assert sum("harness run x" in line for line in lines) == 1
     fail = row_of(found, TFLOPS)
     assert fail.limit == -0.05
@@ -73,12 +74,14 @@ def test_improvement_is_a_stale_golden(make_repeats: Any, golden: Golden) -> Non
     assert compare(results, [golden], CompareOptions(strict=True)).exit_code == 1
 
 
-def test_noise_is_inconclusive_with_repeats(make_repeats: Any, golden: Golden) -> None:
-    found = compare(make_repeats(0.03, noise=8.0), [golden])
+def test_noise_leaves_it_open_with_what_would_close_it(make_repeats: Any, golden: Golden) -> None:
+    found = compare(make_repeats(0.02, noise=4.0), [golden])
     row = row_of(found, STEP_TIME)
-    assert row.verdict is Verdict.INCONCLUSIVE
+    assert row.verdict is Verdict.OPEN
     assert found.exit_code == 3
-    assert f"{row.repeats.count} repeats" in render(found)
+    assert row.needed.repeats == 10
+    needed = "10 repeats in run and golden (measure.repeats=10) and 1 more session of the golden"
+    assert needed in " ".join(render(found).split())
 
 
 @pytest.mark.parametrize("limits", [(("step_tme", 0.1),), ((STEP_TIME, 0.0),), ((LOSS, 1.5),)])

@@ -52,7 +52,7 @@ def test_the_file_is_reviewable(make_repeats: Any) -> None:
     text = golden_text(golden_of(make_repeats(), "why"))
     values = json.loads(text)
     assert list(values) == sorted(values)
-    series = next(iter(values["samples"].values()))[STEP_TIME]
+    series = next(iter(values["sessions"][0]["samples"].values()))[STEP_TIME]
     assert list(series.pop("values")) == ["4", "5", "6", "7"]
     assert series == {"start_step": 4, "end_step": 7, "step_interval": 1}
     assert all(line.count(":") <= 1 or '": "' in line for line in text.splitlines())
