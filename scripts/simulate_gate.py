@@ -1,9 +1,9 @@
 """The gate on made-up sessions: what it cries wolf over, what it lets pass, what it leaves open.
 
-    python -m scripts.simulate_gate             # the whole grid; a minute
+    python -m scripts.simulate_gate             # the whole grid; ten minutes
     python -m scripts.simulate_gate --docs      # the short table of docs/ci.md
 
-Each cell is of 300 comparisons without a change and 300 of a slowdown as large as the limit. A cell
+Each cell is of 1,000 comparisons without a change and of 1,000 of a slowdown as large as the limit. It
 is a number of sessions of the golden, relative standard deviations between sessions and between the
 processes of one, and what is unlike a normal distribution.
 """
@@ -22,12 +22,12 @@ from harness.judge.verdict import Verdict, judge
 from harness.trial.trial import Device
 
 LIMIT = 0.05
-COMPARISONS = 300
+COMPARISONS = 1000
 KINDS = ("normal", "t3", "outliers", "drift", "drift down")
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """kind: normal; t3: Student's t with 3 degrees of freedom, of the same standard deviation;
+    """kind: normal; t3: Student's t with 3 degrees of freedom, scaled to it;
     outliers: one process of twenty is 10 % slower; drift, drift down: 0.2 % a session."""
 
     sessions: int

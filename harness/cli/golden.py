@@ -13,10 +13,9 @@ from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge import golden
 from harness.judge.golden_page import change_page, golden_page, list_page
-from harness.judge.history import history, history_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
-from harness.report.history_figure import draw_history
+from harness.report.history import draw_history, history, history_lines, metric_of
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
@@ -71,10 +70,12 @@ def _history(arguments: Namespace) -> None:
     if arguments.figure:
         check_figure(arguments.figure)
     results = load_results(arguments.results).results if arguments.results else ()
-    found = history(golden.read_golden(arguments.file), results, arguments.metric)
-    print(history_page(found), end="")
+    one = golden.read_golden(arguments.file)
+    metric = metric_of(one, arguments.metric)
+    sessions, title = history(one, results, metric.name), f"{one.identity.label}: {metric.name}"
+    print("\n".join([title, *history_lines(sessions, metric)]))
     if arguments.figure:
-        draw_history(found, arguments.figure)
+        draw_history(sessions, metric, title, arguments.figure)
         _say(f"wrote {arguments.figure}")
 
 

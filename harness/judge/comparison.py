@@ -187,13 +187,7 @@ def _rows(
         names = ", ".join(one.name for one in change.differences)
         what = f"the environment differs in {names}; --allow-env-change compares anyway"
         return [*rows, _row(subject, Verdict.ENVIRONMENT, what)]
-    others = [one for one in goldens if one is not golden and _same_gpu(one, golden)]
-    return rows + measured_rows(subject.label, subject.key, measured, golden, options, others)
-
-
-def _same_gpu(one: Golden, other: Golden) -> bool:
-    kinds = (golden.identity.full_gpus.rpartition("x")[2] for golden in (one, other))
-    return len(set(kinds)) == 1
+    return rows + measured_rows(subject.label, subject.key, measured, golden, options, goldens)
 
 
 def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> ComparisonRow:

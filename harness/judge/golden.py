@@ -24,7 +24,6 @@ are made from results by an explicit act: nothing makes or changes one but `harn
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
@@ -103,6 +102,10 @@ class Session(Struct, frozen=True, kw_only=True):
     reason: str = ""
     versions: dict[str, Scalar] = field(default_factory=dict)
 
+    def steps(self, metric: str) -> tuple[tuple[float, ...], ...]:
+        """process -> finite steps of one metric."""
+        return samples(tuple(self.samples.values()), metric)
+
 
 class Golden(Struct, frozen=True, kw_only=True):
     """One workload's baseline. status: ok, or oom where the setting is known not to fit, and has no
@@ -127,8 +130,7 @@ class Golden(Struct, frozen=True, kw_only=True):
 
     def samples(self, metric: str) -> tuple[tuple[tuple[float, ...], ...], ...]:
         """session -> process -> finite steps of one metric; sessions without any are left out."""
-        found = (samples(tuple(one.samples.values()), metric) for one in self.sessions)
-        return tuple(session for session in found if session)
+        return tuple(steps for one in self.sessions if (steps := one.steps(metric)))
 
     @property
     def place(self) -> MeasuredPlace:
@@ -167,16 +169,7 @@ def golden_values(golden: Golden) -> dict[str, Any]:
     """A golden as plain JSON values; those that are no numbers are strings."""
     return as_dict(golden) | {
         "schema_version": SCHEMA_VERSION,
-        "sessions": [
-            as_dict(session)
-            | {
-                "samples": {
-                    process: {name: _series_values(one.values) for name, one in metrics.items()}
-                    for process, metrics in session.samples.items()
-                }
-            }
-            for session in golden.sessions
-        ],
+        "sessions": [as_dict(one) | {"samples": _samples(one)} for one in golden.sessions],
         "summary": {  # enough digits for bytes, not for the noise of binary fractions
             name: {
                 key: significant(value, _SUMMARY_DIGITS) if isinstance(value, float) else value
@@ -184,6 +177,13 @@ def golden_values(golden: Golden) -> dict[str, Any]:
             }
             for name, one in golden.summary().items()
         },
+    }
+
+
+def _samples(session: Session) -> dict[str, Any]:
+    return {
+        process: {name: _series_values(one.values) for name, one in metrics.items()}
+        for process, metrics in session.samples.items()
     }
 
 
@@ -213,14 +213,9 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
         raise UserError("golden", str(file), f"cannot be read: {error}") from None
     identity = replace(found.identity, workload=flatten(found.identity.workload))
     meta = replace(found.meta, environment=flatten(found.meta.environment))
-    sessions = tuple(one if one.started_at else _dated(one, meta) for one in found.sessions)
-    return replace(found, identity=identity, meta=meta, sessions=sessions)
-
-
-def _dated(session: Session, meta: Meta) -> Session:
-    """The session of a file that knew no sessions."""
-    about = _where(meta.environment)
-    return replace(session, started_at=meta.date, reason=meta.reason, **about)
+    about = {"started_at": meta.date, "reason": meta.reason} | _where(meta.environment)
+    sessions = [one if one.started_at else replace(one, **about) for one in found.sessions]
+    return replace(found, identity=identity, meta=meta, sessions=tuple(sessions))
 
 
 def _where(environment: Mapping[str, Scalar]) -> dict[str, Any]:
@@ -278,12 +273,14 @@ def by_workload(results: Iterable[TrialResult]) -> dict[str, list[TrialResult]]:
 def sessions_of(results: Sequence[TrialResult]) -> tuple[tuple[TrialResult, ...], ...]:
     """One workload's repeats by session: of trials that were measured in several runs, the first
     of each are one session, the second another."""
-    seen: Counter[str] = Counter()
-    numbered = []
-    for result in results:
-        numbered.append((seen[result.name], result))
-        seen[result.name] += 1
+    names = [one.name for one in results]
+    numbered = ((names[:k].count(one.name), one) for k, one in enumerate(results))
     return tuple(map(tuple, grouped(numbered).values()))
+
+
+def by_time(sessions: Iterable[Session]) -> tuple[Session, ...]:
+    """The oldest first."""
+    return tuple(sorted(sessions, key=lambda one: one.started_at))
 
 
 def session_of(results: Sequence[TrialResult], reason: str) -> Session:
@@ -311,7 +308,6 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
     _same_environment(results, label)
     place = place_of(first)
     measured, reason = statuses == {TrialStatus.OK}, _reason(reason)
-    sessions = [session_of(one, reason) for one in sessions_of(results) if measured]
     return Golden(
         meta=Meta(
             provenance=Provenance.MEASURED,
@@ -321,7 +317,7 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
         ),
         identity=identity_of(workload, label, place),
         status=next(iter(statuses)),
-        sessions=tuple(sorted(sessions, key=lambda one: one.started_at)),
+        sessions=by_time(session_of(one, reason) for one in sessions_of(results) if measured),
     )
 
 
@@ -339,8 +335,8 @@ def plan_update(
     groups = by_workload(one for one in results if one.status is not TrialStatus.SKIPPED)
     if not groups:
         raise UserError("RESULTS", "(skipped)", "hold no trial that was run")
-    new = (golden_of(one, reason) for one in groups.values())
-    return tuple(_change(one, present, folder, append) for one in new)
+    goldens = (golden_of(one, reason) for one in groups.values())
+    return tuple(_change(one, present, folder, append) for one in goldens)
 
 
 def _change(new: Golden, present: dict[Path, Golden], folder: Path, append: bool) -> GoldenChange:
@@ -359,15 +355,12 @@ def _change(new: Golden, present: dict[Path, Golden], folder: Path, append: bool
 def _appended(old: Golden, new: Golden) -> Golden:
     """`new` after the sessions of `old`; UserError where they are not of one kind."""
     label, hint = new.identity.label, "without --append the golden is replaced"
-    if old.status is not new.status:
-        raise UserError(label, f"{old.status} -> {new.status}", "cannot be appended", hint)
-    for one in differences(old.place, new.place):
-        raise UserError(label, str(one), "differs from the golden's", hint)
-    for session in new.sessions:
-        if any(session.samples == one.samples for one in old.sessions):
-            raise UserError(label, session.started_at, "is a session of the golden already")
-    sessions = sorted((*old.sessions, *new.sessions), key=lambda one: one.started_at)
-    return replace(new, sessions=tuple(sessions))
+    changes = [] if old.status is new.status else [f"status  {old.status} -> {new.status}"]
+    for change in (*changes, *differences(old.place, new.place)):
+        raise UserError(label, str(change), "differs from the golden's", hint)
+    if any(one.samples == held.samples for one in new.sessions for held in old.sessions):
+        raise UserError(label, new.sessions[0].started_at, "is a session of the golden already")
+    return replace(new, sessions=by_time((*old.sessions, *new.sessions)))
 
 
 def write(changes: Iterable[GoldenChange]) -> None:

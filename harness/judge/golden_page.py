@@ -80,7 +80,8 @@ def _scatter(one: Summary) -> str:
     each = counted(one.steps // one.processes, "step")
     steps = f"{count} x {each}, IQR {one.spread * 100:.2f} %"
     between = one.process_spread
-    words = [steps] + ([] if between is None else [f"{between * 100:.2f} % between processes"])
-    if one.session_spread is not None:
-        words.append(f"{one.session_spread * 100:.2f} % between {one.sessions} sessions")
-    return ", ".join(words)
+    words = {"processes": between, f"{one.sessions} sessions": one.session_spread}
+    known = (
+        f", {part * 100:.2f} % between {who}" for who, part in words.items() if part is not None
+    )
+    return steps + "".join(known)

@@ -1,43 +1,30 @@
 """Robust statistics of repeated runs: one number each, and how far two settings are apart.
 
-Samples are ``process -> steps``; a session is what was measured at one time on one machine, by one
-or more processes. Steps of one process are correlated (same clocks, same memory layout, same node),
-so a process counts once: its median, as a logarithm. Processes of one session share its weather:
-temperature, clocks, neighbours. So there are two levels (a one-way random-effects model):
-
-    y = mean + session + process        session ~ (0, between^2), process ~ (0, within^2)
-
-and a difference of a new session of n processes from S golden ones of m each has the variance
+A session is what was measured at one time on one machine. Steps of one process are correlated, so
+that it counts once: its median, as a logarithm. Processes of one session share its weather (heat,
+clocks, neighbours). So there are two levels (one-way random effects), and a new session of n
+processes differs from S golden ones of m each with the variance
 
     between^2 (1 + 1/S) + within^2 (1/n + 1/(S m)).
 
-Centres are Hodges-Lehmann estimates (medians of all pairs' means): robust, and 95 % as efficient as
-means. Sample variances of few sessions are far too small one time in five; so each is joined with
-what is assumed, which counts as one degree of freedom (the moderated variance of Smyth 2004,
-doi:10.2202/1544-6115.1027). Degrees of freedom of the sum are Satterthwaite's (1946,
-doi:10.2307/3002019), and intervals Student's t. What one session cannot show is all assumed:
-harness.judge.metrics has the numbers and their sources. Other goldens of the
-folder take part in the assumption, never in the count of what was seen.
+Centres are Hodges-Lehmann estimates: robust, and 95 % as efficient as means. Variances of few
+sessions are often far too small; so each is joined with what is assumed, which counts as one degree
+of freedom (the moderated variance of Smyth 2004, doi:10.2202/1544-6115.1027). Degrees of freedom of
+the sum are Satterthwaite's (1946, doi:10.2307/3002019), intervals Student's t. What is assumed
+stands in harness.judge.metrics; other goldens of the folder take part in it.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from statistics import NormalDist, mean, median, quantiles, stdev, variance
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import require
-from harness.judge.trends import Trend, find_trend
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
+from harness.judge.trends import find_trend
 
 Samples = Sequence[Sequence[float]]
 """process -> steps"""
@@ -114,11 +101,6 @@ def iqr(values: Sequence[float]) -> float:
     return high - low
 
 
-def numpy() -> Any:
-    """numpy, imported on first use; UserError where it is not installed."""
-    return require("numpy", "harness compare", "harness")
-
-
 LEVEL: Final = 0.95
 STRICT_LEVEL: Final = 0.99
 PROCESS_SAFETY: Final = 3
@@ -152,12 +134,14 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 class Spread(Struct, frozen=True, kw_only=True):
     """Variances between session centres and between processes (without degrees of
-    freedom: assumed), and what is assumed; repeats: processes a session, harmonic mean."""
+    freedom: assumed), and what is assumed; repeats: processes a session, harmonic mean; new:
+    between processes of the new side alone, where an outlier is one of a few."""
 
     within: Seen
     between: Seen
     noise: Noise
     repeats: float
+    new: float = 0.0
 
     @classmethod
     def of(cls, sides: Sequence[Sessions], noise: Noise) -> "Spread":
@@ -172,6 +156,7 @@ class Spread(Struct, frozen=True, kw_only=True):
             between=Seen.pooled(map(session_centres, sides)),
             noise=noise,
             repeats=1 / mean(1 / len(session) for session in sessions),
+            new=Seen.pooled(map(log_medians, sides[0])).variance,
         )
 
     @property
@@ -181,17 +166,18 @@ class Spread(Struct, frozen=True, kw_only=True):
         return seen.joined(self.noise.process**2) if seen.freedom else seen.variance
 
     @property
-    def expected(self) -> float:
-        """Variance of session centres that is assumed, from other goldens too."""
-        return self.noise.history.joined(self.noise.session**2) + self.process / self.repeats
+    def assumed(self) -> float:
+        """Variance between sessions that is assumed, from other goldens too."""
+        return self.noise.history.joined(self.noise.session**2)
 
     def error(self, new: int, golden: int, repeats: float) -> tuple[float, float]:
         """Standard error of a difference of `new` sessions of `repeats` processes from `golden`
         ones (0: an exact number), and its degrees of freedom; infinite where all is assumed."""
         parts = 1 / new + (1 / golden if golden else 0.0)
-        square = parts * self.between.joined(self.expected)
+        square = parts * self.between.joined(self.assumed + self.process / self.repeats)
         more = (1 / repeats - 1 / self.repeats) / new
         square = max(square + more * self.process, square / 2)
+        square += max(self.new - self.process, 0.0) / repeats / new
         share = parts / (1 + self.between.freedom)
         past, inner = self.noise.history, share / self.repeats + more
         doubt = (
@@ -204,15 +190,11 @@ class Spread(Struct, frozen=True, kw_only=True):
     def foreseen(self, more: int, repeats: float) -> "Spread":
         """The same with so many more sessions, all of so many processes: they go on to differ as
         those so far; where no side has two, as its processes do."""
-        within, past = self.within, self.process / self.repeats
+        within, between = self.within, self.between
         if repeats > 1 and not within.freedom:
             within = Seen(variance=self.noise.process**2, freedom=repeats - 1)
-        least = replace(self, within=within).process / repeats
-        seen = self.between.variance - past + least
-        between = Seen(
-            variance=max(seen, least) if self.between.freedom else least,
-            freedom=self.between.freedom + more,
-        )
+        seen = between.variance if between.freedom else within.variance / repeats
+        between = Seen(variance=seen, freedom=between.freedom + more)
         return replace(self, within=within, between=between, repeats=repeats)
 
 
@@ -220,8 +202,8 @@ class Shift(Struct, frozen=True, kw_only=True):
     """How far new samples are from golden ones.
 
     ratio: new / golden. interval, strict: where it lies with 95 % and 99 % confidence; where the
-    golden's sessions drift, both hold the ratio to where they have drifted as well. processes: of a
-    new session. golden_sessions is 0 where the golden is one number taken as exact.
+    golden's sessions drift, both hold the ratio to where they lead as well. processes: of one
+    session. golden_sessions is 0 where the golden is one number taken as exact.
     """
 
     ratio: float
@@ -232,15 +214,14 @@ class Shift(Struct, frozen=True, kw_only=True):
     golden_processes: int
     sessions: int = 1
     golden_sessions: int = 1
-    drift: Trend | None = None
+    drift: bool = False
 
 
 class Needed(Struct, frozen=True, kw_only=True):
-    """What would settle a comparison: so many processes a session, golden_too: of the golden as
-    well; so many more sessions of the golden; so many more runs, on other days."""
+    """What would settle a comparison: so many processes a session, so many more sessions of the
+    golden, so many more runs on other days."""
 
     repeats: int = 0
-    golden_too: bool = False
     sessions: int = 0
     runs: int = 0
 
@@ -256,7 +237,7 @@ def summarise(sessions: Sessions) -> Summary:
     centres = [[median(steps) for steps in session] for session in sessions]
     width = median([iqr(steps) for steps in samples])
     scale = abs(centre(samples)) or 1.0
-    within, middles = Seen.pooled(centres), [pseudo_median(one) for one in centres]
+    within, between = Seen.pooled(centres), [pseudo_median(one) for one in centres]
     return Summary(
         median=centre(samples),
         iqr=width,
@@ -265,7 +246,7 @@ def summarise(sessions: Sessions) -> Summary:
         processes=len(samples),
         steps=sum(len(steps) for steps in samples),
         sessions=len(sessions),
-        session_spread=stdev(middles) / scale if len(middles) > 1 else None,
+        session_spread=stdev(between) / scale if len(between) > 1 else None,
     )
 
 
@@ -282,7 +263,7 @@ def relative_shift(
     here = pseudo_median(now)
     estimate = here - pseudo_median(old)
     drift = find_trend(old)
-    ahead = 0.0 if drift is None else here - drift.next_value - estimate
+    ahead = here - drift.start - drift.slope * len(old) - estimate if drift else 0.0
     repeats = 1 / mean(1 / len(session) for session in new)
     error, freedom = spread.error(len(new), 0 if exact_golden else len(golden), repeats)
 
@@ -297,30 +278,22 @@ def relative_shift(
         strict=around(STRICT_LEVEL),
         spread=spread,
         processes=round(repeats),
-        golden_processes=0 if exact_golden else sum(map(len, golden)),
+        golden_processes=0 if exact_golden else min(map(len, golden)),
         sessions=len(new),
         golden_sessions=0 if exact_golden else len(golden),
-        drift=drift,
+        drift=drift is not None,
     )
 
 
 def needed_to_settle(shift: Shift, gap: float, level: float = LEVEL) -> Needed | None:
-    """The fewest more sessions, rather of the golden than of the run, and then the fewest processes
-    that would narrow the interval's half width below `gap` (relative); None where _MOST more
-    sessions of _REPEATS[-1] would not do."""
-    now, whole = shift.processes, shift.golden_processes
-    counts = (now, *(count for count in _REPEATS if count > now))
-    for more in range(_MOST + 1):
-        for runs in range(more + 1) if whole else (more,):
-            for repeats in counts:
-                if half_width(shift, more - runs, runs, repeats, level) < gap:
-                    poor = repeats * shift.golden_sessions > whole
-                    return Needed(
-                        repeats=repeats if repeats > now else 0,
-                        golden_too=repeats > now and poor,
-                        sessions=more - runs,
-                        runs=runs,
-                    )
+    """The fewest more sessions, rather of the golden than of the run, then the fewest processes,
+    that would narrow the interval's half width below `gap` (relative); None: nine would not."""
+    counts = (0, *(count for count in _REPEATS if count > shift.processes))
+    for more, runs, repeats in product(range(_MOST + 1), range(_MOST + 1), counts):
+        if runs > more or not (more or repeats) or not (shift.golden_sessions or runs == more):
+            continue
+        if half_width(shift, more - runs, runs, repeats or shift.processes, level) < gap:
+            return Needed(repeats=repeats, sessions=more - runs, runs=runs)
     return None
 
 

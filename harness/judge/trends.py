@@ -1,71 +1,49 @@
-"""Does a series drift, or does it jump? Tests that ask for no distribution, for short series."""
+"""Does a short series drift, or does it jump? By tests that ask for no distribution."""
 
-import math
 from collections.abc import Sequence
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, pairwise
 from random import Random
-from statistics import mean, median
+from statistics import mean
 from typing import Final
 
 from msgspec import Struct
 
-_DRIFT_LEVEL: Final = 0.1
-"""Of four sessions in a row, all rising or all falling are a drift: p = 2 / 4!."""
+from advisor.base.errors import require
+
+_DRIFT_LEVEL: Final = 0.1  # four sessions that all rise, or all fall, are a drift: 2 / 4!
 _STEP_LEVEL: Final = 0.05
 _PERMUTATIONS: Final = 999
 _SEED: Final = 20_140_331
 
 
-class Trend(Struct, frozen=True, kw_only=True):
-    """A drift. slope: a place; next_value: where the line is one place after the last; p: of a
-    series without a trend."""
+class Trend(Struct, frozen=True):
+    """A line through a series that drifts. p: of a series without a trend."""
 
     slope: float
-    next_value: float
+    start: float
     p: float
 
 
-class Step(Struct, frozen=True, kw_only=True):
-    """A jump before place `at`. change: of the mean of the stretch before to that of the one after;
-    p: of a series without a step."""
+class Step(Struct, frozen=True):
+    """A jump of the mean before place `at`. p: of a series without a step."""
 
     at: int
-    change: float
     p: float
 
 
 def find_trend(values: Sequence[float]) -> Trend | None:
-    """Mann (1945, doi:10.2307/1907187) and Kendall's test, exact and two-sided, at 10 %; the line
-    is Theil's and Sen's (1968, doi:10.1080/01621459.1968.10480934). None below four values."""
-    pairs = list(combinations(range(len(values)), 2))
-    differences = [values[b] - values[a] for a, b in pairs]
-    score = abs(sum((one > 0) - (one < 0) for one in differences))
-    p = _kendall(len(values), score)
-    if p >= _DRIFT_LEVEL:
+    """Mann (1945) and Kendall's test, two-sided at 10 %, and the line of Theil and Sen (1968)."""
+    if len(values) < 4:
         return None
-    slope = median(one / (b - a) for one, (a, b) in zip(differences, pairs, strict=True))
-    start = median(value - slope * place for place, value in enumerate(values))
-    return Trend(slope=slope, next_value=start + slope * len(values), p=p)
-
-
-def _kendall(count: int, score: int) -> float:
-    """Share of orders of `count` different values whose score is at least so far from 0."""
-    orders = [1]  # by number of inversions
-    for size in range(2, count + 1):
-        longer = len(orders) + size - 1
-        orders = [sum(orders[max(0, k - size + 1) : k + 1]) for k in range(longer)]
-    most = len(orders) - 1
-    far = sum(number for k, number in enumerate(orders) if abs(most - 2 * k) >= score)
-    return far / sum(orders)
+    stats = require("scipy.stats", "harness compare", "harness")
+    p, line = stats.kendalltau(range(len(values)), values).pvalue, stats.theilslopes(values)
+    return Trend(float(line.slope), float(line.intercept), float(p)) if p < _DRIFT_LEVEL else None
 
 
 def find_steps(values: Sequence[float], start: int = 0) -> tuple[Step, ...]:
-    """Jumps of the mean, in order: the split that explains most of the squares, kept where at most
-    5 % of shuffled series have a better one; then of both halves. A stretch has two values or more.
-
-    As E-Divisive (Matteson and James 2014, arXiv 1306.4933), which finds changes of performance in
-    MongoDB's CI (Daly et al. 2020, arXiv 2003.00584), here with squares as its distance.
-    """
+    """The split that explains most of the squares, where at most 5 % of shuffled series have a
+    better one; then of both halves. As E-Divisive (Matteson and James 2014, arXiv 1306.4933), which
+    finds changes of performance in MongoDB's CI (Daly et al. 2020, arXiv 2003.00584)."""
     if len(values) < 4:
         return ()
     gain, at = _best_split(values)
@@ -74,15 +52,14 @@ def find_steps(values: Sequence[float], start: int = 0) -> tuple[Step, ...]:
         random.shuffle(shuffled)
         better += _best_split(shuffled)[0] >= gain
     p = (better + 1) / (_PERMUTATIONS + 1)
-    if gain <= 0 or p > _STEP_LEVEL:
+    if p > _STEP_LEVEL:
         return ()
-    change = mean(values[at:]) - mean(values[:at])
-    inner = find_steps(values[:at], start), find_steps(values[at:], start + at)
-    return (*inner[0], Step(at=start + at, change=change, p=p), *inner[1])
+    after = find_steps(values[at:], start + at)
+    return (*find_steps(values[:at], start), Step(start + at, p), *after)
 
 
 def _best_split(values: Sequence[float]) -> tuple[float, int]:
-    """The squares that the best split in two explains, and its place."""
+    """The squares that it explains, and its place; two values or more on each side."""
     count, sums = len(values), list(accumulate(values))
     return max(
         ((sums[k - 1] / k - (sums[-1] - sums[k - 1]) / (count - k)) ** 2 * k * (count - k), k)
@@ -90,25 +67,14 @@ def _best_split(values: Sequence[float]) -> tuple[float, int]:
     )
 
 
-def stretches(values: Sequence[float], steps: Sequence[Step]) -> list[tuple[int, int, float]]:
-    """First place, place after the last, and mean of every stretch between steps."""
-    ends = [0, *(step.at for step in steps), len(values)]
-    return [(a, b, mean(values[a:b])) for a, b in pairwise(ends)]
-
-
-def explain(values: Sequence[float]) -> tuple[tuple[Step, ...], Trend | None]:
-    """Steps, or a drift: of what was found, what Schwarz's criterion prefers."""
+def explain(values: Sequence[float]) -> tuple[tuple[Step, ...], Trend | None, list[float]]:
+    """Steps or a drift, of what was found what Schwarz's criterion prefers; the values by it."""
     steps, trend = find_steps(values), find_trend(values)
-    if not steps or trend is None:
-        return steps, trend
-    level = [centre for a, b, centre in stretches(values, steps) for _ in range(a, b)]
-    start = trend.next_value - trend.slope * len(values)
-    line = [start + trend.slope * place for place in range(len(values))]
-    jumps = _criterion(values, level, 2 * len(steps) + 1) <= _criterion(values, line, 2)
-    return (steps, None) if jumps else ((), trend)
-
-
-def _criterion(values: Sequence[float], fitted: Sequence[float], parameters: int) -> float:
-    count = len(values)
-    squares = sum((a - b) ** 2 for a, b in zip(values, fitted, strict=True)) / count
-    return count * math.log(max(squares, 1e-300)) + parameters * math.log(count)
+    ends = [0, *(step.at for step in steps), len(values)]
+    level = [mean(values[a:b]) for a, b in pairwise(ends) for _ in range(a, b)]
+    line = [trend.start + trend.slope * k for k in range(len(values))] if trend else level
+    squares = [sum((a - b) ** 2 for a, b in zip(values, one, strict=True)) for one in (level, line)]
+    more = len(values) ** ((2 * len(steps) - 1) / len(values))
+    if trend and (not steps or squares[1] < squares[0] * more):
+        return (), trend, line
+    return steps, None, level

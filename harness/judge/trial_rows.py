@@ -12,20 +12,9 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
 from advisor.base.units import human_bytes, nearest_names
-from harness.judge import metrics
-from harness.judge.golden import Golden, sessions_of
+from harness.judge import metrics, stats
+from harness.judge.golden import Golden, session_of, sessions_of
 from harness.judge.identity import EnvironmentDifference
-from harness.judge.stats import (
-    Interval,
-    Needed,
-    Noise,
-    Seen,
-    Sessions,
-    Shift,
-    centre,
-    relative_shift,
-    session_centres,
-)
 from harness.judge.verdict import Judgement, Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device
@@ -48,13 +37,13 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     golden: float | None = None
     new: float | None = None
     change: float | None = None
-    interval: Interval | None = None
+    interval: stats.Interval | None = None
     limit: float | None = None
     two_sided: bool = False
     cpu_time: bool = False
     shown: tuple[str, str] = ("", "")
     reason: str = ""
-    needed: Needed | None = None
+    needed: stats.Needed | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -183,11 +172,8 @@ def measured_rows(
             signed = limit if metric.better is metrics.Better.LOWER else -limit
             noise = metric.assumed_noise(device)
             if metric.timing:
-                noise = replace(noise, history=seen_between(others, name))
-            new = tuple(
-                metrics.samples([metrics.series_of(one) for one in session], name)
-                for session in sessions_of(results)
-            )
+                noise = replace(noise, history=seen_between(golden, others, name))
+            new = [session_of(one, "").steps(name) for one in sessions_of(results)]
             row = replace(about, metric=name, limit=signed)
             rows.append(_metric_row(row, metric, noise, new, golden, unstable))
     return rows
@@ -203,7 +189,7 @@ def _shown_rows(
     )
     if metric.name != metrics.STEP_TIME or not old or not new:
         return
-    before, after = centre(old), centre(new)
+    before, after = stats.centre(old), stats.centre(new)
     yield replace(
         row,
         verdict=Verdict.UNJUDGED,
@@ -218,13 +204,13 @@ def _shown_rows(
 def _metric_row(
     row: ComparisonRow,
     metric: metrics.Metric,
-    noise: Noise,
-    new: Sessions,
+    noise: stats.Noise,
+    new: stats.Sessions,
     golden: Golden,
     unstable: str,
 ) -> ComparisonRow:
     """`row` judged; noise: what is assumed where little is seen."""
-    old, new = golden.samples(metric.name), [session for session in new if session]
+    old, new = golden.samples(metric.name), list(filter(None, new))
     gone = replace(row, verdict=Verdict.VANISHED)
     if not new:
         return replace(gone, reason="in the golden, but not in the results")
@@ -233,8 +219,8 @@ def _metric_row(
     before, after = ([steps for one in side for steps in one] for side in (old, new))
     if min(map(min, (*before, *after))) <= 0:
         return replace(gone, reason="must be positive in the golden and in the result")
-    shift = relative_shift(new, old, noise, golden.exact(metric.name))
-    was, now = centre(before), centre(after)
+    shift = stats.relative_shift(new, old, noise, golden.exact(metric.name))
+    was, now = stats.centre(before), stats.centre(after)
     judged = Judgement(verdict=Verdict.UNSTABLE, reason=unstable)
     if not unstable and metric.timing and set(after) <= set(before):
         judged = Judgement(verdict=Verdict.PASS, reason="these very numbers are in the golden")
@@ -248,7 +234,7 @@ def _metric_row(
         golden=was,
         new=now,
         change=shift.ratio - 1,
-        interval=Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
+        interval=stats.Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
         shown=(metric.show(was), metric.show(now)),
         notes=_notes(shift, metric),
     )
@@ -286,30 +272,28 @@ def _unstable(results: Sequence[TrialResult]) -> str:
     return ""
 
 
-def _notes(shift: Shift, metric: metrics.Metric) -> tuple[str, ...]:
+def _notes(shift: stats.Shift, metric: metrics.Metric) -> tuple[str, ...]:
     """Where the interval rests on less than it should."""
-    notes, golden = [], shift.golden_processes // max(shift.golden_sessions, 1)
-    spread, few = shift.spread, min(shift.processes, golden or shift.processes) < FEW_PROCESSES
+    spread, now, notes = shift.spread, shift.processes, []
     if not spread.within.freedom and spread.process:
         noise = f"{math.sqrt(spread.process) * 100:.2g} %"
         notes.append(f"one process a session: a scatter of {noise} between processes is assumed")
-    elif metric.timing and few:
-        notes.append(f"few processes: {shift.processes} now, {golden or 1} in the golden")
-    if metric.timing and shift.golden_sessions == 1 and shift.sessions == 1:
-        noise = f"{math.sqrt(spread.expected - spread.process / spread.repeats) * 100:.2g} %"
-        past = " from other goldens" if spread.noise.history.freedom else ""
-        notes.append(f"one session: a scatter of {noise} between sessions is assumed{past}")
+    elif metric.timing and min(now, shift.golden_processes or now) < FEW_PROCESSES:
+        notes.append(f"few processes: {now} now, {shift.golden_processes or 1} in the golden")
+    if metric.timing and not spread.between.freedom:
+        noise = f"{math.sqrt(spread.assumed) * 100:.2g} %"
+        notes.append(f"one session: a scatter of {noise} between sessions is assumed")
     if metric.timing and shift.drift:
-        slope = f"{math.expm1(shift.drift.slope) * 100:+.2g} %"
-        notes.append(f"the golden drifts by {slope} a session: the interval holds both")
+        notes.append("the golden's sessions drift: the interval holds where they lead as well")
     return tuple(notes)
 
 
-def seen_between(goldens: Sequence[Golden], name: str) -> Seen:
-    """Variance between sessions that goldens show of a timing. Those of one machine and day share
-    its weather, so that they count once."""
-    found = [values for one in goldens if (values := one.samples(name))]
-    good = [one for one in found if all(min(steps) > 0 for session in one for steps in session)]
-    seen = Seen.pooled(map(session_centres, good))
-    days = {(s.host, s.started_at[:10]) for one in goldens for s in one.sessions}
+def seen_between(golden: Golden, others: Sequence[Golden], name: str) -> stats.Seen:
+    """Variance of a timing between sessions that other goldens of this GPU show. Those of one
+    machine and day share its weather, so that they count once."""
+    kind = golden.identity.full_gpus.rpartition("x")[2]
+    same = (one for one in others if one is not golden)
+    found = [one for one in same if one.identity.full_gpus.rpartition("x")[2] == kind]
+    seen = stats.Seen.pooled(stats.session_centres(one.samples(name)) for one in found)
+    days = {(one.host, one.started_at[:10]) for each in found for one in each.sessions}
     return replace(seen, freedom=min(seen.freedom, max(len(days) - 1, 0)))

@@ -10,9 +10,8 @@ beyond the limit" cannot do that: at a true slowdown of exactly 5 % it fires onc
   large as the limit passes once in forty.
 * **open**: all else, with what would settle it: more sessions of the golden, more repeats.
 
-What the rule does on made-up sessions: scripts/simulate_gate.py, docs/ci.md and
-tests/harness/judge/test_operating_point.py. One session has only an assumed noise between sessions,
-one process a side only an assumed one between processes: they fail on large shifts alone.
+docs/ci.md has what the rule does on made-up sessions. One session has only an assumed noise between
+sessions, one process a side only an assumed one between processes: they fail on large shifts alone.
 
 The two thirds keep a noisy comparison from failing on a small change: the wider the interval, the
 earlier it reaches the limit. Improvements are judged by the same rule, mirrored: beyond the limit
@@ -114,18 +113,13 @@ def closing(needed: Needed | None) -> str:
     """What to do about an open comparison."""
     if needed is None:
         return "too noisy: even nine more sessions of ten repeats would not settle it"
-    words = []
-    if needed.repeats:
-        whose = " in run and golden" if needed.golden_too else ""
-        words.append(f"{needed.repeats} repeats{whose} (measure.repeats={needed.repeats})")
-    if needed.sessions:
-        more = counted(needed.sessions, "more session")
-        words.append(f"{more} of the golden (harness golden update --append)")
-    if needed.runs:
-        words.append(
-            f"{counted(needed.runs, 'more run')} on another day (harness compare RUN ANOTHER)"
-        )
-    return f"{' and '.join(words)} would settle it"
+    count, more = needed.repeats, counted(needed.sessions, "more session")
+    parts = {
+        f"{count} repeats on both sides (measure.repeats={count})": count,
+        f"{more} of the golden (harness golden update --append)": needed.sessions,
+        f"{counted(needed.runs, 'more run')} on another day (harness compare A B)": needed.runs,
+    }
+    return f"{' and '.join(words for words, number in parts.items() if number)} would settle it"
 
 
 def _needed(shift: Shift, worse: Worsening, limit: float) -> Needed | None:

@@ -80,7 +80,7 @@ def test_noise_leaves_it_open_with_what_would_close_it(make_repeats: Any, golden
     assert row.verdict is Verdict.OPEN
     assert found.exit_code == 3
     assert row.needed.repeats == 10
-    needed = "10 repeats in run and golden (measure.repeats=10) and 1 more session of the golden"
+    needed = "10 repeats on both sides (measure.repeats=10) and 1 more session of the golden"
     assert needed in " ".join(render(found).split())
 
 

@@ -25,35 +25,35 @@ NOISE = METRICS[STEP_TIME].assumed_noise(Device.CUDA)
 @pytest.mark.parametrize("kind", ["normal", "t3", "outliers", "drift", "drift down"])
 def test_no_false_alarm_and_nothing_missed_at_two_percent_between(sessions: int, kind: str) -> None:
     cell = Cell(sessions=sessions, between=0.02, within=0.01, kind=kind)
-    assert cell.rates(0.0)[Verdict.REGRESSION] <= 0.02
-    assert cell.rates(LIMIT)[Verdict.PASS] <= 0.05
+    assert cell.rates(0.0, 300)[Verdict.REGRESSION] <= 0.02
+    assert cell.rates(LIMIT, 300)[Verdict.PASS] <= 0.05
 
 
 @pytest.mark.parametrize(("between", "within"), [(0.0, 0.03), (0.02, 0.01), (0.02, 0.03)])
 def test_one_process_a_side(between: float, within: float) -> None:
     cell = Cell(sessions=1, between=between, within=within, repeats=1)
-    assert cell.rates(0.0)[Verdict.REGRESSION] <= 0.02
-    assert cell.rates(LIMIT)[Verdict.PASS] <= 0.05
-    assert cell.rates(0.2 if not between else 0.3)[Verdict.REGRESSION] >= 0.7
+    assert cell.rates(0.0, 300)[Verdict.REGRESSION] <= 0.02
+    assert cell.rates(LIMIT, 300)[Verdict.PASS] <= 0.05
+    assert cell.rates(0.2 if not between else 0.3, 300)[Verdict.REGRESSION] >= 0.7
 
 
 def test_a_slowdown_as_large_as_the_limit_is_caught_from_three_sessions_on() -> None:
     for sessions in (3, 4, 5):
-        rates = Cell(sessions=sessions, between=0.0, within=0.01).rates(LIMIT)
+        rates = Cell(sessions=sessions, between=0.0, within=0.01).rates(LIMIT, 300)
         assert rates[Verdict.REGRESSION] >= 0.95
 
 
 def test_no_change_usually_passes_from_the_second_session_on() -> None:
     for sessions, least in ((2, 0.8), (3, 0.9), (5, 0.95)):
-        rates = Cell(sessions=sessions, between=0.007, within=0.007).rates(0.0)
+        rates = Cell(sessions=sessions, between=0.007, within=0.007).rates(0.0, 300)
         assert rates[Verdict.PASS] >= least
         assert rates[Verdict.REGRESSION] == 0.0
 
 
 def test_half_the_limit_is_seldom_a_regression_and_twice_the_limit_always() -> None:
     cell = Cell(sessions=5, between=0.003, within=0.01)
-    assert cell.rates(LIMIT / 2)[Verdict.REGRESSION] <= 0.10
-    assert cell.rates(2 * LIMIT)[Verdict.REGRESSION] >= 0.999
+    assert cell.rates(LIMIT / 2, 300)[Verdict.REGRESSION] <= 0.10
+    assert cell.rates(2 * LIMIT, 300)[Verdict.REGRESSION] >= 0.999
 
 
 def test_goldens_of_the_folder_let_one_session_pass() -> None:
