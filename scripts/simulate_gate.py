@@ -3,9 +3,9 @@
     python -m scripts.simulate_gate             # the whole grid; ten minutes
     python -m scripts.simulate_gate --docs      # the short table of docs/ci.md
 
-Each cell is of 1,000 comparisons without a change and of 1,000 of a slowdown as large as the limit. It
-is a number of sessions of the golden, relative standard deviations between sessions and between the
-processes of one, and what is unlike a normal distribution.
+Each cell is of 1,000 comparisons without a change and of 1,000 of a slowdown as large as the limit.
+It is a number of sessions of the golden, relative standard deviations between sessions and between
+the processes of one, and what is unlike a normal distribution.
 """
 
 import sys

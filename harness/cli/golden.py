@@ -15,7 +15,7 @@ from harness.judge import golden
 from harness.judge.golden_page import change_page, golden_page, list_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
-from harness.report.history import draw_history, history, history_lines, metric_of
+from harness.report.golden_history import draw_history, history, history_lines, metric_of
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")

@@ -73,7 +73,7 @@ class Standing:
         return len(self._timed.get(point, ()))
 
     @cached_property
-    def _pooled(self) -> tuple[float, int]:
+    def _pooled(self) -> tuple[float, float]:
         """Relative standard deviation between processes, and its degrees of freedom."""
         sides = tuple(self._timed.values())
         if not sides:
