@@ -294,6 +294,8 @@ def seen_between(golden: Golden, others: Sequence[Golden], name: str) -> stats.S
     kind = golden.identity.full_gpus.rpartition("x")[2]
     same = (one for one in others if one is not golden)
     found = [one for one in same if one.identity.full_gpus.rpartition("x")[2] == kind]
-    seen = stats.Seen.pooled(stats.session_centres(one.samples(name)) for one in found)
+    samples = (one.samples(name) for one in found)
+    good = (one for one in samples if all(min(steps) > 0 for part in one for steps in part))
+    seen = stats.Seen.pooled(map(stats.session_centres, good))
     days = {(one.host, one.started_at[:10]) for each in found for one in each.sessions}
     return replace(seen, freedom=min(seen.freedom, max(len(days) - 1, 0)))

@@ -26,7 +26,7 @@ def history(golden: Golden, results: Sequence[TrialResult], metric: str) -> tupl
     held = [session.samples for session in golden.sessions]
     later = (session_of(one, "") for one in sessions_of(mine))
     both = (*golden.sessions, *(one for one in later if one.samples not in held))
-    return by_time(one for one in both if one.steps(metric))
+    return by_time(one for one in both if min(map(min, one.steps(metric)), default=0) > 0)
 
 
 def metric_of(golden: Golden, name: str | None) -> Metric:
