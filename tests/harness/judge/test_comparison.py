@@ -84,6 +84,28 @@ def test_noise_leaves_it_open_with_what_would_close_it(make_repeats: Any, golden
     assert needed in " ".join(render(found).split())
 
 
+def test_other_goldens_of_the_gpu_show_how_sessions_differ(make_repeats, golden: Golden) -> None:
+    """Three days of another setting that agree; two of them on one day count once."""
+
+    def others(*days: int) -> Golden:
+        runs = [
+            make_repeats(0.001 * k, recompute="full:uniform:1", started_at=f"2026-07-0{day}T0{k}")
+            for k, day in enumerate(days)
+        ]
+        return golden_of([one for run in runs for one in run], "days")
+
+    def step(*goldens: Golden) -> ComparisonRow:
+        return row_of(compare(make_repeats(0.01), [golden, *goldens]), STEP_TIME)
+
+    assert step().verdict is Verdict.OPEN
+    assert step(others(1, 2, 3)).verdict is Verdict.PASS
+    one_day = step(others(1, 1, 1))
+    assert one_day.verdict is Verdict.OPEN
+    assert one_day.interval == step().interval
+    elsewhere = replace(golden.identity, gpus="2xB200", workload_key="1" * 12)
+    assert step(replace(others(1, 2, 3), identity=elsewhere)).verdict is Verdict.OPEN
+
+
 @pytest.mark.parametrize("limits", [(("step_tme", 0.1),), ((STEP_TIME, 0.0),), ((LOSS, 1.5),)])
 def test_wrong_limits_are_refused(limits: tuple[tuple[str, float], ...]) -> None:
     with pytest.raises(UserError):
