@@ -262,7 +262,7 @@ def relative_shift(
     now, old = session_centres(new), session_centres(golden)
     here = pseudo_median(now)
     estimate = here - pseudo_median(old)
-    drift = find_trend(old)
+    drift = find_trend(old) if noise.session else None  # bytes do not drift with the days
     ahead = here - drift.start - drift.slope * len(old) - estimate if drift else 0.0
     repeats = 1 / mean(1 / len(session) for session in new)
     error, freedom = spread.error(len(new), 0 if exact_golden else len(golden), repeats)
