@@ -159,9 +159,9 @@ def edited(change):
 
 
 def slower(values):
-    """As if every step of `selective:moe` took 12 % longer."""
+    """As if every step of `selective:moe` took 20 % longer."""
     if values["trial"]["workload"]["recompute"] == "selective:moe":
-        values["times"]["seconds"] = [1.12 * second for second in values["times"]["seconds"]]
+        values["times"]["seconds"] = [1.2 * second for second in values["times"]["seconds"]]
 
 
 def larger(values):
@@ -194,7 +194,7 @@ def out_of_memory(values):
 
 cases = {
     "as stored": verdict,
-    "12 % slower": edited(slower),
+    "20 % slower": edited(slower),
     "4 % more memory": edited(larger),
     "a GPU too hot": edited(hot),
     "out of memory": edited(out_of_memory),
@@ -215,7 +215,7 @@ pd.DataFrame(
 ).set_index("what CI sees")
 
 # %%
-regression = cases["12 % slower"]
+regression = cases["20 % slower"]
 rows = [row for row in regression.rows if row.metric == "step_time_seconds"]
 figure, axes = plt.subplots(figsize=(9.5, 3.2), layout="constrained")
 for place, row in enumerate(rows):
@@ -234,8 +234,8 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# The intervals are wide here because each side has only one process. Five repeats
-# (`measure.repeats=5`) make them narrow.
+# The intervals are wide here because each side has only one process of one day. Five repeats
+# (`measure.repeats=5`) and more sessions (`harness golden update --append`) make them narrow.
 #
 # ## The same in CI
 #

@@ -87,7 +87,11 @@ def load_run(folder: str | Path) -> "RunOutcome":
 
 
 def update_goldens(
-    results: Results | Sequence[Results], *, reason: str, to: str | Path = FOLDER
+    results: Results | Sequence[Results],
+    *,
+    reason: str,
+    to: str | Path = FOLDER,
+    append: bool = False,
 ) -> tuple[Path, ...]:
     """Make or replace the goldens of `results`, as `harness golden update` does. Returns their
     files.
@@ -96,11 +100,12 @@ def update_goldens(
         results: folders of runs, result.json files, or results themselves.
         reason: why the baseline changes; it is kept in the file.
         to: the folder of goldens.
+        append: sessions are added to the golden; else it is replaced.
 
     UserError if the repeats of a workload cannot be a baseline: all must be ok, or all out of
     memory.
     """
-    changes = plan_update(loaded_of(results).results, reason, Path(to))
+    changes = plan_update(loaded_of(results).results, reason, Path(to), append=append)
     write(changes)
     return tuple(change.path for change in changes)
 

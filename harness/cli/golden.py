@@ -1,4 +1,4 @@
-"""`harness golden update | list | show`."""
+"""`harness golden update | list | show | history`."""
 
 import sys
 from argparse import Namespace
@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from advisor.report.command_help import read_page
+from advisor.report.figures.plot import check_figure
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge import golden
 from harness.judge.golden_page import change_page, golden_page, list_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
+from harness.report.golden_history import draw_history, history, history_lines, metric_of
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
@@ -24,6 +26,7 @@ SUBCOMMANDS: Final = {
     "update": read_page(__file__, "golden_update", {"--reason": {"required": True}}),
     "list": read_page(__file__, "golden_list"),
     "show": read_page(__file__, "golden_show"),
+    "history": read_page(__file__, "golden_history"),
 }
 
 
@@ -41,11 +44,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _update(arguments: Namespace) -> None:
     results = load_results(arguments.results).results
-    changes = golden.plan_update(results, arguments.reason, arguments.to or golden.FOLDER)
+    folder = arguments.to or golden.FOLDER
+    changes = golden.plan_update(results, arguments.reason, folder, append=arguments.append)
     if any(change.new.identity.gpus == CPU for change in changes):
         _say("CPU times are not judged: memory and loss are the baseline")
     for change in changes:
-        count = len(change.new.samples)
+        count = min((len(one.samples) for one in change.new.sessions), default=0)
         if 0 < count < golden.ADVISED_REPEATS and change.new.identity.gpus != CPU:
             better = f"measure.repeats={golden.ADVISED_REPEATS} gives a better golden"
             _say(f"{change.new.identity.label}: few processes ({count}); {better}")
@@ -62,6 +66,19 @@ def _update(arguments: Namespace) -> None:
         print(change.path)
 
 
+def _history(arguments: Namespace) -> None:
+    if arguments.figure:
+        check_figure(arguments.figure)
+    results = load_results(arguments.results).results if arguments.results else ()
+    one = golden.read_golden(arguments.file)
+    metric = metric_of(one, arguments.metric)
+    sessions, title = history(one, results, metric.name), f"{one.identity.label}: {metric.name}"
+    print("\n".join([title, *history_lines(sessions, metric)]))
+    if arguments.figure:
+        draw_history(sessions, metric, title, arguments.figure)
+        _say(f"wrote {arguments.figure}")
+
+
 _RUN: Final[dict[str, tuple[Callable[[Namespace], None], dict[str, str | None]]]] = {
     "update": (_update, {"results": "+"}),
     "list": (
@@ -72,5 +89,6 @@ _RUN: Final[dict[str, tuple[Callable[[Namespace], None], dict[str, str | None]]]
         lambda given: print(golden_page(golden.read_golden(given.file)), end=""),
         {"file": None},
     ),
+    "history": (_history, {"file": None, "results": "*"}),
 }
 """What runs each, and what stands between its flags."""

@@ -30,7 +30,7 @@ RUN_FAILED: Final = 4
 _MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 _UNMATCHED: Final = (Verdict.VANISHED, Verdict.APPEARED)
 _JUDGED: Final = (Verdict.PASS, Verdict.STALE)
-_OPEN: Final = (Verdict.UNSTABLE, Verdict.INCONCLUSIVE, Verdict.ENVIRONMENT)
+_OPEN: Final = (Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT)
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ def compare(
             matched.append(golden)
             change = _environment(subject, golden)
             environments += [change] if change.differences or change.unrecorded else []
-        rows += _rows(subject, golden, options)
+        rows += _rows(subject, golden, options, goldens)
     rows += _vanished(results, goldens, matched)
     order = list(Verdict)
     return Comparison(
@@ -167,7 +167,9 @@ def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
     )
 
 
-def _rows(subject: Subject, golden: Golden | None, options: CompareOptions) -> list[ComparisonRow]:
+def _rows(
+    subject: Subject, golden: Golden | None, options: CompareOptions, goldens: Sequence[Golden]
+) -> list[ComparisonRow]:
     """Everything that is to be said about one workload."""
     measured = tuple(one for one in subject.results if one.status in _MEASURED)
     others = [one for one in subject.results if one.status not in _MEASURED]
@@ -185,7 +187,7 @@ def _rows(subject: Subject, golden: Golden | None, options: CompareOptions) -> l
         names = ", ".join(one.name for one in change.differences)
         what = f"the environment differs in {names}; --allow-env-change compares anyway"
         return [*rows, _row(subject, Verdict.ENVIRONMENT, what)]
-    return rows + measured_rows(subject.label, subject.key, measured, golden, options)
+    return rows + measured_rows(subject.label, subject.key, measured, golden, options, goldens)
 
 
 def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> ComparisonRow:

@@ -3,15 +3,19 @@ JSON files for review: sorted keys, one value a line.
 
 ::
 
-    schema_version  1
+    schema_version  2
     meta            provenance (measured, published), reason, date, source, environment (flat)
     identity        label, gpus, workload_key (null where only a part is known), workload (flat)
     status          ok, or oom: known not to fit
     limits          metric -> relative limit, where it is not the default
-    samples         process -> metric -> series in Megatron-LM's shape
+    sessions        what was measured at one time on one machine, the oldest first: started_at, host
+                    (hashed), reason, versions (software, driver, commit), and
+        samples     process -> metric -> series in Megatron-LM's shape
                     {start_step, end_step, step_interval, values {step: number}}
-    summary         metric -> median, iqr, spread, process_spread, processes, steps; for the reader,
-                    computed anew from the samples
+    summary         metric -> median, iqr, spread, process_spread, processes, steps, sessions,
+                    session_spread; for the reader, computed anew from the samples
+
+A file of version 1 has ``samples`` of one session.
 
 Units are those of the metrics' names: seconds and bytes. Not-a-number is the string "nan". Goldens
 are made from results by an explicit act: nothing makes or changes one but `harness golden`.
@@ -88,6 +92,21 @@ class Identity(Struct, frozen=True, kw_only=True):
         return f"{count}x{gpu_type(name)}" if separator and count.isdigit() else self.gpus
 
 
+class Session(Struct, frozen=True, kw_only=True):
+    """What was measured at one time on one machine. versions: what may differ between sessions;
+    samples: process -> metric -> series."""
+
+    samples: dict[str, dict[str, Series]]
+    started_at: str = ""
+    host: str = ""
+    reason: str = ""
+    versions: dict[str, Scalar] = field(default_factory=dict)
+
+    def steps(self, metric: str) -> tuple[tuple[float, ...], ...]:
+        """process -> finite steps of one metric."""
+        return samples(tuple(self.samples.values()), metric)
+
+
 class Golden(Struct, frozen=True, kw_only=True):
     """One workload's baseline. status: ok, or oom where the setting is known not to fit, and has no
     numbers. limits: relative limits of its own, by metric."""
@@ -95,7 +114,7 @@ class Golden(Struct, frozen=True, kw_only=True):
     meta: Meta
     identity: Identity
     status: TrialStatus
-    samples: dict[str, dict[str, Series]]
+    sessions: tuple[Session, ...]
     limits: dict[str, Annotated[float, Bounds(gt=0, lt=1)]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,7 +126,11 @@ class Golden(Struct, frozen=True, kw_only=True):
     @property
     def processes(self) -> tuple[dict[str, Series], ...]:
         """What each process gave, by metric."""
-        return tuple(self.samples.values())
+        return tuple(one for session in self.sessions for one in session.samples.values())
+
+    def samples(self, metric: str) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """session -> process -> finite steps of one metric; sessions without any are left out."""
+        return tuple(steps for one in self.sessions if (steps := one.steps(metric)))
 
     @property
     def place(self) -> MeasuredPlace:
@@ -116,12 +139,12 @@ class Golden(Struct, frozen=True, kw_only=True):
 
     def summary(self) -> dict[str, Summary]:
         """Summary of every metric that has a number."""
-        found = {name: samples(self.processes, name) for name in metric_names(self.processes)}
+        found = {name: self.samples(name) for name in metric_names(self.processes)}
         return {name: summarise(values) for name, values in found.items() if values}
 
     def exact(self, metric: str) -> bool:
         """Whether the golden is a single published number: to be held, with no noise of its own."""
-        values = samples(self.processes, metric)
+        values = [steps for session in self.samples(metric) for steps in session]
         return self.meta.provenance is Provenance.PUBLISHED and [len(v) for v in values] == [1]
 
     def same_subject(self, other: "Golden") -> bool:
@@ -138,7 +161,7 @@ def identity_of(workload: dict[str, Any], label: str, place: MeasuredPlace) -> I
     return Identity(label=label, gpus=place.gpus, workload=flatten(workload), workload_key=key)
 
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _SUMMARY_DIGITS: Final = 12
 
 
@@ -146,10 +169,7 @@ def golden_values(golden: Golden) -> dict[str, Any]:
     """A golden as plain JSON values; those that are no numbers are strings."""
     return as_dict(golden) | {
         "schema_version": SCHEMA_VERSION,
-        "samples": {
-            process: {name: _series_values(one.values) for name, one in metrics.items()}
-            for process, metrics in golden.samples.items()
-        },
+        "sessions": [as_dict(one) | {"samples": _samples(one)} for one in golden.sessions],
         "summary": {  # enough digits for bytes, not for the noise of binary fractions
             name: {
                 key: significant(value, _SUMMARY_DIGITS) if isinstance(value, float) else value
@@ -157,6 +177,13 @@ def golden_values(golden: Golden) -> dict[str, Any]:
             }
             for name, one in golden.summary().items()
         },
+    }
+
+
+def _samples(session: Session) -> dict[str, Any]:
+    return {
+        process: {name: _series_values(one.values) for name, one in metrics.items()}
+        for process, metrics in session.samples.items()
     }
 
 
@@ -176,6 +203,9 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
     it is none."""
     values = read_json(source, file)
     file = source if isinstance(source, Path) else file
+    if values.get("schema_version") == 1 and "samples" in values:
+        session = [{"samples": values["samples"]}] if values["samples"] != {} else []
+        values |= {"schema_version": SCHEMA_VERSION, "sessions": session}
     check_schema(values, SCHEMA_VERSION, file)
     try:
         found = convert(values, Golden, strict=False)
@@ -183,7 +213,15 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
         raise UserError("golden", str(file), f"cannot be read: {error}") from None
     identity = replace(found.identity, workload=flatten(found.identity.workload))
     meta = replace(found.meta, environment=flatten(found.meta.environment))
-    return replace(found, identity=identity, meta=meta)
+    about = {"started_at": meta.date, "reason": meta.reason} | _where(meta.environment)
+    sessions = [one if one.started_at else replace(one, **about) for one in found.sessions]
+    return replace(found, identity=identity, meta=meta, sessions=tuple(sessions))
+
+
+def _where(environment: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Host and versions of a session."""
+    versions = {key: one for key, one in environment.items() if _VERSIONS.fullmatch(key)}
+    return {"host": str(environment.get("host.name_hash", "")), "versions": versions}
 
 
 def golden_text(golden: Golden) -> str:
@@ -198,6 +236,8 @@ def _sorted(value: Any) -> Any:
         step = whole_number(key)
         return (-1 if step is None else step, key)
 
+    if isinstance(value, list | tuple):
+        return [_sorted(one) for one in value]
     if not isinstance(value, Mapping):
         return value
     return {key: _sorted(value[key]) for key in sorted(value, key=order)}
@@ -205,7 +245,8 @@ def _sorted(value: Any) -> Any:
 
 FOLDER: Final = Path("results/golden")
 ADVISED_REPEATS: Final = 5
-_UNREVIEWED: Final = ("samples", "schema_version")
+_UNREVIEWED: Final = ("sessions", "schema_version")
+_VERSIONS: Final = re.compile(r"software\.\w+|gpus\[0\]\.driver|git_commit")
 
 
 class GoldenChange(Struct, frozen=True, kw_only=True):
@@ -229,6 +270,29 @@ def by_workload(results: Iterable[TrialResult]) -> dict[str, list[TrialResult]]:
     return grouped((workload_key(result.trial["workload"]), result) for result in results)
 
 
+def sessions_of(results: Sequence[TrialResult]) -> tuple[tuple[TrialResult, ...], ...]:
+    """One workload's repeats by session: of trials that were measured in several runs, the first
+    of each are one session, the second another."""
+    names = [one.name for one in results]
+    numbered = ((names[:k].count(one.name), one) for k, one in enumerate(results))
+    return tuple(map(tuple, grouped(numbered).values()))
+
+
+def by_time(sessions: Iterable[Session]) -> tuple[Session, ...]:
+    """The oldest first."""
+    return tuple(sorted(sessions, key=lambda one: one.started_at))
+
+
+def session_of(results: Sequence[TrialResult], reason: str) -> Session:
+    """The session of processes that were measured together."""
+    return Session(
+        samples={one.name: series_of(one) for one in results},
+        started_at=min(one.started_at for one in results),
+        reason=reason,
+        **_where(place_of(results[0]).environment),
+    )
+
+
 def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
     """The golden of one workload's repeats; UserError where they are no baseline.
 
@@ -243,27 +307,27 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
         raise UserError(label, words, "cannot be a baseline: its repeats must be all ok or all oom")
     _same_environment(results, label)
     place = place_of(first)
-    measured = statuses == {TrialStatus.OK}
+    measured, reason = statuses == {TrialStatus.OK}, _reason(reason)
     return Golden(
         meta=Meta(
             provenance=Provenance.MEASURED,
-            reason=_reason(reason),
+            reason=reason,
             date=max(result.started_at for result in results)[:10],
             environment=place.environment,
         ),
         identity=identity_of(workload, label, place),
         status=next(iter(statuses)),
-        samples={one.name: series_of(one) for one in results} if measured else {},
+        sessions=by_time(session_of(one, reason) for one in sessions_of(results) if measured),
     )
 
 
 def plan_update(
-    results: Sequence[TrialResult], reason: str, folder: Path
+    results: Sequence[TrialResult], reason: str, folder: Path, *, append: bool = False
 ) -> tuple[GoldenChange, ...]:
     """What an update from `results` would change below `folder`; writes nothing.
 
     A golden of the same workload on the same GPUs is replaced where it lies, and its own limits
-    are kept.
+    are kept. append: its sessions are kept too, and those of `results` are added.
     """
     if not results:
         raise UserError("RESULTS", "(none)", "hold no trial")
@@ -271,20 +335,32 @@ def plan_update(
     groups = by_workload(one for one in results if one.status is not TrialStatus.SKIPPED)
     if not groups:
         raise UserError("RESULTS", "(skipped)", "hold no trial that was run")
-    return tuple(_change(golden_of(one, reason), present, folder) for one in groups.values())
+    goldens = (golden_of(one, reason) for one in groups.values())
+    return tuple(_change(one, present, folder, append) for one in goldens)
 
 
-def _change(new: Golden, present: dict[Path, Golden], folder: Path) -> GoldenChange:
+def _change(new: Golden, present: dict[Path, Golden], folder: Path, append: bool) -> GoldenChange:
     """Where `new` goes: in place of the golden of the same subject, else into a file of its own."""
     for path, old in present.items():
         if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
-            kept = replace(new, limits=old.limits | new.limits)
+            kept = replace(_appended(old, new) if append else new, limits=old.limits | new.limits)
             return GoldenChange(path=path, new=kept, old=old)
     # llama3_8b-tp1pp1-selective_mlp-1xH200-SXM-141GB-0123456789ab.json
     about = new.identity
     words = [*about.label.split("/"), about.full_gpus, str(about.workload_key)]
     name = "-".join(re.sub(r"[^A-Za-z0-9.-]+", "_", word) for word in words)
     return GoldenChange(path=folder / f"{name}.json", new=new)
+
+
+def _appended(old: Golden, new: Golden) -> Golden:
+    """`new` after the sessions of `old`; UserError where they are not of one kind."""
+    label, hint = new.identity.label, "without --append the golden is replaced"
+    changes = [] if old.status is new.status else [f"status  {old.status} -> {new.status}"]
+    for change in (*changes, *differences(old.place, new.place)):
+        raise UserError(label, str(change), "differs from the golden's", hint)
+    if any(one.samples == held.samples for one in new.sessions for held in old.sessions):
+        raise UserError(label, new.sessions[0].started_at, "is a session of the golden already")
+    return replace(new, sessions=by_time((*old.sessions, *new.sessions)))
 
 
 def write(changes: Iterable[GoldenChange]) -> None:

@@ -57,7 +57,7 @@ def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar
 
 def _numbers(golden: Golden) -> list[Block]:
     """A line a metric: its median, its scatter, a limit of its own."""
-    lines: list[Block] = [] if golden.samples else [f"status {golden.status}"]
+    lines: list[Block] = [] if golden.sessions else [f"status {golden.status}"]
     found = table([Column(left=True), Column(), Column(left=True, wrap=True)])
     for name, one in golden.summary().items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
@@ -80,4 +80,8 @@ def _scatter(one: Summary) -> str:
     each = counted(one.steps // one.processes, "step")
     steps = f"{count} x {each}, IQR {one.spread * 100:.2f} %"
     between = one.process_spread
-    return steps if between is None else f"{steps}, {between * 100:.2f} % between processes"
+    words = {"processes": between, f"{one.sessions} sessions": one.session_spread}
+    known = (
+        f", {part * 100:.2f} % between {who}" for who, part in words.items() if part is not None
+    )
+    return steps + "".join(known)

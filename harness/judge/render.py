@@ -22,7 +22,7 @@ WORDS: Final = {
     Verdict.REGRESSION: "FAIL",
     Verdict.FAILED: "ERROR",
     Verdict.UNSTABLE: "UNSTABLE",
-    Verdict.INCONCLUSIVE: "OPEN",
+    Verdict.OPEN: "OPEN",
     Verdict.ENVIRONMENT: "REFUSED",
     Verdict.VANISHED: "GONE",
     Verdict.APPEARED: "NEW",
@@ -31,7 +31,7 @@ WORDS: Final = {
     Verdict.PASS: "PASS",
     Verdict.UNJUDGED: "INFO",
 }
-_RUN_AGAIN: Final = (Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.INCONCLUSIVE)
+_RUN_AGAIN: Final = (Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.OPEN)
 CPU_TIMES: Final = "CPU times are shown but not judged; memory and loss are judged."
 _MEANING: Final = {0: "pass", 1: "regression", 3: "no verdict", 4: "a run failed"}
 

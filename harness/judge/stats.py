@@ -1,107 +1,90 @@
 """Robust statistics of repeated runs: one number each, and how far two settings are apart.
 
-Samples are ``process -> steps``. Steps of one process are correlated (same clocks, same memory
-layout, same node), so a process counts once: its median. Two settings are compared by the ratio
-new / golden of these medians, combined as the median over all pairs of a new and a golden process
-(the Hodges-Lehmann shift of the logarithms: robust, and 95 % as efficient as means).
+A session is what was measured at one time on one machine. Steps of one process are correlated, so
+that it counts once: its median, as a logarithm. Processes of one session share its weather (heat,
+clocks, neighbours). So there are two levels (one-way random effects), and a new session of n
+processes differs from S golden ones of m each with the variance
 
-Intervals come from a bootstrap that resamples whole processes. A bootstrap of few clusters is too
-narrow, so its percentiles are moved outward by sqrt(n / (n - 1)) and by t / z (the expanded
-percentile interval of Hesterberg 2015, arXiv 1411.5279, section 6). Where a side has one process,
-blocks of its steps are resampled; they cannot show how processes differ, so that part is taken from
-the other side, or assumed where neither shows it. scipy.stats.bootstrap has no blocks, refuses a
-side of one process, and cannot draw one side's noise from the other: the draws are our own.
+    between^2 (1 + 1/S) + within^2 (1/n + 1/(S m)).
+
+Centres are Hodges-Lehmann estimates: robust, and 95 % as efficient as means. Variances of few
+sessions are often far too small; so each is joined with what is assumed, which counts as one degree
+of freedom (the moderated variance of Smyth 2004, doi:10.2202/1544-6115.1027). Degrees of freedom of
+the sum are Satterthwaite's (1946, doi:10.2307/3002019), intervals Student's t. What is assumed
+stands in harness.judge.metrics; other goldens of the folder take part in it.
 """
 
 import math
-from collections.abc import Sequence
-from statistics import NormalDist, median, quantiles, stdev
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from itertools import combinations_with_replacement, product
+from statistics import NormalDist, mean, median, quantiles, stdev, variance
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import require
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
+from harness.judge.trends import find_trend
 
 Samples = Sequence[Sequence[float]]
 """process -> steps"""
+Sessions = Sequence[Samples]
+"""session -> process -> steps; the oldest session first"""
 
-
-DRAWS: Final = 1000
 NORMAL_IQR: Final = 1.349
 
 
-class SampledSetting(Struct, frozen=True, kw_only=True):
-    """Processes of one setting."""
-
-    samples: Samples
-
-    @property
-    def count(self) -> int:
-        """Number of processes."""
-        return len(self.samples)
-
-    @property
-    def drawn_variance(self) -> float:
-        """Variance of a draw's centre over that of one process: (n-1)/n^2 by resampling n values,
-        1 where the difference between processes is drawn from a normal distribution."""
-        return (self.count - 1) / self.count**2 if self.count > 1 else 1.0
-
-    def centres(self) -> "Array":
-        """Logarithms of the medians, [count]."""
-        logs: Array = numpy().log([median(steps) for steps in self.samples])
-        return logs
-
-    def draw(self, random: Any, noise: float) -> "Array":
-        """Logarithms of medians, [DRAWS, count]: processes resampled, or one process's blocks."""
-        np = numpy()
-        if self.count > 1:
-            resampled: Array = self.centres()[random.integers(self.count, size=(DRAWS, self.count))]
-            return resampled
-        medians = np.median(_blocks(self.samples[0], random), axis=1, keepdims=True)
-        drawn: Array = np.log(medians) + random.normal(0.0, noise, size=(DRAWS, 1))
-        return drawn
+def log_medians(samples: Samples) -> list[float]:
+    """Logarithm of the median step of each process."""
+    return [math.log(median(steps)) for steps in samples]
 
 
-def _blocks(steps: Sequence[float], random: Any) -> "Array":
-    """Circular block bootstrap, [DRAWS, steps]: blocks of n^(1/2) steps keep their correlation."""
-    np = numpy()
-    count = len(steps)
-    length = max(1, round(math.sqrt(count)))
-    starts = random.integers(count, size=(DRAWS, math.ceil(count / length), 1))
-    places = (starts + np.arange(length)).reshape(DRAWS, -1)[:, :count] % count
-    resampled: Array = np.asarray(steps, dtype=float)[places]
-    return resampled
+def pseudo_median(values: Sequence[float]) -> float:
+    """Hodges and Lehmann's estimate of a centre: the median of the means of all pairs."""
+    return median([(a + b) / 2 for a, b in combinations_with_replacement(values, 2)])
 
 
-def shifts(new: "Array", golden: "Array") -> "Array":
-    """Median over all pairs of new - golden of every row."""
-    np = numpy()
-    pairs = new[:, :, None] - golden[:, None, :]
-    ordered = np.sort(pairs.reshape(len(pairs), -1), axis=1)  # of short rows faster than median
-    count = ordered.shape[1]
-    medians: Array = 0.5 * (ordered[:, (count - 1) // 2] + ordered[:, count // 2])
-    return medians
+def session_centres(sessions: Sessions) -> list[float]:
+    """Logarithm of the centre of each session."""
+    return [pseudo_median(log_medians(session)) for session in sessions]
 
 
-def pooled_noise(sides: Sequence[SampledSetting]) -> float:
-    """Pooled standard deviation of the logarithms of medians between processes."""
-    squares = [
-        float(side.centres().var(ddof=1)) * (side.count - 1) for side in sides if side.count > 1
-    ]
-    return math.sqrt(sum(squares) / sum(side.count - 1 for side in sides))
+class Seen(Struct, frozen=True, kw_only=True):
+    """A variance with its degrees of freedom; 0: nothing was seen."""
+
+    variance: float = 0.0
+    freedom: float = 0.0
+
+    @classmethod
+    def pooled(cls, groups: Iterable[Sequence[float]]) -> "Seen":
+        """Of several groups, each around its own centre."""
+        several = [group for group in groups if len(group) > 1]
+        freedom = sum(len(group) - 1 for group in several)
+        squares = sum(variance(group) * (len(group) - 1) for group in several)
+        return cls(variance=squares / freedom if freedom else 0.0, freedom=freedom)
+
+    def joined(self, assumed: float) -> float:
+        """The moderated variance: `assumed` counts as one degree of freedom."""
+        return (assumed + self.freedom * self.variance) / (1 + self.freedom)
+
+    def doubt(self, factor: float) -> float:
+        """Half the variance of `factor` times this variance."""
+        return (factor * self.variance) ** 2 / self.freedom if self.freedom else 0.0
 
 
-def step_noise(side: SampledSetting) -> float:
+class Noise(Struct, frozen=True, kw_only=True):
+    """What is assumed where it is not seen: relative standard deviations between processes of a
+    session, and between sessions. history: variance between sessions in other goldens."""
+
+    process: float
+    session: float = 0.0
+    history: Seen = Seen()
+
+
+def step_noise(samples: Samples) -> float:
     """Relative standard deviation of the steps of one process, from their IQR (1.349 of a normal
     distribution's standard deviations): noisy steps come from noisy machines."""
-    return max(iqr(steps) / NORMAL_IQR / median(steps) for steps in side.samples)
+    return max(iqr(steps) / NORMAL_IQR / median(steps) for steps in samples)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
@@ -118,24 +101,19 @@ def iqr(values: Sequence[float]) -> float:
     return high - low
 
 
-def numpy() -> Any:
-    """numpy, imported on first use; UserError where it is not installed."""
-    return require("numpy", "harness compare", "harness")
-
-
 LEVEL: Final = 0.95
 STRICT_LEVEL: Final = 0.99
-SAFETY: Final = 2.0
-"""How much the strict interval of an assumed noise is widened: a guess must not raise an alarm on
-a machine that is twice as noisy as it says."""
-_SEED: Final = 20_140_331
-_MOST_REPEATS: Final = 100
+PROCESS_SAFETY: Final = 3
+"""So much more is assumed of times where no session has two processes: a guess must not raise an
+alarm on a machine that is three times as noisy."""
+_MOST: Final = 9
+_REPEATS: Final = (5, 10)
 
 
 class Summary(Struct, frozen=True, kw_only=True):
     """What a set of samples says, in their unit. spread: IQR / median of the steps within a
     process, the median process; process_spread: standard deviation of the processes' medians over
-    their median, None for a single process."""
+    their median, None for a single process; session_spread: of the sessions' centres."""
 
     median: float
     iqr: float
@@ -143,6 +121,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     process_spread: float | None
     processes: int
     steps: int
+    sessions: int = 1
+    session_spread: float | None = None
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -152,29 +132,98 @@ class Interval(Struct, frozen=True, kw_only=True):
     high: float
 
 
+class Spread(Struct, frozen=True, kw_only=True):
+    """Variances between session centres and between processes (without degrees of
+    freedom: assumed), and what is assumed; repeats: processes a session, harmonic mean; new:
+    between processes of the new side alone, where an outlier is one of a few."""
+
+    within: Seen
+    between: Seen
+    noise: Noise
+    repeats: float
+    new: float = 0.0
+
+    @classmethod
+    def of(cls, sides: Sequence[Sessions], noise: Noise) -> "Spread":
+        """Of the sessions of both sides."""
+        sessions = [session for side in sides for session in side]
+        within = Seen.pooled(map(log_medians, sessions))
+        if not within.freedom:
+            safe = (PROCESS_SAFETY if noise.session else 1) * noise.process
+            within = Seen(variance=max(safe, *map(step_noise, sessions)) ** 2)
+        return cls(
+            within=within,
+            between=Seen.pooled(map(session_centres, sides)),
+            noise=noise,
+            repeats=1 / mean(1 / len(session) for session in sessions),
+            new=Seen.pooled(map(log_medians, sides[0])).variance,
+        )
+
+    @property
+    def process(self) -> float:
+        """Variance between processes of one session."""
+        seen = self.within
+        return seen.joined(self.noise.process**2) if seen.freedom else seen.variance
+
+    @property
+    def assumed(self) -> float:
+        """Variance between sessions that is assumed, from other goldens too."""
+        return self.noise.history.joined(self.noise.session**2)
+
+    def error(self, new: int, golden: int, repeats: float) -> tuple[float, float]:
+        """Standard error of a difference of `new` sessions of `repeats` processes from `golden`
+        ones (0: an exact number), and its degrees of freedom; infinite where all is assumed."""
+        parts = 1 / new + (1 / golden if golden else 0.0)
+        square = parts * self.between.joined(self.assumed + self.process / self.repeats)
+        more = (1 / repeats - 1 / self.repeats) / new
+        square = max(square + more * self.process, square / 2)
+        square += max(self.new - self.process, 0.0) / repeats / new
+        share = parts / (1 + self.between.freedom)
+        past, inner = self.noise.history, share / self.repeats + more
+        doubt = (
+            self.between.doubt(share * self.between.freedom)
+            + past.doubt(share * past.freedom / (1 + past.freedom))
+            + self.within.doubt(inner * self.within.freedom / (1 + self.within.freedom))
+        )
+        return math.sqrt(square), square**2 / doubt if doubt else math.inf
+
+    def foreseen(self, more: int, repeats: float) -> "Spread":
+        """The same with so many more sessions, all of so many processes: they go on to differ as
+        those so far; where no side has two, as its processes do."""
+        within, between = self.within, self.between
+        if repeats > 1 and not within.freedom:
+            within = Seen(variance=self.noise.process**2, freedom=repeats - 1)
+        seen = between.variance if between.freedom else within.variance / repeats
+        between = Seen(variance=seen, freedom=between.freedom + more)
+        return replace(self, within=within, between=between, repeats=repeats)
+
+
 class Shift(Struct, frozen=True, kw_only=True):
     """How far new samples are from golden ones.
 
-    ratio: new / golden. interval, strict: where it lies with 95 % and 99 % confidence. noise:
-    relative standard deviation between processes; assumed where no side has two of them, and the
-    strict interval is then twice as wide.
-    golden_processes is 0 where the golden is one number taken as exact.
+    ratio: new / golden. interval, strict: where it lies with 95 % and 99 % confidence; where the
+    golden's sessions drift, both hold the ratio to where they lead as well. processes: of one
+    session. golden_sessions is 0 where the golden is one number taken as exact.
     """
 
     ratio: float
     interval: Interval
     strict: Interval
-    noise: float
-    noise_assumed: bool
+    spread: Spread
     processes: int
     golden_processes: int
+    sessions: int = 1
+    golden_sessions: int = 1
+    drift: bool = False
 
 
-class Repeats(Struct, frozen=True, kw_only=True):
-    """How many processes would settle a comparison; golden_too: of the golden as well."""
+class Needed(Struct, frozen=True, kw_only=True):
+    """What would settle a comparison: so many processes a session, so many more sessions of the
+    golden, so many more runs on other days."""
 
-    count: int
-    golden_too: bool = False
+    repeats: int = 0
+    sessions: int = 0
+    runs: int = 0
 
 
 def centre(samples: Samples) -> float:
@@ -182,93 +231,86 @@ def centre(samples: Samples) -> float:
     return median([median(steps) for steps in samples])
 
 
-def summarise(samples: Samples) -> Summary:
-    """Summary of at least one process with at least one step each."""
-    centres = [median(steps) for steps in samples]
+def summarise(sessions: Sessions) -> Summary:
+    """Summary of at least one session of at least one process with at least one step each."""
+    samples = [steps for session in sessions for steps in session]
+    centres = [[median(steps) for steps in session] for session in sessions]
     width = median([iqr(steps) for steps in samples])
-    between = stdev(centres) if len(centres) > 1 else None
     scale = abs(centre(samples)) or 1.0
+    within, between = Seen.pooled(centres), [pseudo_median(one) for one in centres]
     return Summary(
         median=centre(samples),
         iqr=width,
         spread=width / scale,
-        process_spread=None if between is None else between / scale,
+        process_spread=math.sqrt(within.variance) / scale if within.freedom else None,
         processes=len(samples),
         steps=sum(len(steps) for steps in samples),
+        sessions=len(sessions),
+        session_spread=stdev(between) / scale if len(between) > 1 else None,
     )
 
 
 def relative_shift(
-    new: Samples, golden: Samples, assumed_noise: float, exact_golden: bool = False
+    new: Sessions, golden: Sessions, noise: Noise, exact_golden: bool = False
 ) -> Shift:
     """The shift of `new` against `golden`; all samples positive.
 
-    assumed_noise: relative standard deviation between processes where it cannot be seen; the
-    steps' own, where that is more.
-    exact_golden: the golden is a number to be held, not a measurement with noise of its own. The
-    draws are seeded: the same samples always give the same intervals.
+    exact_golden: the golden is a number to be held, not a measurement with noise of its own.
     """
-    random = numpy().random.default_rng(_SEED)
-    mine, old = SampledSetting(samples=new), SampledSetting(samples=golden)
-    sides = [mine] if exact_golden else [mine, old]
-    freedom = sum(side.count - 1 for side in sides)
-    noise = pooled_noise(sides) if freedom else max(assumed_noise, *map(step_noise, sides))
-    first, second = mine.centres()[None], old.centres()[None]
-    estimate = float(shifts(first, second)[0])
-    drawn = [side.draw(random, noise) for side in sides]
-    errors = shifts(drawn[0], second if exact_golden else drawn[1]) - estimate
-    errors *= math.sqrt(sum(1 / s.count for s in sides) / sum(s.drawn_variance for s in sides))
+    sides = [new] if exact_golden else [new, golden]
+    spread = Spread.of(sides, noise)
+    now, old = session_centres(new), session_centres(golden)
+    here = pseudo_median(now)
+    estimate = here - pseudo_median(old)
+    drift = find_trend(old) if noise.session else None  # bytes do not drift with the days
+    ahead = here - drift.start - drift.slope * len(old) - estimate if drift else 0.0
+    repeats = 1 / mean(1 / len(session) for session in new)
+    error, freedom = spread.error(len(new), 0 if exact_golden else len(golden), repeats)
+
+    def around(level: float) -> Interval:
+        width = multiplier(level, freedom) * error
+        low, high = estimate - width + min(ahead, 0.0), estimate + width + max(ahead, 0.0)
+        return Interval(low=math.exp(low), high=math.exp(high))
+
     return Shift(
         ratio=math.exp(estimate),
-        interval=_interval(estimate, errors, LEVEL, freedom),
-        strict=_interval(estimate, errors * (1 if freedom else SAFETY), STRICT_LEVEL, freedom),
-        noise=noise,
-        noise_assumed=not freedom,
-        processes=len(new),
-        golden_processes=0 if exact_golden else len(golden),
+        interval=around(LEVEL),
+        strict=around(STRICT_LEVEL),
+        spread=spread,
+        processes=round(repeats),
+        golden_processes=0 if exact_golden else min(map(len, golden)),
+        sessions=len(new),
+        golden_sessions=0 if exact_golden else len(golden),
+        drift=drift is not None,
     )
 
 
-def _interval(estimate: float, errors: "Array", level: float, freedom: int) -> Interval:
-    """Percentiles of the drawn errors, moved outward by t / z, around the estimate."""
-    factor = multiplier(level, freedom) / multiplier(level, 0)
-    low, high = numpy().quantile(errors, ((1 - level) / 2, (1 + level) / 2))
-    return Interval(
-        low=math.exp(estimate + factor * min(low, 0.0)),
-        high=math.exp(estimate + factor * max(high, 0.0)),
-    )
-
-
-def repeats_to_settle(shift: Shift, gap: float, level: float = LEVEL) -> Repeats | None:
-    """Processes that would narrow the interval's half width below `gap` (relative).
-
-    From the noise seen: half width = t(n + m - 2) * noise * sqrt(1/n + 1/m) for n new and m golden
-    processes. First with the golden as it is; if that cannot do, with as many golden processes.
-    None where a hundred of both would not do.
-    """
-    golden = shift.golden_processes
-    for count in range(max(2, shift.processes + 1), _MOST_REPEATS + 1):
-        if half_width(shift.noise, count, golden, level) < gap:
-            return Repeats(count=count)
-    for count in range(2, _MOST_REPEATS + 1) if golden else ():
-        if half_width(shift.noise, count, count, level) < gap:
-            return Repeats(count=count, golden_too=True)
+def needed_to_settle(shift: Shift, gap: float, level: float = LEVEL) -> Needed | None:
+    """The fewest more sessions, rather of the golden than of the run, then the fewest processes,
+    that would narrow the interval's half width below `gap` (relative); None: nine would not."""
+    counts = (0, *(count for count in _REPEATS if count > shift.processes))
+    for more, runs, repeats in product(range(_MOST + 1), range(_MOST + 1), counts):
+        if runs > more or not (more or repeats) or not (shift.golden_sessions or runs == more):
+            continue
+        if half_width(shift, more - runs, runs, repeats or shift.processes, level) < gap:
+            return Needed(repeats=repeats, sessions=more - runs, runs=runs)
     return None
 
 
-def half_width(noise: float, processes: int, golden_processes: int, level: float = LEVEL) -> float:
-    """Half the interval of a comparison to be made; golden_processes = 0: an exact golden."""
-    golden = 1 / golden_processes if golden_processes else 0.0
-    freedom = processes - 1 + max(golden_processes - 1, 0)
-    return multiplier(level, freedom) * noise * math.sqrt(1 / processes + golden)
+def half_width(shift: Shift, more: int, runs: int, repeats: int, level: float = LEVEL) -> float:
+    """Half the interval of a comparison with so many `more` sessions of the golden, and `runs` of
+    the run."""
+    spread = shift.spread.foreseen(more + runs, repeats)
+    error, freedom = spread.error(shift.sessions + runs, shift.golden_sessions + more, repeats)
+    return multiplier(level, freedom) * error
 
 
-def multiplier(level: float, freedom: int) -> float:
+def multiplier(level: float, freedom: float) -> float:
     """Standard errors within which the truth lies with probability `level`: by Student's t for
-    `freedom` degrees, by the normal distribution for 0. UserError without scipy.
+    `freedom` degrees; infinite: by the normal distribution. UserError without scipy.
     """
     upper = (1 + level) / 2
-    if not freedom:
+    if math.isinf(freedom):
         return NormalDist().inv_cdf(upper)
     special = require("scipy.special", "harness compare", "harness")  # a third of scipy.stats' time
     return float(special.stdtrit(freedom, upper))

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
 from advisor.base.units import human_bytes, nearest_names
-from harness.judge import metrics
-from harness.judge.golden import Golden
+from harness.judge import metrics, stats
+from harness.judge.golden import Golden, session_of, sessions_of
 from harness.judge.identity import EnvironmentDifference
-from harness.judge.stats import Interval, Repeats, Shift, centre, relative_shift
 from harness.judge.verdict import Judgement, Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device
@@ -38,13 +37,13 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     golden: float | None = None
     new: float | None = None
     change: float | None = None
-    interval: Interval | None = None
+    interval: stats.Interval | None = None
     limit: float | None = None
     two_sided: bool = False
     cpu_time: bool = False
     shown: tuple[str, str] = ("", "")
     reason: str = ""
-    repeats: Repeats | None = None
+    needed: stats.Needed | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -148,9 +147,14 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
 
 
 def measured_rows(
-    label: str, key: str, results: Sequence[TrialResult], golden: Golden, options: CompareOptions
+    label: str,
+    key: str,
+    results: Sequence[TrialResult],
+    golden: Golden,
+    options: CompareOptions,
+    others: Sequence[Golden] = (),
 ) -> list[ComparisonRow]:
-    """One row for each metric of the golden."""
+    """One row for each metric of the golden. others: goldens that show how sessions differ."""
     about = ComparisonRow(label=label, workload_key=key, verdict=Verdict.PASS)
     processes = [metrics.series_of(result) for result in results]
     unstable = _unstable(results)
@@ -166,7 +170,10 @@ def measured_rows(
             metric = metric.on(device)
             limit = options.limit(name, golden, metric.limit)
             signed = limit if metric.better is metrics.Better.LOWER else -limit
-            noise, new = metric.assumed_noise(device), metrics.samples(processes, name)
+            noise = metric.assumed_noise(device)
+            if metric.timing:
+                noise = replace(noise, history=seen_between(golden, others, name))
+            new = [session_of(one, "").steps(name) for one in sessions_of(results)]
             row = replace(about, metric=name, limit=signed)
             rows.append(_metric_row(row, metric, noise, new, golden, unstable))
     return rows
@@ -182,7 +189,7 @@ def _shown_rows(
     )
     if metric.name != metrics.STEP_TIME or not old or not new:
         return
-    before, after = centre(old), centre(new)
+    before, after = stats.centre(old), stats.centre(new)
     yield replace(
         row,
         verdict=Verdict.UNJUDGED,
@@ -197,35 +204,38 @@ def _shown_rows(
 def _metric_row(
     row: ComparisonRow,
     metric: metrics.Metric,
-    noise: float,
-    new: tuple[tuple[float, ...], ...],
+    noise: stats.Noise,
+    new: stats.Sessions,
     golden: Golden,
     unstable: str,
 ) -> ComparisonRow:
-    """`row` judged; noise: between processes, where none is seen."""
-    old = metrics.samples(golden.processes, metric.name)
+    """`row` judged; noise: what is assumed where little is seen."""
+    old, new = golden.samples(metric.name), list(filter(None, new))
     gone = replace(row, verdict=Verdict.VANISHED)
     if not new:
         return replace(gone, reason="in the golden, but not in the results")
     if not old:
         return replace(gone, reason="the golden has no finite value for it")
-    if min(map(min, (*new, *old))) <= 0:
+    before, after = ([steps for one in side for steps in one] for side in (old, new))
+    if min(map(min, (*before, *after))) <= 0:
         return replace(gone, reason="must be positive in the golden and in the result")
-    shift = relative_shift(new, old, noise, golden.exact(metric.name))
-    before, after = centre(old), centre(new)
+    shift = stats.relative_shift(new, old, noise, golden.exact(metric.name))
+    was, now = stats.centre(before), stats.centre(after)
     judged = Judgement(verdict=Verdict.UNSTABLE, reason=unstable)
-    if not (unstable and metric.timing):
-        judged = judge(shift, metric, abs(row.limit or 0.0), after - before)
+    if not unstable and metric.timing and set(after) <= set(before):
+        judged = Judgement(verdict=Verdict.PASS, reason="these very numbers are in the golden")
+    elif not (unstable and metric.timing):
+        judged = judge(shift, metric, abs(row.limit or 0.0), now - was)
     return replace(
         row,
         verdict=judged.verdict,
         reason=judged.reason,
-        repeats=judged.repeats,
-        golden=before,
-        new=after,
+        needed=judged.needed,
+        golden=was,
+        new=now,
         change=shift.ratio - 1,
-        interval=Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
-        shown=(metric.show(before), metric.show(after)),
+        interval=stats.Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
+        shown=(metric.show(was), metric.show(now)),
         notes=_notes(shift, metric),
     )
 
@@ -262,12 +272,30 @@ def _unstable(results: Sequence[TrialResult]) -> str:
     return ""
 
 
-def _notes(shift: Shift, metric: metrics.Metric) -> tuple[str, ...]:
+def _notes(shift: stats.Shift, metric: metrics.Metric) -> tuple[str, ...]:
     """Where the interval rests on less than it should."""
-    if shift.noise_assumed and shift.noise:
-        noise = f"{shift.noise * 100:.2g} %"
-        return (f"one process per side: a scatter of {noise} between processes is assumed",)
-    now, golden = shift.processes, shift.golden_processes
-    if metric.timing and min(now, golden or now) < FEW_PROCESSES:
-        return (f"few processes: {now} now, {golden or 1} in the golden",)
-    return ()
+    spread, now, notes = shift.spread, shift.processes, []
+    if not spread.within.freedom and spread.process:
+        noise = f"{math.sqrt(spread.process) * 100:.2g} %"
+        notes.append(f"one process a session: a scatter of {noise} between processes is assumed")
+    elif metric.timing and min(now, shift.golden_processes or now) < FEW_PROCESSES:
+        notes.append(f"few processes: {now} now, {shift.golden_processes or 1} in the golden")
+    if metric.timing and not spread.between.freedom:
+        noise = f"{math.sqrt(spread.assumed) * 100:.2g} %"
+        notes.append(f"one session: a scatter of {noise} between sessions is assumed")
+    if metric.timing and shift.drift:
+        notes.append("the golden's sessions drift: the interval holds where they lead as well")
+    return tuple(notes)
+
+
+def seen_between(golden: Golden, others: Sequence[Golden], name: str) -> stats.Seen:
+    """Variance of a timing between sessions that other goldens of this GPU show. Those of one
+    machine and day share its weather, so that they count once."""
+    kind = golden.identity.full_gpus.rpartition("x")[2]
+    same = (one for one in others if one is not golden)
+    found = [one for one in same if one.identity.full_gpus.rpartition("x")[2] == kind]
+    samples = (one.samples(name) for one in found)
+    good = (one for one in samples if all(min(steps) > 0 for part in one for steps in part))
+    seen = stats.Seen.pooled(map(stats.session_centres, good))
+    days = {(one.host, one.started_at[:10]) for each in found for one in each.sessions}
+    return replace(seen, freedom=min(seen.freedom, max(len(days) - 1, 0)))

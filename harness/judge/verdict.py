@@ -4,13 +4,14 @@ A limit of 5 % means that a slowdown of 5 % must be caught. The rule "the whole 
 beyond the limit" cannot do that: at a true slowdown of exactly 5 % it fires once in forty. So:
 
 * **regression**: no change is excluded with 99 % confidence, the 95 % interval reaches the limit,
-  and the estimate is beyond two thirds of it. Measured on synthetic series with 1 % noise between
-  processes and five repeats of each side: 97 % of slowdowns of 5 % are caught, 6 % of those of
-  2.5 %, and none is seen where nothing changed; there, at noise of 0.5 to 10 %, at most 0.7 %
-  (tests/harness/judge/test_operating_point.py). Where the whole interval lies beyond the limit, the
-  reason says so. One process a side has only an assumed noise, and fails on large shifts alone.
-* **pass**: the whole interval lies inside the limit, on the side of the limit.
-* **inconclusive**: all else, with the number of repeats that would settle it.
+  and the estimate is beyond two thirds of it. Where the whole interval lies beyond the limit, the
+  reason says so.
+* **pass**: the whole 95 % interval lies inside the limit, on the side of the limit: a slowdown as
+  large as the limit passes once in forty.
+* **open**: all else, with what would settle it: more sessions of the golden, more repeats.
+
+docs/ci.md has what the rule does on made-up sessions. One session has only an assumed noise between
+sessions, one process a side only an assumed one between processes: they fail on large shifts alone.
 
 The two thirds keep a noisy comparison from failing on a small change: the wider the interval, the
 earlier it reaches the limit. Improvements are judged by the same rule, mirrored: beyond the limit
@@ -22,9 +23,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from advisor.base.units import counted
 from harness.base.collections import known
 from harness.judge.metrics import Better, Metric
-from harness.judge.stats import STRICT_LEVEL, Interval, Repeats, Shift, repeats_to_settle
+from harness.judge.stats import STRICT_LEVEL, Interval, Needed, Shift, needed_to_settle
 
 NEAR: Final = 2 / 3
 """Part of the limit that the estimate must reach to be a regression."""
@@ -36,7 +38,7 @@ class Verdict(StrEnum):
     REGRESSION = "regression"
     FAILED = "failed"
     UNSTABLE = "unstable"
-    INCONCLUSIVE = "inconclusive"
+    OPEN = "open"
     ENVIRONMENT = "environment"
     VANISHED = "vanished"
     APPEARED = "appeared"
@@ -47,11 +49,11 @@ class Verdict(StrEnum):
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """A verdict with its reason; repeats: what would settle an inconclusive one."""
+    """A verdict with its reason; needed: what would settle an open one."""
 
     verdict: Verdict
     reason: str = ""
-    repeats: Repeats | None = None
+    needed: Needed | None = None
 
 
 class Worsening(Struct, frozen=True, kw_only=True):
@@ -103,24 +105,29 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
         return Judgement(verdict=Verdict.STALE, reason="better than the golden: record a new one")
     if worse.interval.high < limit:
         return Judgement(verdict=Verdict.PASS)
-    repeats = _repeats(shift, worse, limit)
-    return Judgement(verdict=Verdict.INCONCLUSIVE, reason=needed(repeats), repeats=repeats)
+    needed = _needed(shift, worse, limit)
+    return Judgement(verdict=Verdict.OPEN, reason=closing(needed), needed=needed)
 
 
-def needed(repeats: Repeats | None) -> str:
-    """What to do about an inconclusive comparison."""
-    if repeats is None:
-        return "too noisy: even a hundred repeats would not settle it"
-    whose = "of run and golden" if repeats.golden_too else "in all"
-    return f"{repeats.count} repeats {whose} would settle it (measure.repeats={repeats.count})"
+def closing(needed: Needed | None) -> str:
+    """What to do about an open comparison."""
+    if needed is None:
+        return "too noisy: even nine more sessions of ten repeats would not settle it"
+    count, more = needed.repeats, counted(needed.sessions, "more session")
+    parts = {
+        f"{count} repeats on both sides (measure.repeats={count})": count,
+        f"{more} of the golden (harness golden update --append)": needed.sessions,
+        f"{counted(needed.runs, 'more run')} on another day (harness compare A B)": needed.runs,
+    }
+    return f"{' and '.join(words for words, number in parts.items() if number)} would settle it"
 
 
-def _repeats(shift: Shift, worse: Worsening, limit: float) -> Repeats | None:
-    """Repeats after which, with the same estimate, the rule would give a verdict."""
-    found = [repeats_to_settle(shift, limit - worse.estimate)]
+def _needed(shift: Shift, worse: Worsening, limit: float) -> Needed | None:
+    """What would give a verdict, with the same estimate."""
+    found = [needed_to_settle(shift, limit - worse.estimate)]
     if worse.estimate >= NEAR * limit:
-        found.insert(0, repeats_to_settle(shift, worse.estimate, STRICT_LEVEL))
-    return min(known(found), key=lambda one: (one.golden_too, one.count), default=None)
+        found.insert(0, needed_to_settle(shift, worse.estimate, STRICT_LEVEL))
+    return min(known(found), key=lambda one: (one.sessions + one.runs, one.repeats), default=None)
 
 
 def _turned(ratios: Interval, sign: float, origin: float = 1.0) -> Interval:

@@ -109,7 +109,7 @@ def _benchmark(facts: Facts, setting: PlannedSetting) -> str:
 
 
 _UNDECIDED: Final = (
-    *(Verdict.UNSTABLE, Verdict.INCONCLUSIVE, Verdict.ENVIRONMENT),
+    *(Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT),
     *(Verdict.VANISHED, Verdict.APPEARED, Verdict.SKIPPED, Verdict.UNJUDGED),
 )
 _TAGS: Final = {

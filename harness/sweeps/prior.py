@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from harness.judge.stats import numpy
+from advisor.base.errors import require
 from harness.sweeps.history import Expected, History, Outcome
 from harness.sweeps.space import Point
 from harness.trial.result import TrialStatus
 
 if TYPE_CHECKING:
-    from harness.judge.stats import Array
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
 
 Groups = Mapping[str, float]
 """Part of the residual -> its standard deviation before anything is measured."""
@@ -103,7 +106,7 @@ def beliefs(
     Where some points have no prediction, they are taken to be as the median point, with
     UNKNOWN_SPREAD of their own; where none has, as the mean of what was measured.
     """
-    np = numpy()
+    np = require("numpy", "harness sweep", "harness")
     points = list(predicted)
     seen = [point for point in points if point in observed]
     rows = [number for number, point in enumerate(points) if point in observed]
@@ -135,7 +138,7 @@ def _level(predicted: Sequence[float], observed: Mapping[Point, Observed]) -> fl
 def _alike(points: Sequence[Point], seen: Sequence[Point], groups: Groups) -> "Array":
     """Covariance before measuring of every point with those seen for the parts that points share,
     [points, seen]."""
-    np = numpy()
+    np = require("numpy", "harness sweep", "harness")
     covariance: Array = np.zeros((len(points), len(seen)))
     for name, member in _MEMBERS.items():
         numbers: dict[object, int] = {}
@@ -149,7 +152,7 @@ def _scales(alike: "Array", own: "Array", noise: "Array", residual: "Array") -> 
     """By how much the shared parts and a point's own are wider than assumed: of _WIDER and
     _ROUGHER the pair under which what was measured is most likely, where their logarithms are
     themselves normal around 0, with spreads of ln 2 and ln 4."""
-    np = numpy()
+    np = require("numpy", "harness sweep", "harness")
 
     def cost(scales: tuple[float, float]) -> float:
         wider, rougher = scales

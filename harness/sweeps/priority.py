@@ -31,7 +31,7 @@ from msgspec import Struct
 from advisor.base.errors import require
 from advisor.base.units import percent
 from harness.judge.metrics import TIME_NOISE
-from harness.judge.stats import SampledSetting, centre, multiplier, step_noise
+from harness.judge.stats import Seen, centre, log_medians, multiplier, step_noise
 from harness.planner.launcher_options import Sampler, SweepOptions
 from harness.sweeps.history import Expected, History, Outcome, Task, expectations
 from harness.sweeps.prior import SECONDS, Observed, beliefs, fit_chances
@@ -73,15 +73,14 @@ class Standing:
         return len(self._timed.get(point, ()))
 
     @cached_property
-    def _pooled(self) -> tuple[float, int]:
+    def _pooled(self) -> tuple[float, float]:
         """Relative standard deviation between processes, and its degrees of freedom."""
-        sides = [SampledSetting(samples=steps) for steps in self._timed.values()]
+        sides = tuple(self._timed.values())
         if not sides:
             return self._assumed, _ASSUMED_FREEDOM
         assumed = max(self._assumed, median(map(step_noise, sides)))
-        seen = sum(side.count - 1 for side in sides)
-        squares = sum(float(side.centres().var()) * side.count for side in sides)
-        total = _ASSUMED_FREEDOM + seen
+        seen = Seen.pooled(map(log_medians, sides))
+        squares, total = seen.freedom * seen.variance, _ASSUMED_FREEDOM + seen.freedom
         return math.sqrt((_ASSUMED_FREEDOM * assumed**2 + squares) / total), total
 
     @property

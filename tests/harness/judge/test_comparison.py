@@ -54,11 +54,12 @@ def test_a_regression_is_one_line_worst_first(make_repeats: Any, golden: Golden)
     lines = render(found).splitlines()
     form = (
         r"FAIL  toy/tp1pp1/none  step_time_seconds  0\.2 s -> 0\.218 s  \+9\.0 % "
-        r"\[\+7\.\d, \+10\.\d\]  limit \+5 %"
+        r"\[\+3\.\d, \+15\.\d\]  limit \+5 %"
     )
     assert re.fullmatch(form, lines[0])
-    assert lines[1].strip() == "the whole interval is beyond the limit"
-    assert lines[2].strip() == "harness run x"
+    assert lines[1].strip() == "a change is certain, and it may be as large as the limit"
+    assert lines[2].strip() == "one session: a scatter of 2 % between sessions is assumed"
+    assert lines[3].strip() == "harness run x"
     assert sum("harness run x" in line for line in lines) == 1
     fail = row_of(found, TFLOPS)
     assert fail.limit == -0.05
@@ -73,12 +74,36 @@ def test_improvement_is_a_stale_golden(make_repeats: Any, golden: Golden) -> Non
     assert compare(results, [golden], CompareOptions(strict=True)).exit_code == 1
 
 
-def test_noise_is_inconclusive_with_repeats(make_repeats: Any, golden: Golden) -> None:
-    found = compare(make_repeats(0.03, noise=8.0), [golden])
+def test_noise_leaves_it_open_with_what_would_close_it(make_repeats: Any, golden: Golden) -> None:
+    found = compare(make_repeats(0.02, noise=4.0), [golden])
     row = row_of(found, STEP_TIME)
-    assert row.verdict is Verdict.INCONCLUSIVE
+    assert row.verdict is Verdict.OPEN
     assert found.exit_code == 3
-    assert f"{row.repeats.count} repeats" in render(found)
+    assert row.needed.repeats == 10
+    needed = "10 repeats on both sides (measure.repeats=10) and 1 more session of the golden"
+    assert needed in " ".join(render(found).split())
+
+
+def test_other_goldens_of_the_gpu_show_how_sessions_differ(make_repeats, golden: Golden) -> None:
+    """Three days of another setting that agree; two of them on one day count once."""
+
+    def others(*days: int) -> Golden:
+        runs = [
+            make_repeats(0.001 * k, recompute="full:uniform:1", started_at=f"2026-07-0{day}T0{k}")
+            for k, day in enumerate(days)
+        ]
+        return golden_of([one for run in runs for one in run], "days")
+
+    def step(*goldens: Golden) -> ComparisonRow:
+        return row_of(compare(make_repeats(0.01), [golden, *goldens]), STEP_TIME)
+
+    assert step().verdict is Verdict.OPEN
+    assert step(others(1, 2, 3)).verdict is Verdict.PASS
+    one_day = step(others(1, 1, 1))
+    assert one_day.verdict is Verdict.OPEN
+    assert one_day.interval == step().interval
+    elsewhere = replace(golden.identity, gpus="2xB200", workload_key="1" * 12)
+    assert step(replace(others(1, 2, 3), identity=elsewhere)).verdict is Verdict.OPEN
 
 
 @pytest.mark.parametrize("limits", [(("step_tme", 0.1),), ((STEP_TIME, 0.0),), ((LOSS, 1.5),)])

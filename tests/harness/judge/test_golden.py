@@ -10,7 +10,15 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.judge.comparison import Subject, find_golden
-from harness.judge.golden import Golden, Identity, Meta, Provenance, golden_text, read_golden
+from harness.judge.golden import (
+    Golden,
+    Identity,
+    Meta,
+    Provenance,
+    Session,
+    golden_text,
+    read_golden,
+)
 from harness.judge.golden_page import golden_page, list_page
 from harness.judge.identity import workload_key
 from harness.judge.metrics import Series, metric_names, samples
@@ -41,7 +49,7 @@ def golden(
         meta=Meta(provenance=provenance, reason="why", date=date),
         identity=Identity(label="toy/tp1pp1/none", gpus=gpus, workload=known, workload_key=key),
         status=status,
-        samples={"p": {"step_time_seconds": series}} if steps else {},
+        sessions=(Session(samples={"p": {"step_time_seconds": series}}),) if steps else (),
         **more,
     )
 
@@ -126,7 +134,8 @@ def test_pages() -> None:
     assert " ".join(listed[0].split()) == "workload GPUs provenance date first metric file"
     assert listed[1].endswith("step_time_seconds 0.5 s  a.json")
     assert listed[2].split()[-2:] == ["oom", "b.json"]
-    both = replace(one, samples={"p": {"loss": Series(values={1: 3.0})} | one.samples["p"]})
+    losses = {"p": {"loss": Series(values={1: 3.0})} | one.processes[0]}
+    both = replace(one, sessions=(Session(samples=losses),))
     assert list_page({Path("a.json"): both}) == list_page({Path("a.json"): one})
     page = golden_page(one)
     assert "step_time_seconds" in page
@@ -138,6 +147,9 @@ ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
 
 
+PROCESS = ("sessions", 0, "samples", "published")
+
+
 @pytest.fixture
 def values() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))
@@ -146,9 +158,10 @@ def values() -> dict[str, Any]:
 
 def kept(values: dict[int, float]) -> tuple[dict[str, Any], Series]:
     """What the file of a golden has of a loss, and what is read of it."""
-    held = replace(golden(), samples={"p": {"loss": Series(values=values)}})
+    held = replace(golden(), sessions=(Session(samples={"p": {"loss": Series(values=values)}}),))
     text = golden_text(held)
-    return json.loads(text)["samples"]["p"]["loss"], read_golden(text).samples["p"]["loss"]
+    (session,) = json.loads(text)["sessions"]
+    return session["samples"]["p"]["loss"], read_golden(text).processes[0]["loss"]
 
 
 @pytest.mark.parametrize(
@@ -188,19 +201,20 @@ def test_what_is_no_golden_is_refused_in_one_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (("schema_version",), 2, "must be 1"),
-        (("schema_version",), None, "must be 1"),
+        (("schema_version",), 3, "must be 2"),
+        (("schema_version",), None, "must be 2"),
         (("meta",), None, "cannot be read"),
         (("meta", "provenance"), "guessed", "cannot be read: Invalid enum value 'guessed'"),
         (("status",), "fine", "cannot be read"),
-        (("samples",), [], "cannot be read"),
+        (("sessions",), {"a": 1}, "cannot be read"),
+        (("sessions", 0, "samples"), [], "cannot be read"),
         (("limits",), {"tflops_per_gpu": "wide"}, "cannot be read"),
         (("limits",), {"tflops_per_gpu": 1.5}, "cannot be read: Expected `float` < 1.0"),
         *(
-            (("samples", "published", "tflops_per_gpu", "values"), {step: value}, "cannot be read")
+            ((*PROCESS, "tflops_per_gpu", "values"), {step: value}, "cannot be read")
             for step, value in (("1", True), ("1", None), ("1", "fast"), ("1", 1e200), ("x", 1.0))
         ),
-        (("samples", "published"), {"step_time_seconds": {"values": {"1": 0.0}}}, "be positive"),
+        (PROCESS, {"step_time_seconds": {"values": {"1": 0.0}}}, "be positive"),
     ],
 )
 def test_a_wrong_file_is_refused(values, path, value, says) -> None:
@@ -214,7 +228,7 @@ def test_a_wrong_file_is_refused(values, path, value, says) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("key", ["meta", "identity", "status", "samples"])
+@pytest.mark.parametrize("key", ["meta", "identity", "status", "sessions"])
 def test_a_missing_part_is_named(values: dict[str, Any], key: str) -> None:
     del values[key]
     with pytest.raises(UserError, match=f"missing required field `{key}`"):
@@ -232,3 +246,17 @@ def test_samples_of_processes() -> None:
     processes = [{"x": series}, {"y": series}, {"x": Series(values={})}]
     assert samples(processes, "x") == ((1.0, 2.0),)
     assert metric_names(processes) == ("x", "y")
+
+
+def test_a_file_without_sessions_is_one_session(values: dict[str, Any]) -> None:
+    (session,) = values.pop("sessions")
+    old = values | {"schema_version": 1, "samples": session["samples"]}
+    old["meta"]["environment"] = {
+        "host.name_hash": "abc",
+        "software.torch": "2.9",
+        "git_commit": "1",
+    }
+    (found,) = read_golden(json.dumps(old)).sessions
+    assert (found.started_at, found.host) == ("2026-06-15", "abc")
+    assert found.versions == {"software.torch": "2.9", "git_commit": "1"}
+    assert read_golden(json.dumps(old | {"samples": {}})).sessions == ()

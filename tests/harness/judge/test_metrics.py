@@ -16,6 +16,7 @@ from harness.judge.metrics import (
     find_metric,
     series_of,
 )
+from harness.judge.stats import Noise
 from harness.report.facts import numbers_of
 from harness.trial.result import GpuLoad
 from harness.trial.trial import Device
@@ -38,9 +39,9 @@ def test_values_have_units(name: str, value: float, shown: str) -> None:
 
 
 def test_what_is_assumed_of_noise() -> None:
-    assert METRICS[STEP_TIME].assumed_noise(Device.CUDA) == 0.01
-    assert METRICS[STEP_TIME].assumed_noise(Device.CPU) == 0.05
-    assert METRICS[ALLOCATED].assumed_noise(Device.CPU) == 0.001
+    assert METRICS[STEP_TIME].assumed_noise(Device.CUDA) == Noise(process=0.01, session=0.02)
+    assert METRICS[STEP_TIME].assumed_noise(Device.CPU) == Noise(process=0.05, session=0.02)
+    assert METRICS[ALLOCATED].assumed_noise(Device.CPU) == Noise(process=0.001)
     assert find_metric("loss") is None
 
 

@@ -72,7 +72,7 @@ def test_notes_and_the_command_follow_the_line() -> None:
 
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_only_what_may_be_run_again_has_its_command(verdict: Verdict) -> None:
-    again = {Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.INCONCLUSIVE}
+    again = {Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.OPEN}
     text = render(of(replace(ROW, verdict=verdict), commands={"k": "harness run x"}))
     assert ("harness run x" in text) is (verdict in again)
 
@@ -120,7 +120,7 @@ PASS, STALE = (replace(ROW, verdict=verdict) for verdict in (Verdict.PASS, Verdi
         ({Verdict.PASS, Verdict.SKIPPED}, CompareOptions(), 0),
         ({Verdict.SKIPPED}, CompareOptions(), 3),
         ({Verdict.PASS, Verdict.UNSTABLE}, CompareOptions(), 3),
-        ({Verdict.PASS, Verdict.INCONCLUSIVE}, CompareOptions(), 3),
+        ({Verdict.PASS, Verdict.OPEN}, CompareOptions(), 3),
         ({Verdict.PASS, Verdict.ENVIRONMENT}, CompareOptions(), 3),
         ({Verdict.PASS, Verdict.APPEARED}, CompareOptions(), 3),
         ({Verdict.PASS, Verdict.VANISHED}, CompareOptions(), 3),

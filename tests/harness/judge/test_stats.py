@@ -1,9 +1,7 @@
 """Robust statistics and intervals of a ratio, on numbers that can be checked by hand."""
 
 import math
-import random
 import sys
-from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -13,23 +11,25 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, Better
 from harness.judge.stats import (
+    PROCESS_SAFETY,
     Interval,
-    Repeats,
-    SampledSetting,
+    Needed,
+    Noise,
+    Seen,
     Shift,
+    Spread,
     half_width,
     iqr,
     multiplier,
-    pooled_noise,
+    needed_to_settle,
+    pseudo_median,
     quartiles,
     relative_shift,
-    repeats_to_settle,
     step_noise,
     summarise,
 )
 from harness.judge.verdict import NEAR, Verdict, Worsening, judge
 
-pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 
 
@@ -41,7 +41,7 @@ def test_quantiles_interpolate() -> None:
 
 @pytest.mark.parametrize(
     ("level", "freedom", "textbook"),
-    [(0.95, 0, 1.959964), (0.95, 1, 12.706205), (0.95, 8, 2.306004), (0.99, 4, 4.604095)],
+    [(0.95, math.inf, 1.959964), (0.95, 1, 12.706205), (0.95, 8, 2.306004), (0.99, 4, 4.604095)],
 )
 def test_the_multiplier_is_the_textbooks(level: float, freedom: int, textbook: float) -> None:
     """Tables of the normal and of Student's t distribution, six decimals."""
@@ -51,120 +51,122 @@ def test_the_multiplier_is_the_textbooks(level: float, freedom: int, textbook: f
 def test_without_scipy_the_command_that_installs_it_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     with pytest.raises(UserError) as caught:
-        relative_shift([[1.0], [1.1]], [[1.0], [1.1]], 0.01)
+        relative_shift([[[1.0], [1.1]]], [[[1.0], [1.1]]], NOISE)
     assert str(caught.value) == (
         "harness compare: needs scipy; in the checkout run: pip install -e '.[harness]'"
     )
 
 
-def test_a_summary_counts_processes_and_steps() -> None:
-    one = summarise([[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0], [3.0, 4.0, 5.0, 6.0]])
-    assert (one.median, one.iqr, one.processes, one.steps) == (3.5, 1.5, 3, 12)
+def test_a_summary_counts_sessions_processes_and_steps() -> None:
+    first, second = [[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]], [[3.0, 4.0, 5.0, 6.0]]
+    one = summarise([first, second])
+    assert (one.median, one.iqr, one.sessions, one.processes, one.steps) == (3.5, 1.5, 2, 3, 12)
     assert one.spread == pytest.approx(1.5 / 3.5)
-    assert one.process_spread == pytest.approx(1 / 3.5)
-    assert summarise([[2.0]]).process_spread is None
-    assert summarise([[1.0, 1.0, 1.0, 50.0]]).median == 1.0, "an outlying step moves nothing"
+    assert one.process_spread == pytest.approx(0.5**0.5 / 3.5)
+    assert one.session_spread == pytest.approx(1.5 / 2**0.5 / 3.5)
+    assert (summarise([[[2.0]]]).process_spread, summarise([first]).session_spread) == (None, None)
+    assert summarise([[[1.0, 1.0, 1.0, 50.0]]]).median == 1.0, "an outlying step moves nothing"
 
 
-def test_the_ratio_is_the_median_over_pairs() -> None:
-    shift = relative_shift([[1.1], [1.2], [1.3]], [[1.0], [1.0], [2.0]], 0.01)
-    pairs = [math.log(new / old) for new in (1.1, 1.2, 1.3) for old in (1.0, 1.0, 2.0)]
-    assert shift.ratio == pytest.approx(math.exp(median(pairs)))
+NOISE = Noise(process=0.01, session=0.02)
+GOOD = [[1.0], [1.01], [0.99], [1.0], [1.005]]
 
 
 def test_one_bad_process_of_five_does_not_decide() -> None:
-    good = [[1.0], [1.01], [0.99], [1.0], [1.005]]
-    shift = relative_shift([*good[:4], [3.0]], good, 0.01)
+    assert pseudo_median([1.0, 2.0, 9.0]) == 3.5
+    shift = relative_shift([[*GOOD[:4], [3.0]]], [GOOD], NOISE)
     assert shift.ratio == pytest.approx(1.0, abs=0.01)
 
 
-def test_the_same_samples_give_the_same_interval_and_identical_ones_no_width() -> None:
-    samples = [[1.0, 1.1, 1.2], [1.1, 1.0, 1.3]]
-    assert relative_shift(samples, samples, 0.01) == relative_shift(samples, samples, 0.01)
-    shift = relative_shift([[2.0]] * 5, [[1.0]] * 5, 0.01)
-    assert shift.interval.low == shift.interval.high == pytest.approx(2.0)
-    assert (shift.noise, shift.noise_assumed) == (0.0, False)
+def test_the_error_is_the_formula_of_two_levels() -> None:
+    """Much is seen, so that what is assumed has no weight: 2 % between, 1 % within."""
+    seen = {
+        "within": Seen(variance=1e-4, freedom=1e9),
+        "between": Seen(variance=4.2e-4, freedom=1e9),
+    }
+    spread = Spread(**seen, noise=NOISE, repeats=5.0)
+    error, freedom = spread.error(1, 3, 5)
+    assert error == pytest.approx(math.sqrt(4e-4 * (1 + 1 / 3) + 1e-4 * (1 / 5 + 1 / 15)))
+    assert freedom > 1e8
+    alone, _ = spread.error(1, 3, 1)
+    assert alone == pytest.approx(math.sqrt(4e-4 * (1 + 1 / 3) + 1e-4 * (1 + 1 / 15)))
 
 
-def test_the_interval_holds_the_estimate_and_the_strict_one_is_wider() -> None:
-    draw = random.Random(7)
-    new, old = ([[draw.gauss(1.0, 0.02)] for _ in range(4)] for _ in range(2))
-    shift = relative_shift(new, old, 0.01)
-    assert shift.strict.low < shift.interval.low < shift.ratio
-    assert shift.ratio < shift.interval.high < shift.strict.high
+def test_one_session_takes_what_is_assumed_and_others_goldens_correct_it() -> None:
+    """2 % between sessions counts as one degree of freedom; nothing seen: normal quantiles."""
+    one = relative_shift([[[1.0] * 4] * 5], [[[1.0] * 4] * 5], NOISE)
+    within = NOISE.process**2 / 9  # eight degrees of freedom say 0, one says 1 %
+    error = math.sqrt(2 * (NOISE.session**2 + within / 5))
+    assert math.log(one.interval.high) == pytest.approx(1.96 * error, rel=1e-4)
+    past = replace(NOISE, history=Seen(variance=1e-5, freedom=9.0))
+    other = relative_shift([[[1.0] * 4] * 5], [[[1.0] * 4] * 5], past)
+    assert other.spread.assumed == pytest.approx((4e-4 + 9e-5) / 10)
+    assert other.interval.high < one.interval.high
 
 
-def test_one_process_a_side_takes_the_assumed_noise_or_that_of_its_steps() -> None:
-    shift = relative_shift([[1.0] * 10], [[1.0] * 10], 0.01)
-    assert shift.noise_assumed
-    assert shift.interval.high - 1 == pytest.approx(1.96 * 0.01 * math.sqrt(2), rel=0.15)
-    assert shift.strict.high - 1 == pytest.approx(2 * 2.576 * 0.01 * math.sqrt(2), rel=0.2)
-    steps = [0.9, 1.1] * 10
-    noisy = relative_shift([steps], [[1.0]], 0.01)
-    assert noisy.noise == pytest.approx(step_noise(SampledSetting(samples=[steps])))
-    assert noisy.noise > 0.1
+def test_one_process_a_session_is_taken_for_three_times_as_noisy_or_as_its_steps() -> None:
+    spread = relative_shift([[[1.0] * 10]], [[[1.0] * 10]], NOISE).spread
+    assert spread.process == pytest.approx((PROCESS_SAFETY * NOISE.process) ** 2)
+    noisy = relative_shift([[[0.9, 1.1] * 10]], [[[1.0]]], NOISE).spread
+    assert noisy.process == pytest.approx(step_noise([[0.9, 1.1] * 10]) ** 2)
 
 
-def test_blocks_keep_the_correlation_of_steps() -> None:
-    """Two plateaus of one process: resampling single steps would make the median too certain."""
-    np = pytest.importorskip("numpy")
-    plateaus, mixed = [1.0] * 8 + [1.1] * 8, [1.0, 1.1] * 8
-    spreads = [
-        SampledSetting(samples=[steps]).draw(np.random.default_rng(1), 0.0).std()
-        for steps in (plateaus, mixed)
-    ]
-    assert spreads[0] > 1.2 * spreads[1]
-
-
-def test_a_single_process_borrows_the_noise_of_the_other_side() -> None:
-    golden = [[0.98], [1.0], [1.02]]
-    shift = relative_shift([[1.0]], golden, 0.001)
-    assert not shift.noise_assumed
-    assert shift.noise == pytest.approx(pooled_noise([SampledSetting(samples=golden)]))
-    assert shift.noise == pytest.approx(0.02, rel=0.01)
+def test_bytes_that_are_equal_have_no_width() -> None:
+    exact = relative_shift([[[2.0]] * 2], [[[1.0]] * 2], Noise(process=0.0))
+    assert exact.interval.low == exact.interval.high == pytest.approx(2.0)
 
 
 def test_an_exact_golden_has_no_noise() -> None:
-    new = [[1.0], [1.01], [0.99]]
-    exact = relative_shift(new, [[1.0]], 0.01, exact_golden=True)
-    assert exact.golden_processes == 0
-    measured = relative_shift(new, [[1.0]], 0.01)
-    assert exact.interval.high < measured.interval.high
+    new = [[[1.0], [1.01], [0.99]]]
+    exact = relative_shift(new, [[[1.0]]], NOISE, exact_golden=True)
+    assert (exact.golden_processes, exact.golden_sessions) == (0, 0)
+    assert exact.interval.high < relative_shift(new, [[[1.0]]], NOISE).interval.high
 
 
-def test_half_width_is_the_formula() -> None:
-    assert half_width(0.01, 5, 5) == pytest.approx(2.306004 * 0.01 * math.sqrt(0.4))
-    assert half_width(0.01, 1, 0) == pytest.approx(0.01959964)
+def test_sessions_that_drift_widen_the_interval_to_where_they_lead() -> None:
+    rising = [[[1 + 0.01 * day]] * 3 for day in range(5)]
+    drifts = relative_shift([[[1.05]] * 3], rising, NOISE)
+    mixed = relative_shift([[[1.05]] * 3], [rising[k] for k in (2, 0, 4, 1, 3)], NOISE)
+    assert not mixed.drift
+    assert drifts.drift
+    assert drifts.interval.high == pytest.approx(mixed.interval.high)
+    assert drifts.strict.low < mixed.strict.low < 1.03
 
 
-def shift_of(noise: float, processes: int, golden: int) -> Shift:
+def shift_of(sessions: int = 2, repeats: int = 2, between: float = 0.01, freedom: int = 0) -> Shift:
     unit = Interval(low=1.0, high=1.0)
+    seen = Seen(variance=between**2, freedom=freedom or sessions - 1)
+    within = Seen(variance=1e-4, freedom=8)
+    spread = Spread(within=within, between=seen, noise=NOISE, repeats=float(repeats))
     return Shift(
         ratio=1.0,
         interval=unit,
         strict=unit,
-        noise=noise,
-        noise_assumed=False,
-        processes=processes,
-        golden_processes=golden,
+        spread=spread,
+        processes=repeats,
+        golden_processes=repeats,
+        golden_sessions=sessions,
     )
 
 
-def test_repeats_are_the_least_that_settle() -> None:
-    found = repeats_to_settle(shift_of(0.02, 2, 5), 0.025)
-    assert not found.golden_too
-    assert half_width(0.02, found.count, 5) < 0.025 <= half_width(0.02, found.count - 1, 5)
-    poor = repeats_to_settle(shift_of(0.02, 3, 1), 0.015)
-    assert poor == Repeats(count=15, golden_too=True), "a poor golden must be repeated too"
-    assert half_width(0.02, 15, 15) < 0.015 <= half_width(0.02, 14, 14)
-    assert repeats_to_settle(shift_of(0.5, 5, 5), 0.001) is None
+def test_what_is_needed_is_the_least_that_settles() -> None:
+    for gap in (0.02, 0.03, 0.04):
+        shift = shift_of()
+        found = needed_to_settle(shift, gap)
+        repeats = found.repeats or 2
+        assert half_width(shift, found.sessions, found.runs, repeats) < gap
+        assert not found.sessions or half_width(shift, found.sessions - 1, found.runs, 10) >= gap
+    assert needed_to_settle(shift_of(1), 0.05) == Needed(sessions=1)
+    assert needed_to_settle(shift_of(5), 0.017).runs > 0, "the run's own session is the noise"
+    assert needed_to_settle(shift_of(5, 1, 0.5), 0.001) is None
 
 
 LIMIT = 0.05
 RATIOS = st.floats(0.5, 2.0)
 WIDTHS = st.floats(0.0, 0.4)
-SAMPLES = st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6), min_size=1, max_size=5)
-SEVERITY = (Verdict.STALE, Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.REGRESSION)
+PROCESSES = st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6), min_size=1, max_size=5)
+SAMPLES = st.lists(PROCESSES, min_size=1, max_size=5)
+SEVERITY = (Verdict.STALE, Verdict.PASS, Verdict.OPEN, Verdict.REGRESSION)
 
 
 def shift(ratio: float, half: float, strict: float = 1.4) -> Shift:
@@ -173,9 +175,7 @@ def shift(ratio: float, half: float, strict: float = 1.4) -> Shift:
     def around(width: float) -> Interval:
         return Interval(low=ratio * math.exp(-width), high=ratio * math.exp(width))
 
-    return replace(
-        shift_of(0.01, 5, 5), ratio=ratio, interval=around(half), strict=around(strict * half)
-    )
+    return replace(shift_of(), ratio=ratio, interval=around(half), strict=around(strict * half))
 
 
 def verdict(ratio: float, half: float, name: str = STEP_TIME, limit: float = LIMIT) -> Verdict:
@@ -244,29 +244,27 @@ def test_beyond_the_floor_the_limit_holds(ratio: float, verdict: Verdict) -> Non
     assert judge(shift(ratio, 0.0), METRICS[ALLOCATED], 0.02, difference).verdict is verdict
 
 
-def test_what_would_settle_depends_on_where_the_estimate_lies() -> None:
-    """Below two thirds of the limit more repeats can only lead to a pass; above, to either."""
-    wide = replace(shift(1.02, 0.05), noise=0.03)
-    below = judge(wide, METRICS[STEP_TIME], LIMIT, 1.0)
-    above = judge(replace(shift(1.04, 0.08), noise=0.03), METRICS[STEP_TIME], LIMIT, 1.0)
-    for judged in (below, above):
-        assert judged.verdict is Verdict.INCONCLUSIVE
-        assert judged.repeats.count > wide.processes
-        assert f"measure.repeats={judged.repeats.count}" in judged.reason
-    alone = replace(shift(1.02, 0.2), noise=0.03, processes=1, golden_processes=1)
-    both = judge(alone, METRICS[STEP_TIME], LIMIT, 1.0)
-    assert both.repeats.golden_too
-    assert "of run and golden" in both.reason
+def test_an_open_verdict_says_what_would_settle_it() -> None:
+    wide = replace(shift(1.02, 0.05), spread=shift_of(1).spread)
+    judged = judge(replace(wide, golden_sessions=1), METRICS[STEP_TIME], LIMIT, 1.0)
+    assert judged.verdict is Verdict.OPEN
+    assert judged.reason == (
+        "5 repeats on both sides (measure.repeats=5) and 2 more sessions of the golden "
+        "(harness golden update --append) would settle it"
+    )
+    many = replace(wide, spread=shift_of(3, 10).spread, processes=10, golden_sessions=3)
+    poor = judge(replace(many, golden_processes=10), METRICS[STEP_TIME], LIMIT, 1.0).reason
+    assert poor.startswith("1 more run on another day (harness compare A B) would")
 
 
 @settings(max_examples=25, deadline=None)
 @given(new=SAMPLES, golden=SAMPLES, scale=st.sampled_from([1e-3, 2.0, 1e9]))
 def test_the_unit_of_the_samples_does_not_matter(new, golden, scale) -> None:
-    def scaled(samples: list[list[float]]) -> list[list[float]]:
-        return [[scale * value for value in steps] for steps in samples]
+    def scaled(sessions: list[list[list[float]]]) -> list[list[list[float]]]:
+        return [[[scale * value for value in steps] for steps in one] for one in sessions]
 
-    plain = relative_shift(new, golden, 0.01)
-    other = relative_shift(scaled(new), scaled(golden), 0.01)
+    plain = relative_shift(new, golden, NOISE)
+    other = relative_shift(scaled(new), scaled(golden), NOISE)
     assert other.ratio == pytest.approx(plain.ratio)
     assert other.interval.low == pytest.approx(plain.interval.low)
     assert other.strict.high == pytest.approx(plain.strict.high)
@@ -275,7 +273,7 @@ def test_the_unit_of_the_samples_does_not_matter(new, golden, scale) -> None:
 @settings(max_examples=25, deadline=None)
 @given(new=SAMPLES, golden=SAMPLES)
 def test_intervals_are_nested_and_hold_the_estimate(new, golden) -> None:
-    found = relative_shift(new, golden, 0.01)
+    found = relative_shift(new, golden, NOISE)
     tiny = 1 + 1e-9  # exp and log of the same number
     assert found.interval.low <= found.ratio * tiny
     assert found.ratio <= found.interval.high * tiny
@@ -286,7 +284,6 @@ def test_intervals_are_nested_and_hold_the_estimate(new, golden) -> None:
 @settings(max_examples=25, deadline=None)
 @given(new=SAMPLES, golden=SAMPLES)
 def test_turned_round_the_ratio_is_turned_over(new, golden) -> None:
-    there, back = relative_shift(new, golden, 0.01), relative_shift(golden, new, 0.01)
+    there, back = relative_shift(new, golden, NOISE), relative_shift(golden, new, NOISE)
     assert there.ratio * back.ratio == pytest.approx(1.0)
-    assert there.noise == pytest.approx(back.noise)
-    assert there.noise_assumed == back.noise_assumed
+    assert there.spread.process == pytest.approx(back.spread.process)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from harness.judge.golden import Golden, golden_of
+from harness.judge.golden import Golden, Session, golden_of
 from harness.judge.metrics import (
     ACTIVE,
     ALLOCATED,
@@ -83,7 +83,7 @@ def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden)
     """A file that somebody edited, or a foreign log of nothing but "nan"."""
     (first, *_) = golden.processes
     nothing = {n: Series(values=dict.fromkeys(s.values, math.nan)) for n, s in first.items()}
-    empty = replace(golden, samples={"p": nothing})
+    empty = replace(golden, sessions=(Session(samples={"p": nothing}),))
     row = rows(make_repeats(), empty)[STEP_TIME]
     assert (row.verdict, row.reason) == (Verdict.VANISHED, "the golden has no finite value for it")
 
@@ -123,10 +123,11 @@ def test_less_than_64_mib_are_no_regression_of_a_gpu(make_result, more, verdict)
 
 
 def test_few_processes_are_given_times_alone(make_repeats: Any, golden: Golden) -> None:
-    found = rows(make_repeats()[:3], golden)
-    assert found[STEP_TIME].notes == ("few processes: 3 now, 5 in the golden",)
+    found = rows(make_repeats(0.001)[:3], golden)
+    one = "one session: a scatter of 2 % between sessions is assumed"
+    assert found[STEP_TIME].notes == ("few processes: 3 now, 5 in the golden", one)
     assert found[ALLOCATED].notes == ()
-    assert rows(make_repeats(), golden)[STEP_TIME].notes == ()
+    assert rows(make_repeats(0.001), golden)[STEP_TIME].notes == (one,)
 
 
 @pytest.mark.parametrize("metric", [STEP_TIME, TFLOPS, TOKENS])
@@ -172,7 +173,7 @@ def test_losses_have_a_limit_in_both_directions(make_repeats, golden, loss, limi
 def test_a_metric_that_nobody_knows_is_left_alone(make_repeats: Any, golden: Golden) -> None:
     first = golden.processes[0]
     odd = first | {"num-zeros": first[STEP_TIME]}
-    found = rows(make_repeats(), replace(golden, samples=golden.samples | {"odd": odd}))
+    found = rows(make_repeats(), replace(golden, sessions=(Session(samples={"odd": odd}),)))
     assert set(found) <= {*METRICS, LOSS}
 
 

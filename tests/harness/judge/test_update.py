@@ -18,6 +18,7 @@ from harness.judge.golden import (
     read_golden,
     write,
 )
+from harness.judge.golden_page import golden_page
 from harness.judge.metrics import STEP_TIME, TFLOPS
 from harness.trial.result import TrialStatus
 
@@ -52,7 +53,7 @@ def test_the_file_is_reviewable(make_repeats: Any) -> None:
     text = golden_text(golden_of(make_repeats(), "why"))
     values = json.loads(text)
     assert list(values) == sorted(values)
-    series = next(iter(values["samples"].values()))[STEP_TIME]
+    series = next(iter(values["sessions"][0]["samples"].values()))[STEP_TIME]
     assert list(series.pop("values")) == ["4", "5", "6", "7"]
     assert series == {"start_step": 4, "end_step": 7, "step_interval": 1}
     assert all(line.count(":") <= 1 or '": "' in line for line in text.splitlines())
@@ -123,3 +124,33 @@ def test_a_golden_that_does_not_fit_says_under_which_allocator(make_failed: Any)
     oom = replace(oom, trial=oom.trial | {"variables": [allocator]})
     environment = golden_of([oom], "does not fit").meta.environment
     assert environment == {"variables.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
+
+
+def test_an_appended_session_is_kept_beside_the_others(make_repeats: Any, tmp_path: Path) -> None:
+    first, later = (
+        make_repeats(),
+        [replace(one, started_at="2026-07-03T10:00:00+00:00") for one in make_repeats(0.01)],
+    )
+    write(plan_update(later, "first", tmp_path, append=True))  # nothing to append to: a new one
+    (change,) = plan_update(first, "an older day", tmp_path, append=True)
+    write([change])
+    (golden,) = load_goldens([tmp_path]).values()
+    days = [(one.started_at[:10], one.reason, one.host) for one in golden.sessions]
+    assert days == [("2026-07-01", "an older day", "abc"), ("2026-07-03", "first", "abc")]
+    assert golden.sessions[0].versions["git_commit"] == "0123"
+    summary = golden.summary()[STEP_TIME]
+    assert (summary.sessions, summary.processes) == (2, 10)
+    assert summary.session_spread == pytest.approx(0.01 / 2**0.5, rel=0.02)
+    assert change.diff()[f"summary.{STEP_TIME}.sessions"] == (1, 2)
+    assert "0.70 % between 2 sessions" in golden_page(golden)
+    with pytest.raises(UserError, match="is a session of the golden already"):
+        plan_update(first, "again", tmp_path, append=True)
+    other = first[0].environment | {"software": first[0].environment["software"] | {"torch": "3"}}
+    newer = [replace(one, environment=other) for one in make_repeats(0.02)]
+    with pytest.raises(UserError, match=r"torch  2\.9\.0 -> 3: differs from the golden"):
+        plan_update(newer, "x", tmp_path, append=True)
+
+
+def test_results_of_two_runs_are_two_sessions(make_repeats: Any) -> None:
+    both = [*make_repeats(), *make_repeats(0.01)]
+    assert [len(one.samples) for one in golden_of(both, "why").sessions] == [5, 5]

@@ -3,19 +3,20 @@
 import pytest
 
 from harness.judge.metrics import METRICS, STEP_TIME, TFLOPS, Better
-from harness.judge.stats import Interval, Shift
+from harness.judge.stats import Interval, Noise, Seen, Shift, Spread
 from harness.judge.verdict import Verdict, Worsening, judge
 
 MIB = 2**20
 
 
 def shift(ratio: float, half: float, noise: float = 0.01) -> Shift:
+    seen = Seen(variance=noise**2, freedom=8)
+    assumed = Noise(process=noise, session=noise)
     return Shift(
         ratio=ratio,
         interval=Interval(low=ratio - half, high=ratio + half),
         strict=Interval(low=ratio - 1.5 * half, high=ratio + 1.5 * half),
-        noise=noise,
-        noise_assumed=False,
+        spread=Spread(within=seen, between=seen, noise=assumed, repeats=3.0),
         processes=3,
         golden_processes=5,
     )
@@ -28,9 +29,9 @@ def shift(ratio: float, half: float, noise: float = 0.01) -> Shift:
         (1.03, 0.010, Verdict.PASS),  # a real slowdown, and surely less than the limit
         (1.045, 0.010, Verdict.REGRESSION),  # the limit is within the noise
         (1.08, 0.010, Verdict.REGRESSION),
-        (1.03, 0.025, Verdict.INCONCLUSIVE),  # less than two thirds of the limit
-        (1.04, 0.035, Verdict.INCONCLUSIVE),  # no change is not excluded
-        (1.00, 0.060, Verdict.INCONCLUSIVE),
+        (1.03, 0.025, Verdict.OPEN),  # less than two thirds of the limit
+        (1.04, 0.035, Verdict.OPEN),  # no change is not excluded
+        (1.00, 0.060, Verdict.OPEN),
         (0.93, 0.010, Verdict.STALE),
         (0.97, 0.030, Verdict.PASS),
     ],
@@ -53,7 +54,7 @@ def test_a_certain_regression_says_so() -> None:
     assert "whole interval" in judge(shift(1.08, 0.01), metric, 0.05, 1.0).reason
     assert "may be as large as the limit" in judge(shift(1.05, 0.01), metric, 0.05, 1.0).reason
     hopeless = judge(shift(1.0, 0.9, noise=0.9), metric, 0.05, 1.0)
-    assert hopeless.repeats is None
+    assert hopeless.needed is None
     assert "too noisy" in hopeless.reason
 
 

@@ -1,0 +1,106 @@
+"""`harness golden history`: a metric over the sessions of a golden and of later runs, and the steps
+or the drift between them."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.report.figures import kit
+from harness.judge.golden import Golden, Session, by_time, session_of, sessions_of
+from harness.judge.metrics import METRICS, Metric, find_metric
+from harness.judge.render import percent
+from harness.judge.stats import Seen, log_medians, session_centres
+from harness.judge.trends import Step, explain
+from harness.trial.result import TrialResult, TrialStatus
+
+_HEIGHT: Final = 4.4
+_MOST_NAMES: Final = 16
+
+
+def history(golden: Golden, results: Sequence[TrialResult], metric: str) -> tuple[Session, ...]:
+    """Sessions of the golden, and those of results of its workload (without a reason), by time."""
+    good = (one for one in results if one.status is TrialStatus.OK)
+    mine = [one for one in good if golden.identity.holds_for(one.trial["workload"])]
+    held = [session.samples for session in golden.sessions]
+    later = (session_of(one, "") for one in sessions_of(mine))
+    both = (*golden.sessions, *(one for one in later if one.samples not in held))
+    return by_time(one for one in both if min(map(min, one.steps(metric)), default=0) > 0)
+
+
+def metric_of(golden: Golden, name: str | None) -> Metric:
+    """The metric called `name`, else the first that is judged; UserError where it is not there."""
+    known = [one for one in golden.summary() if find_metric(one)]
+    metric = find_metric(name or next((one for one in METRICS if one in known), ""))
+    if metric is None or metric.name not in known:
+        raise UserError("--metric", name, "is not in the golden", f"it has {', '.join(known)}")
+    return metric
+
+
+def history_lines(sessions: Sequence[Session], metric: Metric) -> list[str]:
+    """A line a session; then how they differ, and what was found."""
+    steps_of = [one.steps(metric.name) for one in sessions]
+    values = session_centres(steps_of)
+    lines = []
+    for one, value in zip(sessions, values, strict=True):
+        about = f"{_name(one)}  host {one.host or '?'}  {metric.show(math.exp(value))}"
+        lines.append(f"{about}  {percent(math.expm1(value - values[0]))}")
+    groups = {"sessions": [values], "processes of one": map(log_medians, steps_of)}
+    for name, seen in ((name, Seen.pooled(one)) for name, one in groups.items()):
+        lines += [f"between {name}: {math.sqrt(seen.variance) * 100:.2f} %"] if seen.freedom else []
+    steps, trend, fitted = explain(values)
+    for step in steps:
+        change, place = _jump(fitted, step), _name(sessions[step.at])
+        lines.append(f"step of {change} before {place} (p = {step.p:.3f})")
+    if trend:
+        lines.append(f"drift of {_percent(trend.slope):+.2f} % a session (p = {trend.p:.3f})")
+    return lines if steps or trend else [*lines, "neither step nor drift"]
+
+
+def draw_history(sessions: Sequence[Session], metric: Metric, title: str, path: Path) -> None:
+    """Draw them into `path`, whose suffix says the format."""
+    from matplotlib.figure import Figure
+
+    steps_of = [one.steps(metric.name) for one in sessions]
+    values = session_centres(steps_of)
+    steps, trend, fitted = explain(values)
+
+    def heights(logs: Sequence[float]) -> list[float]:
+        return [_percent(one - values[0]) for one in logs]
+
+    with kit.styled(path.stem, **{"font.size": 10}):
+        figure = Figure(figsize=(kit.WIDE, _HEIGHT), layout="constrained")
+        axes = figure.subplots()
+        each = [(k, y) for k, one in enumerate(steps_of) for y in heights(log_medians(one))]
+        kit.draw_points(axes, each, s=14, color=kit.FAINT, label="process")
+        places = list(zip(range(len(values)), heights(values), strict=True))
+        for golden, colour, whose in ((True, kit.BLUE, "golden"), (False, kit.VERMILION, "run")):
+            own = [places[k] for k, one in enumerate(sessions) if bool(one.reason) is golden]
+            kit.draw_points(axes, own, s=60, color=colour, label=f"session, {whose}")
+        look: dict[str, Any] = {"color": kit.INK, "linewidth": 1.4, "zorder": 2}
+        jumps = "".join(f"\nstep of {_jump(fitted, step)}" for step in steps)
+        look |= {"label": "drift"} if trend else {"label": f"mean{jumps}", "drawstyle": "steps-mid"}
+        axes.plot(heights(fitted), **look)
+        stride = -(-len(values) // _MOST_NAMES)
+        names = [_name(one, 10) for one in sessions[::stride]]
+        axes.set_xticks(range(0, len(values), stride), names, rotation=35, ha="right", fontsize=8)
+        axes.set_ylabel("change since the first session, %")
+        axes.set_title(title)
+        axes.margins(x=0.03, y=0.15)
+        kit.soften(axes)
+        figure.legend(loc="outside right upper")
+        kit.save(figure, path)
+
+
+def _name(one: Session, length: int = 16) -> str:
+    commit = str(one.versions.get("git_commit") or "")[:9]
+    return f"{one.started_at[:length].replace('T', ' ')} {commit}".strip()
+
+
+def _jump(fitted: Sequence[float], step: Step) -> str:
+    return percent(math.expm1(fitted[step.at] - fitted[step.at - 1]))
+
+
+def _percent(change: float) -> float:
+    return math.expm1(change) * 100
