@@ -32,7 +32,9 @@ NEEDS_CONFIGURATION: Final = (
     f"the {_SECTION}.… overrides work only in recipes (perf_recipes) that set {_SECTION} to a "
     "configuration object, not to a name"
 )
-_NEEDS_OVERLAP: Final = "the comm_overlap.… overrides work only in recipes whose comm_overlap is set"
+_NEEDS_OVERLAP: Final = (
+    "the comm_overlap.… overrides work only in recipes whose comm_overlap is set"
+)
 _HALF: Final = "torch.float16"
 _ENDS: Final = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 _NAMED: Final[Mapping[Precision, Mapping[str, Any]]] = {
@@ -133,8 +135,7 @@ def _overrides(sections: Sections, values: Values, job: Job, revision: Revision)
 
 
 def _switched_off(job: Job) -> Iterator[str]:
-    """What a recipe may have on that no step which repeats to the bit goes with, or no graph of a
-    whole iteration (ConfigContainer.validate of 0.6.2)."""
+    """What a recipe may have on that no step which repeats to the bit or is one graph goes with."""
     if job.config.deterministic_mode and job.layout.tensor_model_parallel_size > 1:
         yield "comm_overlap.tp_comm_overlap=false"
     if job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
@@ -179,10 +180,9 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
 
 def left_to_bridge(job: Job) -> str:
     """What of a job the overrides omit, and which recipe takes those of its types."""
-    layout, left = job.layout, [f"set this in the recipe: sequence length {job.config.seq_length}"]
+    left = [f"set this in the recipe: sequence length {job.config.seq_length}"]
     left += [] if is_named(job) else [NEEDS_CONFIGURATION]
-    overlaps = layout.tp_comm_overlap or layout.overlap_moe_expert_parallel_comm
-    overlaps = overlaps or "comm_overlap" in " ".join(_switched_off(job))
+    overlaps = job.layout.tp_comm_overlap or job.layout.overlap_moe_expert_parallel_comm
     return " · ".join([*left, _NEEDS_OVERLAP] if overlaps else left)
 
 

@@ -55,8 +55,8 @@ def _free(job: Job, revision: Revision) -> Iterator[JobChange]:
     model, layout = job.model, job.layout
     if model.cross_entropy_fusion is CrossEntropyFusion.NONE:
         engine = model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
-        its = engine and not revision.refuses_engine_loss
-        kind = CrossEntropyFusion.TE if its else CrossEntropyFusion.NATIVE
+        engine &= not revision.refuses_engine_loss
+        kind = CrossEntropyFusion.TE if engine else CrossEntropyFusion.NATIVE
         why = "the loss keeps no logits in fp32"
         yield _change(job, why, Effect.FREE, model={"cross_entropy_fusion": kind})
     overlaps = (
