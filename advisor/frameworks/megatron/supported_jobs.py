@@ -215,8 +215,10 @@ class MegatronJobs(JobSupport):
             raise UserError("model.experimental_attention_variant", "dsa", reason, fix)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
-        engine_loss = model.cross_entropy_fusion is CrossEntropyFusion.TE
-        if engine_loss and revision.refuses_engine_loss and "cross_entropy_fusion" not in given:
+        if model.cross_entropy_fusion is CrossEntropyFusion.TE and revision.refuses_engine_loss:
+            if "cross_entropy_fusion" in given:
+                reason = "is refused by Megatron-LM's command line from 0.18 on"
+                raise UserError("model.cross_entropy_fusion", "te", reason, "use native")
             model = replace(model, cross_entropy_fusion=CrossEntropyFusion.NATIVE)
         flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
         if not flex and "moe_flex_dispatcher_backend" not in given:
