@@ -218,7 +218,8 @@ class MegatronJobs(JobSupport):
         if model.cross_entropy_fusion is CrossEntropyFusion.TE and revision.refuses_engine_loss:
             if "cross_entropy_fusion" in given:
                 reason = "is refused by Megatron-LM's command line from 0.18 on"
-                raise UserError("model.cross_entropy_fusion", "te", reason, "use native")
+                fix = "use native, or --framework-version 0.17"
+                raise UserError("model.cross_entropy_fusion", "te", reason, fix)
             model = replace(model, cross_entropy_fusion=CrossEntropyFusion.NATIVE)
         flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
         if not flex and "moe_flex_dispatcher_backend" not in given:
