@@ -207,16 +207,21 @@ class RunFolder(Struct, frozen=True):
 
     def create(self, plan: RunPlan) -> None:
         """Make the folder and write the plan."""
-        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
-        remove_temporaries(self.path)
+        self._tidy()
         write_atomic(self.path / _PLAN, encode(plan))
 
     def join(self, plan: RunPlan) -> None:
         """Add `plan` to the plan that is there, as one of several processes that do so."""
-        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
+        self._tidy()
         with in_turn(self.path / _PLAN_LOCK):
             joined = joined_plan(self.plan(), plan) if self.has_plan() else plan
             write_atomic(self.path / _PLAN, encode(joined))
+
+    def _tidy(self) -> None:
+        """Make the folder; where it is there, without what killed writers left in it."""
+        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, *(self.path / _TRIALS).iterdir()):
+            remove_temporaries(folder)
 
     def has_plan(self) -> bool:
         """Whether this is the folder of a run at all."""

@@ -309,11 +309,14 @@ def test_a_broken_result_is_absent_and_costs_no_other(make_plan, make_runner, te
     """Its trial is run again, one line says why, and the file is kept."""
     runner = make_runner(make_plan(2))
     first, second = runner.run().values()
+    left = runner.folder.trial(second.name).path / ".result.json.99.tmp"
+    left.write_text("what a killed writer left")
     broken = runner.folder.trial(first.name).path / "result.json"
     broken.write_text(broken.read_text()[:100] if text == "half" else text)
     stream = StringIO()
     again = make_runner(make_plan(2), stream).run()
     assert again[second.name] == second
+    assert not left.exists()
     assert again[first.name].status is TrialStatus.OK
     said = [line for line in stream.getvalue().splitlines() if "moves to superseded" in line]
     assert len(said) == 1
