@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import ast
 
 _MOST_ENTRIES = 10_000
+_MOST_CHARACTERS = 5 * _MOST_ENTRIES
+"""As many entries, written out, each with a comma and blanks."""
 
 
 class LayerPattern(str):
@@ -26,6 +28,9 @@ class LayerPattern(str):
         if isinstance(value, bool) or not isinstance(value, int | str | list | tuple):
             raise UserError(where, str(value), "must be a number of layers or a pattern", _FORMS)
         text = str(list(value)) if isinstance(value, list | tuple) else str(value)
+        if len(text) > _MOST_CHARACTERS:
+            relation = f"is longer than {_MOST_CHARACTERS:,} characters"
+            raise UserError(where, f"{text[:60]}...", relation, _FORMS)
         pattern = cls("".join(text.split()))
         _entries(pattern, where)
         return pattern
@@ -41,9 +46,8 @@ class LayerPattern(str):
         if isinstance(entries, int):
             return tuple(layer % entries == 0 for layer in range(num_layers))
         if len(entries) != num_layers:
-            raise UserError(
-                where, self, f"has {len(entries)} layers, but the model has {num_layers}"
-            )
+            relation = f"has {len(entries)} layers, but the model has {num_layers}"
+            raise UserError(where, self[:60], relation)
         return entries
 
     def expand_from_one(self, num_layers: int, where: str) -> tuple[bool, ...]:
