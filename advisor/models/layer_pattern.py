@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     import ast
 
 _MOST_ENTRIES = 10_000
-_MOST_CHARACTERS = 5 * _MOST_ENTRIES
-"""As many entries, written out, each with a comma and blanks."""
 
 
 class LayerPattern(str):
@@ -28,9 +26,8 @@ class LayerPattern(str):
         if isinstance(value, bool) or not isinstance(value, int | str | list | tuple):
             raise UserError(where, str(value), "must be a number of layers or a pattern", _FORMS)
         text = str(list(value)) if isinstance(value, list | tuple) else str(value)
-        if len(text) > _MOST_CHARACTERS:
-            relation = f"is longer than {_MOST_CHARACTERS:,} characters"
-            raise UserError(where, f"{text[:60]}...", relation, _FORMS)
+        if len(text) > 5 * _MOST_ENTRIES:
+            raise UserError(where, text[:60], f"has more than {_MOST_ENTRIES:,} layers", _FORMS)
         pattern = cls("".join(text.split()))
         _entries(pattern, where)
         return pattern

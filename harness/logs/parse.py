@@ -348,18 +348,22 @@ class _Scan:
         self.lines += self._begun
 
     def _read_block(self, text: str) -> None:
-        """Enter whole lines; of one that is not whole only that there was one."""
+        """Enter whole lines, of steady ones few; of the last, where it has no end, nothing."""
         whole, ended, begun = text.rpartition("\n")
         if self._begun:  # in a line that is longer than a block
             whole = whole.partition("\n")[2]
         self.lines += text.count("\n")
         self._begun = bool(begun) or (self._begun and not ended)
-        full = [name for name, one in self.collectors.items() if one.full]
+        full = (name for name, one in self.collectors.items() if one.full)
         name = next((name for name in full if self._readers[name].steady), None)
-        if name is None:
-            self._read_lines(whole)
-        else:
-            self._read_steady(f"\n{whole}\n", name)
+        found = self._readers[name].steady_lines().split(f"\n{whole}\n") if name else [whole]
+        tells, begin = self._telling("\n".join(found[::5])), 0
+        for at in range(0, len(found), 5):
+            if at == len(found) - 1 or (len(found[at]) > 1 and tells(found[at])):
+                if name:
+                    self._pass(found[begin + 1 : at], self.collectors[name])
+                self._read_lines(found[at], tells)
+                begin = at
 
     def _telling(self, text: str) -> Callable[[str], bool]:
         """Whether a part of `text` may hold a record, or tell why the run ended."""
@@ -372,27 +376,17 @@ class _Scan:
             or (bool(named) and any(word in part.lower() for word in named))
         )
 
-    def _read_lines(self, text: str) -> None:
+    def _read_lines(self, text: str, tells: Callable[[str], bool]) -> None:
         """Enter each line that tells something."""
-        tells = self._telling(text)
         for part in text.split("\n") if tells(text) else (text,):
             if len(part) < LINE_CHARACTERS and tells(part):
                 self._read(part)
             else:
                 self.causes.hear(part)
 
-    def _read_steady(self, text: str, name: LogFramework) -> None:
-        """Enter a text of whose steps enough is known: of its steady lines few, others as ever."""
-        found = self._readers[name].steady_lines().split(text)
-        tells, begin = self._telling("\n".join(found[::5])), 0
-        for at in range(0, len(found), 5):
-            if at == len(found) - 1 or (len(found[at]) > 1 and tells(found[at])):
-                self._pass(found[begin + 1 : at], self.collectors[name])
-                self._read_lines(found[at])
-                begin = at
-
     def _pass(self, cells: list[str], collector: Collector) -> None:
-        """Of steady lines of a rank the first, the highest and the last say what all of them do."""
+        """Enter steady lines: where enough steps are known, the first, the highest and the last of
+        a rank say what all of them do."""
         lines, prefixes, steps, heights = (cells[group::5] for group in range(4))
         for prefix in set(prefixes):
             mine = [at for at, own in enumerate(prefixes) if own == prefix and steps[at]]

@@ -115,19 +115,29 @@ def _harness(_: Path, words: Sequence[str]) -> int:
     return main(words)
 
 
-def _campaign(folder: Path, _: Sequence[str]) -> int:
-    """What a campaign reads before it starts a process."""
+def _reported(read: Callable[[], object]) -> int:
+    """The exit code of what `read` stands for."""
     from advisor.base.errors import UserError
-    from research.campaign.items import load_campaign
-    from research.campaign.journal import Journal, standing
 
     try:
-        load_campaign(str(folder / "plan.yaml")).first_run()
-        standing(Journal(folder / "campaign.jsonl").attempts(), "")
+        read()
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _campaign(folder: Path, _: Sequence[str]) -> int:
+    """What a campaign reads before it starts a process."""
+    from research.campaign.items import load_campaign
+    from research.campaign.journal import Journal, standing
+
+    return _reported(
+        lambda: (
+            load_campaign(str(folder / "plan.yaml")).first_run(),
+            standing(Journal(folder / "campaign.jsonl").attempts(), ""),
+        )
+    )
 
 
 def _resume(folder: Path, _: Sequence[str]) -> int:
@@ -456,41 +466,28 @@ def _folders() -> tuple[Target, ...]:
 
 
 def _learned(folder: Path, _: Sequence[str]) -> int:
-    """What `advise --calibration RUNS` reads and computes before it ranks: one run is whole, so
-    that the broken one never ends it."""
-    from advisor.base.errors import UserError
+    """What `advise --calibration RUNS` computes before it ranks: of two runs one stays whole."""
     from advisor.hardware.calibration import load_calibration
     from advisor.hardware.catalogue import load_gpu
     from advisor.search.learn import calibration_from
 
     gpu = load_gpu("H100-SXM-80GB")
-    try:
-        calibration_from([folder], load_calibration(gpu), gpu)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return _reported(lambda: calibration_from([folder], load_calibration(gpu), gpu))
 
 
 def _store(folder: Path, _: Sequence[str]) -> int:
     """What `harness sweep` reads of a sweep that it goes on with."""
-    from advisor.base.errors import UserError
     from harness.planner.launcher_options import SweepOptions
     from harness.sweeps.workers.opening import open_study
     from harness.trial.store import RunFolder
     from tests.harness.sweeps.workers.grid import grid
 
-    try:
-        study = open_study(
-            RunFolder(folder / "x"), grid(2), SweepOptions(), "cpu", frozenset(), str
-        )
-        with study:
-            study.restore()
+    def read() -> None:
+        run, options = RunFolder(folder / "x"), SweepOptions()
+        with open_study(run, grid(2), options, "cpu", frozenset(), str) as study:
             study.history()
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+
+    return _reported(read)
 
 
 def _stores() -> tuple[Target, ...]:
@@ -500,8 +497,7 @@ def _stores() -> tuple[Target, ...]:
     more = {"run": _learned, "values": True, "broken": ("0/result.json",)}
     with TemporaryDirectory() as folder:
         _store(Path(folder), ())
-        journals = [*Path(folder).glob("x/*.log"), *Path(folder).glob("x/*.jsonl")]
-        journal = {f"x/{path.name}": path.read_bytes() for path in journals}
+        journal = {"x/optuna.journal": (Path(folder) / "x/optuna.journal").read_bytes()}
     return (
         _target("advise --calibration RUNS", "", runs, **more),
         _target("harness sweep in a folder with a journal", "", journal, run=_store),

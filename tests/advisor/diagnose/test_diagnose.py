@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.base.lines import BLOCK_BYTES
 from advisor.base.units import GIB, MIB
 from advisor.diagnose.catalog import Case, Evidence, Failure, Severity, load_catalog
 from advisor.diagnose.meaning import meaning_of
-from advisor.base.lines import BLOCK_BYTES
 from advisor.diagnose.scan import LINE_BYTES, WINDOW_LINES, Finding, scan
 from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines
