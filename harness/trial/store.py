@@ -106,10 +106,10 @@ class TrialFolder(Struct, frozen=True):
         result, trial = decode_result(path), self.trial()
         if trial is None or "workload" not in result.trial:
             return result
-        told = trial
+        stated = trial
         with suppress(UserError):
-            told = read_record(Trial, result.trial, "trial")
-        if result.name != trial.name or not same_trial(trial, told):
+            stated = read_record(Trial, result.trial, "trial")
+        if result.name != trial.name or not same_trial(trial, stated):
             relation = f"is the result of another trial than the {_TRIAL} beside it tells"
             raise UserError(f"{path}: name", result.name, relation)
         return result

@@ -43,8 +43,8 @@ Run = Callable[[Path, Sequence[str]], int]
 class Target(Struct, frozen=True, kw_only=True):
     """One command. files: name in the folder -> content; broken: those of which one is mutated;
     words: the command, {} being the folder, of which those with an index in `spoken` are mutated
-    where no file is. values: only values of JSON documents are changed, so that what lies behind
-    their reader is reached. slow: of some seconds, and tried by the bench alone."""
+    where no file is. values: only values of JSON documents are changed, so that the text is
+    still JSON. slow: of some seconds, and tried by the bench alone."""
 
     name: str
     run: Run
