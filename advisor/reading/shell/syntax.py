@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.errors import UserError
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 TOO_DEEP: Final = f"is nested deeper than {MOST_DEPTH} levels: not read"
 _MOST_BRACKETS: Final = 10_000
-_BRACKETS: Final = re.compile(rf"(?:\([ \t]*){{{_MOST_BRACKETS}}}")
+_BRACKETS: Final = re.compile(rf"(?:\([ \t]*){{{MOST_DEPTH}}}")
 _QUOTED_COMMENT: Final = re.compile(r"`\s*#[^`\n]*`")
 
 
@@ -22,7 +23,7 @@ def parsed(text: str) -> "Tree":
 
     UserError where brackets are opened that no shell would: the parser needs minutes for them.
     """
-    opened = _BRACKETS.search(text)
+    opened = next(islice(_BRACKETS.finditer(text), _MOST_BRACKETS // MOST_DEPTH - 1, None), None)
     if opened is not None:
         line = text.count("\n", 0, opened.start()) + 1
         raise UserError(f"line {line}", "((((…", f"opens more than {_MOST_BRACKETS} brackets")
