@@ -215,11 +215,8 @@ class MegatronJobs(JobSupport):
             raise UserError("model.experimental_attention_variant", "dsa", reason, fix)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
-        if model.cross_entropy_fusion is CrossEntropyFusion.TE and revision.refuses_engine_loss:
-            if "cross_entropy_fusion" in given:
-                reason = "is refused by Megatron-LM's command line from 0.18 on"
-                fix = "use native, or --framework-version 0.17"
-                raise UserError("model.cross_entropy_fusion", "te", reason, fix)
+        engine = model.cross_entropy_fusion is CrossEntropyFusion.TE
+        if engine and revision.refuses_engine_loss and "cross_entropy_fusion" not in given:
             model = replace(model, cross_entropy_fusion=CrossEntropyFusion.NATIVE)
         flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
         if not flex and "moe_flex_dispatcher_backend" not in given:

@@ -140,11 +140,12 @@ def without_effect(
 @lru_cache(maxsize=1024)
 def _of_job(facts: JobFacts, revision: Revision) -> tuple[Finding, ...]:
     found = _find(NONE, facts, revision)
-    return tuple(f for f in found if f.verdict is Verdict.NO_EFFECT or f.rule in unmodelled.RULES)
+    said = {*unmodelled.RULES, *_OF_COMMAND_LINES}
+    return tuple(f for f in found if f.verdict is Verdict.NO_EFFECT or f.rule in said)
 
 
 _OF_COMMAND_LINES: Final = ("te_loss_fusion",)
-"""Rules that a job meets when it is asked for: what they refuse Megatron Core itself accepts."""
+"""Rules that are remarks on a job: what they refuse Megatron Core itself accepts."""
 
 
 @lru_cache(maxsize=65536)
