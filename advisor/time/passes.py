@@ -149,11 +149,8 @@ def layer_times(
 
 EXPERTS = frozenset(
     (
-        Module.DISPATCH,
-        Module.EXPERT_FC1,
-        Module.EXPERT_ACTIVATION,
-        Module.EXPERT_FC2,
-        Module.COMBINE,
+        *(Module.DISPATCH, Module.EXPERT_FC1),
+        *(Module.EXPERT_ACTIVATION, Module.EXPERT_FC2, Module.COMBINE),
     )
 )
 """Submodules whose work is that of EP and ETP; all other is that of TP and CP."""

@@ -16,18 +16,9 @@ from tests.advisor.toys import GPT, HIDDEN, saved_bytes, toy_shape
 
 def test_order_of_a_layer() -> None:
     assert [operator.name for operator in transformer_layer(toy_shape())] == [
-        "input_layernorm",
-        "linear_qkv",
-        "split_qkv",
-        "rotary_pos_emb",
-        "core_attention",
-        "linear_proj",
-        "self_attn_bda",
-        "pre_mlp_layernorm",
-        "linear_fc1",
-        "activation",
-        "linear_fc2",
-        "mlp_bda",
+        *("input_layernorm", "linear_qkv", "split_qkv", "rotary_pos_emb"),
+        *("core_attention", "linear_proj", "self_attn_bda", "pre_mlp_layernorm"),
+        *("linear_fc1", "activation", "linear_fc2", "mlp_bda"),
     ]
 
 
@@ -66,12 +57,8 @@ def paper_model(name: str) -> ModelSpec:
     toy = {
         field: getattr(GPT, field)
         for field in (
-            "transformer_impl",
-            "attention_backend",
-            "attention_softmax_in_fp32",
-            "masked_softmax_fusion",
-            "hidden_dropout",
-            "attention_dropout",
+            *("transformer_impl", "attention_backend", "attention_softmax_in_fp32"),
+            *("masked_softmax_fusion", "hidden_dropout", "attention_dropout"),
         )
     }
     return replace(load_model(name, None), **toy)
