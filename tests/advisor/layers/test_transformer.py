@@ -11,6 +11,7 @@ from advisor.layers.transformer import transformer_layer
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import kept_tensors
+from tests.advisor.jobs import parallel
 from tests.advisor.toys import GPT, HIDDEN, saved_bytes, toy_shape
 
 
@@ -81,13 +82,7 @@ def test_table_2_of_the_paper(name: str, batch: int) -> None:
     sbh, attention = s * b * h, 5 * a * s * s * b
 
     def shape(tp: int, sp: bool) -> RankShape:
-        return RankShape(
-            model=model,
-            seq_length=s,
-            micro_batch_size=b,
-            tensor_model_parallel_size=tp,
-            sequence_parallel=sp,
-        )
+        return RankShape(model=model, seq_length=s, micro_batch_size=b, **parallel(tp=tp, sp=sp))
 
     assert layer_bytes(shape(1, False)) == 34 * sbh + attention
     assert layer_bytes(shape(t, False)) == 10 * sbh + 24 * sbh // t + attention // t
