@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache, wraps
 from math import prod
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from msgspec import Struct
 
@@ -228,6 +228,17 @@ class Collective(Struct, frozen=True):
     group: Group
     num_bytes: int
     overlapped: bool = False
+
+    @staticmethod
+    def both_ways(forward: CollectiveKind, group: Group, num_bytes: int) -> dict[str, Any]:
+        """Fields of an operator whose backward does the reverse of what it does forward."""
+        reverse = {
+            CollectiveKind.ALL_GATHER: CollectiveKind.REDUCE_SCATTER,
+            CollectiveKind.REDUCE_SCATTER: CollectiveKind.ALL_GATHER,
+        }
+        back = Collective(reverse.get(forward, forward), group, num_bytes)
+        there = Collective(forward, group, num_bytes)
+        return {"forward_collectives": (there,), "backward_collectives": (back,)}
 
 
 class Operator(Struct, frozen=True, cache_hash=True):

@@ -82,4 +82,4 @@ class _Spelling(stack.TorchSpelling):
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, dialect="other")
+    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, dialect="other")
