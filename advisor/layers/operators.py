@@ -74,16 +74,14 @@ class Module(StrEnum):
 SHARED_MODULES = frozenset(
     {Module.SHARED_FC1, Module.SHARED_ACTIVATION, Module.SHARED_FC2, Module.SHARED_GATE}
 )
-MOE_MODULES = SHARED_MODULES | frozenset(
-    {
-        Module.ROUTER,
-        Module.DISPATCH,
-        Module.EXPERT_FC1,
-        Module.EXPERT_ACTIVATION,
-        Module.EXPERT_FC2,
-        Module.COMBINE,
-    }
-)
+MOE_MODULES = SHARED_MODULES | {
+    Module.ROUTER,
+    Module.DISPATCH,
+    Module.EXPERT_FC1,
+    Module.EXPERT_ACTIVATION,
+    Module.EXPERT_FC2,
+    Module.COMBINE,
+}
 """Everything between the normalized input and the MoE layer's output."""
 
 
