@@ -6,7 +6,8 @@ from typing import Final
 
 from advisor.frameworks.deepspeed import options as deepspeed
 from advisor.frameworks.huggingface import options as huggingface
-from advisor.frameworks.megatron.options.table import SECTIONS, harmless_by_subject
+from advisor.frameworks.megatron.options.harmless import ASIDE
+from advisor.frameworks.megatron.options.table import SECTIONS
 from advisor.frameworks.option import Option, Status, dashed
 from advisor.frameworks.torchtitan import options as torchtitan
 
@@ -63,7 +64,7 @@ def _lines() -> Iterator[str]:
         "Options of Megatron-LM's command line by subject.",
         "",
     )
-    for subject, names in harmless_by_subject().items():
+    for subject, names in ASIDE.items():
         yield f"- **{subject}**: {', '.join(f'`{name}`' for name in names.split())}"
     for title, options in _STACKS.items():
         yield from ("", f"## {title}", "", "| Key | Default | Here |", "|---|---|---|")

@@ -2,13 +2,13 @@
 
 import re
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from advisor.frameworks.megatron.options.attention import Attention, Hybrid, Shape
 from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.harmless import ASIDE
 from advisor.frameworks.megatron.options.implementation import (
     Batch,
     Dropout,
@@ -62,22 +62,10 @@ PARTS: Final[dict[str, type[Struct]]] = {
 """What options mean fields of, by the first word of `ours`."""
 
 
-def harmless_by_subject() -> dict[str, str]:
-    """Options of Megatron-LM's command line without effect on a step's memory and time.
-
-    Read in the wheels megatron-core 0.17.1, 0.18.2 and 0.19.2: training/arguments.py and the
-    classes of training/config that it makes options of.
-    """
-    text = Path(__file__).with_name("harmless.txt").read_text(encoding="utf-8")
-    blocks = (block.partition(":\n") for block in text.split("\n\n"))
-    return {subject: names for subject, _, names in blocks}
-
-
 @lru_cache(maxsize=1)
 def options() -> dict[str, Option]:
     """Every option that is known, by name."""
-    aside = keys(Status.HARMLESS, "", harmless_by_subject(), str)
-    return SETTINGS | {row.name: row for row in aside}
+    return SETTINGS | {row.name: row for row in keys(Status.HARMLESS, "", ASIDE, str)}
 
 
 @lru_cache(maxsize=1)
