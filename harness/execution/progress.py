@@ -39,10 +39,8 @@ class _Talk:
 
 
 class LiveLine:
-    """A line at the foot of a terminal that is rewritten, text and bar; elsewhere there is none.
-
-    It is drawn when it is told to, by no thread: nothing runs next to what is measured.
-    """
+    """A line at the foot of a terminal that is rewritten, text and bar; elsewhere there is none. It
+    is drawn when it is told to, by no thread: nothing runs next to what is measured."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic

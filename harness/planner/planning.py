@@ -85,9 +85,7 @@ def _is_for_another(config: RunConfig) -> bool:
 
 def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     """Trials of the settings asked for, else of the advisor's best; each with its prediction.
-
-    Raises UserError where the job is illegal or this machine cannot hold it.
-    """
+    Raises UserError where the job is illegal or this machine cannot hold it."""
     target = find_target(config, machine)
     job = target.job
     framework = job.config.framework

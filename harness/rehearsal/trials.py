@@ -105,9 +105,7 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> AskedRe
 
 def parse_layout(text: str) -> dict[str, Any]:
     """``tp4_pp4_vpp5_cp2_ep8_sp`` as fields of a request; ``nosp`` turns sequence parallelism off.
-
-    What is not named is the preset's, or 1; data parallelism is what the GPUs leave.
-    """
+    What is not named is the preset's, or 1; data parallelism is what the GPUs leave."""
     found: dict[str, Any] = {}
     for part in text.split("_") if text else ():
         match = _PART.fullmatch(part)

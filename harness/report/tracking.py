@@ -1,6 +1,5 @@
 """Results of a run handed to experiment trackers, each trial once and through the tracker's own
-client.
-"""
+client."""
 
 import json
 import logging
@@ -230,19 +229,13 @@ class TensorboardTracker:
         return name
 
 
-_TRACKED: Final = "tracked.json"
-_LOCK: Final = "tracked.lock"
-
-
 def track_run(run: Path, name: TrackerName) -> int:
-    """Hand over what has a result and was not handed over before; how many trials that were.
-
-    What was is in tracked.json: tracker -> trial and its start -> id there. UserError where the
-    folder holds no run; otherwise what the tracker's client raises.
-    """
+    """Hand over what has a result and was not handed over before; how many trials that were. What
+    was is in tracked.json: tracker -> trial and its start -> id there. UserError where the folder
+    holds no run; otherwise what the tracker's client raises."""
     trials = tracked_trials(load_facts(run))
-    path, count = run / _TRACKED, 0
-    with in_turn(run / _LOCK):
+    path, count = run / "tracked.json", 0
+    with in_turn(run / "tracked.lock"):
         known: dict[str, dict[str, str]] = read_json(path) if path.exists() else {}
         tracker, there = _TRACKERS[name](run), known.setdefault(name, {})
         for trial in trials:

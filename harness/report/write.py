@@ -38,10 +38,8 @@ class Written(Struct, kw_only=True):
 
 
 def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -> Written:
-    """Write all files of the report into `folder`, and append it to `step_summary`.
-
-    OSError where a file cannot be written.
-    """
+    """Write all files of the report into `folder`, and append it to `step_summary`. OSError where a
+    file cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = Written(folder=folder)
     try:

@@ -19,7 +19,6 @@ from tests.advisor.jobs import parallel
 from tests.oracles.megatron.configuration import REVISION, assert_same, report_transformer_engine
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)

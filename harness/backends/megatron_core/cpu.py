@@ -134,11 +134,9 @@ def megatron_on_cpu() -> Iterator[None]:
 
 
 class SdpaAttention(torch.nn.Module):
-    """Causal attention through scaled_dot_product_attention; no scores are kept.
-
-    query [s, b, heads, channels], key and value with their own number of heads; gives
-    [s, b, heads x channels of the values].
-    """
+    """Causal attention through scaled_dot_product_attention; no scores are kept. query [s, b,
+    heads, channels], key and value with their own number of heads; gives [s, b, heads x channels of
+    the values]."""
 
     def __init__(self, config: Any, layer_number: int, **_: Any) -> None:
         super().__init__()

@@ -142,10 +142,6 @@ def _known(**values: str | int | float | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-_STATUS: Final = "status"
-_WORKER: Final = "worker"
-
-
 class Ledger:
     """The trials of `study`; `expected` is what is predicted of each point, `choices` the values of
     its parameters, `room_bytes` what a peak may be."""
@@ -225,7 +221,7 @@ class Ledger:
         from optuna.trial import TrialState
 
         try:
-            self._storage.set_trial_user_attr(trial, _STATUS, status)
+            self._storage.set_trial_user_attr(trial, "status", status)
             self._storage.set_trial_state_values(trial, TrialState.FAIL)
         except UpdateFinishedTrialError:
             pass
@@ -236,7 +232,8 @@ class Ledger:
 
     def _claimed(self, task: Task, ticket: Ticket) -> dict[str, Any]:
         expected = self._expected[task.point]
-        return predicted_attributes(task, expected) | {_WORKER: ticket.owner.label}
+        worker = f"{ticket.owner.host}:{ticket.owner.pid}"
+        return predicted_attributes(task, expected) | {"worker": worker}
 
     def _ending(
         self, task: Task, outcome: Outcome

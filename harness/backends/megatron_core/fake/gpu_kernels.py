@@ -62,11 +62,9 @@ class FlashLikeFunction(torch.autograd.Function):
 
 
 class FlashLikeAttention(torch.nn.Module):
-    """Core attention of the local layer spec with the memory of a flash kernel.
-
-    Left out: the kernel's own backward workspace (fp32 dq accumulator, expanded dk and dv), which
-    differs between flash-attn, cuDNN and torch.
-    """
+    """Core attention of the local layer spec with the memory of a flash kernel. Left out: the
+    kernel's own backward workspace (fp32 dq accumulator, expanded dk and dv), which differs between
+    flash-attn, cuDNN and torch."""
 
     def __init__(self, config: Any, layer_number: int, **unused: Any) -> None:
         super().__init__()

@@ -56,11 +56,9 @@ def received_noise() -> Iterator[None]:
 
 @contextmanager
 def own_part() -> Iterator[None]:
-    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor.
-
-    A fake process group does so itself in torch 2.13, whose functions no longer call the two
-    methods; in torch 2.11 it writes nothing.
-    """
+    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor. A
+    fake process group does so itself in torch 2.13, whose functions no longer call the two methods;
+    in torch 2.11 it writes nothing."""
     scatter, exchange = _GROUP._reduce_scatter_base, _GROUP.alltoall_base
 
     def reduce_scatter(group: Any, output: Tensor, given: Tensor, *more: Any) -> Any:

@@ -138,7 +138,6 @@ def counts(reports: Sequence[JobReport]) -> str:
     return ", ".join(f"{number} {words}" for words, number in sorted(found.items()))
 
 
-_COMPLETED: Final = "COMPLETED"
 _FAILED: Final = "FAILED"
 # States of `man squeue`, JOB STATE CODES, that no other follows.
 _ENDED: Final = {
@@ -157,7 +156,7 @@ _ENDED: Final = {
 
 def has_ended(report: JobReport) -> bool:
     """Whether nothing more comes: a job that is requeued waits again."""
-    return report.state in (*_ENDED, _COMPLETED, _FAILED)
+    return report.state in (*_ENDED, "COMPLETED", _FAILED)
 
 
 def met_no_controller(report: JobReport | None, output: Sequence[str]) -> bool:
