@@ -95,7 +95,6 @@ def _read(path: Path) -> TrialResult:
 
 
 _JOB = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
-_DERIVED = ("name", "data_parallel_size")
 _OWN = Path(__file__).parents[1] / "configs"
 
 
@@ -146,7 +145,7 @@ def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:
 def _overrides(group: str, now: Any, before: Any, kind: Any) -> Iterator[str]:
     for name in kind.__struct_fields__:
         value = getattr(now, name)
-        if value != getattr(before, name) and name not in _DERIVED:
+        if value != getattr(before, name) and name not in ("name", "data_parallel_size"):
             yield f"{group}.{name}={_shown(value)}"
 
 

@@ -116,9 +116,6 @@ class PhaseTimes:
         )
 
 
-_READING_SECONDS: Final = 0.25
-
-
 class _Window(Struct, frozen=True, kw_only=True):
     """The timed steps."""
 
@@ -227,7 +224,7 @@ def _watched(gpu: NvmlGpu | None) -> Iterator[list[GpuReading]]:
     if gpu is None:
         yield readings
         return
-    with sampled(lambda: readings.append(gpu.reading()), _READING_SECONDS):
+    with sampled(lambda: readings.append(gpu.reading()), interval=0.25):
         yield readings
 
 

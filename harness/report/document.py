@@ -70,16 +70,13 @@ class Document(Struct, frozen=True, kw_only=True):
     sections: tuple[Section, ...]
 
 
-_TEMPLATES = Path(__file__).parent / "templates"
-
-
 def html(document: Document) -> str:
     """The report as a page, pictures inside; ImportError where jinja2 is not installed. All text is
     escaped. The pictures' SVG, which we drew ourselves, goes in as it is."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -184,7 +184,7 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
     """Name, caption, heights, and what paints it."""
     cpu = " (CPU times)" if facts.on_cpu else ""
     if shown := points(facts):
-        key = _KEY_ROWS * -(-len(shown) // _columns(shown))  # which a phone has below
+        key = 0.19 * -(-len(shown) // _columns(shown))  # inches; a phone has it below
         heights = kit.Heights(4.6, 3.6 + key)
         caption = f"Peak memory against step time of every setting{cpu}"
         yield "memory_and_time", caption, heights, partial(paint_time, facts=facts)
@@ -205,7 +205,6 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
         yield "timeline", f"Allocated bytes over one step{cpu}", heights, paint
 
 
-_KEY_ROWS: Final = 0.19  # inches of a line of the key
 MOST: Final = 24
 
 

@@ -158,9 +158,6 @@ class MlflowTracker:
         return str(run)
 
 
-_PROJECT: Final = "recompute-advisor"
-
-
 class WandbTracker:
     """Into `folder`/wandb; project and entity by WANDB_PROJECT and WANDB_ENTITY."""
 
@@ -175,7 +172,7 @@ class WandbTracker:
             ("disable_git", "disable_code", "x_disable_stats"), True
         )
         run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", _PROJECT),
+            project=os.environ.get("WANDB_PROJECT", "recompute-advisor"),
             group=trial.group,
             name=trial.name,
             tags=[trial.tags["status"]],

@@ -15,7 +15,6 @@ from harness.report.facts import Facts, load_facts
 from harness.trial.files import write_atomic
 
 FOLDER: Final = "report"
-STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 
 
 class Written(Struct, kw_only=True):
@@ -78,7 +77,7 @@ def report_run(run: Path, say: Callable[[str], None]) -> None:
 
 def step_summary_file() -> Path | None:
     """The file that GitHub shows next to a step, where there is one."""
-    name = os.environ.get(STEP_SUMMARY)
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
     return Path(name) if name else None
 
 

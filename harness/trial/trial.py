@@ -46,11 +46,9 @@ class Device(StrEnum):
 
 class Workload(Struct, frozen=True, kw_only=True):
     """What is trained: the part of a trial that decides whether two results may be compared.
-
     recompute is the advisor's spelling of the setting (``none``, ``selective:mlp``,
     ``full:block:2``, ``op:<policy>``, with ``+offload=...``). main_grads_dtype is the type in which
-    gradients are accumulated.
-    """
+    gradients are accumulated."""
 
     model: ModelSpec
     layout: ParallelLayout

@@ -36,10 +36,7 @@ def assert_peaks(case: OracleCase, tolerance: float = PLAIN) -> None:
 
 
 MODELS = {"mixtral": EP4, "etp2": ETP2, "allgather": ALLGATHER, "qwen3": QWEN3_MOE}
-SETTINGS: dict[str, dict[str, Any]] = {
-    **selections("moe", "layernorm"),
-    "full": full("uniform", 1),
-}
+SETTINGS: dict[str, dict[str, Any]] = {**selections("moe", "layernorm"), "full": full("uniform", 1)}
 
 
 @pytest.mark.parametrize(

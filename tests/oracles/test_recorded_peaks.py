@@ -73,6 +73,6 @@ def test_the_matrix_is_what_was_rehearsed_and_holds_what_was_asked_for() -> None
     assert {row.case.vpp for row in rows} > {1, 2, 3}
     settings = [parse_setting(row.recompute) for row in rows]
     assert {name for setting in settings for name in setting.effective_modules} == {
-        *("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"),
+        *("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
     }
     assert {setting.method for setting in settings} == {None, "uniform", "block"}

@@ -26,12 +26,10 @@ from harness.trial.trial import Workload
 
 
 def as_native(model: ModelSpec) -> ModelSpec:
-    """`model` with the options that this backend runs it with.
-
-    Megatron's local layers with flash attention and fused activation; rotary tables, bias and
-    dropout as single operators; logits kept as an fp32 softmax; weight gradients as tensors of
-    their own. Experts are one grouped MLP on the device that their tokens are on.
-    """
+    """`model` with the options that this backend runs it with. Megatron's local layers with flash
+    attention and fused activation; rotary tables, bias and dropout as single operators; logits kept
+    as an fp32 softmax; weight gradients as tensors of their own. Experts are one grouped MLP on the
+    device that their tokens are on."""
     return replace(
         _with_native_experts(model),
         transformer_impl=options.TransformerImpl.LOCAL,

@@ -136,10 +136,9 @@ def time_sustained(
     call: Call, device: Device, *, hold_seconds: float, gpu: NvmlGpu | None
 ) -> tuple[Timing, GpuLoad]:
     """The rate, clock and power that a GPU keeps under load: a burst of a few calls runs at the
-    highest clock, which goes down until the power is within its limit.
-
-    Seconds of a call in the second half of `hold_seconds` without a pause, and what NVML read
-    meanwhile. The device always has the next batch when it ends one."""
+    highest clock, which goes down until the power is within its limit. Seconds of a call in the
+    second half of `hold_seconds` without a pause, and what NVML read meanwhile. The device always
+    has the next batch when it ends one."""
     guess = time_call(call, device, wanted_seconds=_GUESS_SECONDS).seconds
     size = max(1, round(_BATCH_SECONDS / guess))
     batches = max(_LEAST_BATCHES, round(hold_seconds / (size * guess)))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, TrialState
 
 RESULT: Final = "harness:result"
-REPEAT: Final = "repeat"
 LOST: Final = "lost"
 INTERRUPTED: Final = "interrupted"
 WITHDRAWN: Final = "withdrawn"
@@ -84,7 +83,7 @@ def _entry(trial: "FrozenTrial") -> Entry | None:
     return Entry(
         id=trial._trial_id,
         number=trial.number,
-        task=Task(point, int(trial.user_attrs.get(REPEAT, 0))),
+        task=Task(point, int(trial.user_attrs.get("repeat", 0))),
         running=not trial.state.is_finished(),
         told=None if stored is None else convert(stored, Told),
         ticket=ticket_of(system),

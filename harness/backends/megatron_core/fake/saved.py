@@ -117,11 +117,9 @@ def saved_rows(case: MegatronCase) -> list[SavedRow]:
 
 def saved_bytes_per_layer(case: MegatronCase) -> tuple[int, list[SavedRow]]:
     """Saved bytes of one layer = total of 3 layers - total of 2, and the rows of that difference.
-
     `num_layers` and the pipeline of the case are ignored. With `block` recomputation the layer
     counted is one that `recompute_num_layers` covers only if that is at least 3. `uniform` over
-    several layers has no bytes "per layer": ValueError.
-    """
+    several layers has no bytes "per layer": ValueError."""
     if case.recompute_method == "uniform" and case.recompute_num_layers != 1:
         raise ValueError(
             f"recompute_num_layers = {case.recompute_num_layers}: must be 1 with uniform to count "

@@ -161,16 +161,13 @@ def drop(x: Tensor, p: float) -> Tensor:
     return torch.native_dropout(x, p, True)[0] if p > 0 else x
 
 
-_SEEDS: Final = 2**31
-
-
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
     """Attention of [micro_batch_size, seq_length, heads, channels] each; channels are the value's.
     The CPU's flash kernel knows no dropout, and no values of another width than the keys': there an
     operator of our own stands in, which keeps the same tensors and draws its mask from a seed."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     if not query.is_cuda and (dropout > 0 or q.shape[-1] != v.shape[-1]):
-        seed = int(torch.randint(_SEEDS, ()).item())
+        seed = int(torch.randint(2**31, ()).item())
         dropped: tuple[Tensor, Tensor] = dropped_attention(q, k, v, dropout, seed)
         return dropped[0].transpose(1, 2)
     with flash_only(q, v):

@@ -74,9 +74,6 @@ class TransformerLayer(nn.Module):
         return self.regions.run(_MLP, self.mlp, normed), self.mlp.linear_fc2.bias
 
 
-_WEIGHT_DEVIATION: Final = 0.02
-
-
 class Embedding(nn.Module):
     """Word embeddings, learned positions, dropout."""
 
@@ -211,7 +208,7 @@ def _random(parameter: nn.Parameter, key: str, shard: linear.Shard | None, model
     if shard is not None:
         shape[shard.dim] *= tp.size
     whole = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
-    whole.normal_(0.0, _WEIGHT_DEVIATION, generator=generator)
+    whole.normal_(0.0, 0.02, generator=generator)
     if shard is None:
         parameter.copy_(whole)
         return
