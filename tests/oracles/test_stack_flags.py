@@ -26,7 +26,6 @@ from advisor.plan.recompute_plan import Setting
 from tests.advisor.frameworks.torch.jobs import stack_job
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 
 def _settings(framework: str, **options: Any) -> list[tuple[Setting, Any, Any]]:
