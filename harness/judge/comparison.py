@@ -4,6 +4,7 @@ Every trial and every golden is accounted for: what ran, what failed, what vanis
 was taken and what appeared.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -36,10 +37,8 @@ _OPEN: Final = (Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT)
 class Comparison(Struct, frozen=True, kw_only=True):
     """Results compared with goldens.
 
-    Attributes:
-        rows: one row per metric of a trial, worst first.
-        environments: what differs, or is not known, in the environment of each trial.
-        commands: the command that runs a workload again, by its key.
+    rows: one row per metric of a trial, worst first. environments: what differs, or is not known,
+    in the environment of each trial. commands: the command that runs a workload again, by its key.
     """
 
     rows: tuple[ComparisonRow, ...]
@@ -143,14 +142,11 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
 
 def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
     groups = by_workload(results)
-    labels = [identity.workload_label(group[0].trial["workload"]) for group in groups.values()]
+    label = {key: identity.workload_label(own[0].trial["workload"]) for key, own in groups.items()}
+    counts = Counter(label.values())
+    label |= {key: f"{one}#{key}" for key, one in label.items() if counts[one] > 1}
     return tuple(
-        Subject(
-            key=key,
-            label=label if labels.count(label) == 1 else f"{label}#{key}",
-            results=tuple(group),
-        )
-        for label, (key, group) in zip(labels, groups.items(), strict=True)
+        Subject(key=key, label=label[key], results=tuple(own)) for key, own in groups.items()
     )
 
 
@@ -211,17 +207,14 @@ def _vanished(
     results: Sequence[TrialResult], goldens: Sequence[Golden], matched: Sequence[Golden]
 ) -> list[ComparisonRow]:
     """Measured goldens of the models and GPUs at hand that no result belongs to."""
-    here = {
-        _family(identity.place_of(one).gpus, flatten(w))
-        for one in results
-        if (w := one.trial["workload"])
-    }
+    places = ((identity.place_of(one).gpus, one.trial["workload"]) for one in results)
+    here = {_family(gpus, flatten(workload)) for gpus, workload in places if workload}
     seen = {id(golden) for golden in matched}
     return [
         ComparisonRow(
-            label=golden.identity.label,
-            workload_key=golden.identity.workload_key or "",
-            verdict=Verdict.VANISHED,
+            golden.identity.label,
+            golden.identity.workload_key or "",
+            Verdict.VANISHED,
             reason=f"in the golden of {golden.meta.date}, but not in the results",
         )
         for golden in goldens
@@ -236,9 +229,7 @@ def _family(gpus: str, fields: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _row(subject: Subject, verdict: Verdict, reason: str) -> ComparisonRow:
-    return ComparisonRow(
-        label=subject.label, workload_key=subject.key, verdict=verdict, reason=reason
-    )
+    return ComparisonRow(subject.label, subject.key, verdict, reason=reason)
 
 
 def _distance(row: ComparisonRow) -> float:

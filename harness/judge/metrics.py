@@ -73,9 +73,9 @@ TIME_NOISE: Final = {Device.CUDA: 0.01, Device.CPU: 0.05}
 """Relative standard deviation between processes that is usual: 1 % on one GPU node, 5 % on a CPU
 that others use too."""
 SESSION_NOISE: Final = 0.02
-"""Relative standard deviation between sessions that the gate assumes where few were seen: the
-throughput of Llama 3's training swung by 1 to 2 % with the hour of the day (arXiv 2407.21783, 2024,
-section 3.3.4). The whole of the swing is taken as the standard deviation."""
+"""Relative standard deviation between sessions that is assumed where few were seen: "diurnal 1-2%
+throughput variation based on time-of-day" (The Llama 3 Herd of Models, section 3.3.4, arXiv
+2407.21783), the whole of it taken as the standard deviation."""
 
 
 class Better(StrEnum):

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.record import as_dict
 from advisor.base.units import parse_gpus
@@ -67,11 +68,9 @@ def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
     """A planned trial without a result: not begun, at work, or killed with its runner."""
     begun = (folder.path / _TRIAL).exists()
     broken = folder.broken_result()
-    what = (
-        f"result.json cannot be read: {broken.field.rpartition(': ')[2]} {broken.relation}"
-        if broken
-        else ("started but has no result: interrupted" if begun else "has not been run")
-    )
+    what = "started but has no result: interrupted" if begun else "has not been run"
+    if broken:
+        what = f"result.json cannot be read: {broken.field.rpartition(': ')[2]} {broken.relation}"
     state = folder.state() if begun else None
     return TrialResult(
         name=trial.name,
@@ -93,7 +92,12 @@ def _others(path: Path) -> Loaded:
 
 
 def _read(path: Path) -> TrialResult:
-    result = decode_result(path)
+    try:
+        result = decode_result(path)
+    except UserError as error:
+        if "schema_version" in error.field and "sessions" in read_json(path):
+            raise UserError("RESULTS", str(path), "is a golden, not a result") from None
+        raise
     if not isinstance(result.trial.get("workload"), dict):
         raise UserError(f"{path}: trial.workload", "(none)", "is missing")
     return result
@@ -115,9 +119,9 @@ def reproduction_command(experiment: str, trial: Trial) -> str:
     with suppress(UserError):
         preset = named_experiment(experiment, _OWN)
     table = preset is not None and experiment not in experiment_names(_OWN)
-    words = [f"{'recipe' if table else 'experiment'}={experiment}"]
-    words += [] if preset is None else _changes(preset, trial)
-    words += [
+    words = [
+        f"{'recipe' if table else 'experiment'}={experiment}",
+        *(_changes(preset, trial) if preset else ()),
         f"recompute.settings=[{quoted_setting(trial.workload.recompute)}]",
         f"measure.repeats={trial.measurement.repeats}",
         f"device={trial.workload.device}",

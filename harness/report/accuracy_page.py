@@ -100,8 +100,6 @@ def accuracy_report(
 _VERDICTS: Final = (
     'What the advisor said ("fits" is a probability of at least 90 %), and what happened.'
 )
-
-
 _LEFT_OUT: Final = (
     "These trials are left out of the means. A trial that ran out of memory still counts under "
     '"Will it fit".'
@@ -118,15 +116,11 @@ def _groups(rows: Sequence[accuracy_rows.SettingRow]) -> list[accuracy_rows.Accu
 
 
 def _judged(one: accuracy_rows.Accuracy) -> dict[str, str]:
+    errors = {"kept per layer": one.kept, "allocated": one.allocated, "reserved": one.reserved}
+    errors |= {"step time": one.step, "overhead": one.overhead}
     return {
-        "group": one.name,
-        "cells": str(one.cells),
-        "settings": str(one.rows),
-        "kept per layer": or_dash(one.kept, _shown),
-        "allocated": or_dash(one.allocated, _shown),
-        "reserved": or_dash(one.reserved, _shown),
-        "step time": or_dash(one.step, _shown),
-        "overhead": or_dash(one.overhead, _shown),
+        **{"group": one.name, "cells": str(one.cells), "settings": str(one.rows)},
+        **{name: or_dash(error, _shown) for name, error in errors.items()},
         "tau": or_dash(one.tau, "{:+.2f}".format),
         "regret": or_dash(one.regret, _lost),
         "worst regret": or_dash(one.worst_regret, _lost),
@@ -136,10 +130,10 @@ def _judged(one: accuracy_rows.Accuracy) -> dict[str, str]:
 def _fits(one: accuracy_rows.Accuracy) -> dict[str, str]:
     return {
         "group": one.name,
-        'said "fits": ran': str(one.verdicts.fits),
-        'said "fits": out of memory': str(one.verdicts.false_fits),
-        'said "does not fit": out of memory': str(one.verdicts.refusals),
-        'said "does not fit": ran': str(one.verdicts.false_refusals),
+        'said "fits": ran': str(one.verdicts[True, True]),
+        'said "fits": out of memory': str(one.verdicts[True, False]),
+        'said "does not fit": out of memory': str(one.verdicts[False, False]),
+        'said "does not fit": ran': str(one.verdicts[False, True]),
     }
 
 
@@ -161,9 +155,7 @@ def _cell_row(row: accuracy_rows.SettingRow) -> tuple[str, ...]:
         *cells(row.reserved, gib),
         *cells(row.step, lambda s: f"{s * 1e3:.1f}"),
         *cells(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
-        or_dash(
-            accuracy_rows.difference(row.overhead), lambda points: f"{points * 100:+.1f} points"
-        ),
+        or_dash(row.overhead.difference, lambda points: f"{points * 100:+.1f} points"),
     )
 
 

@@ -91,11 +91,8 @@ def bmf(facts: Facts) -> str:
             low, high = stats.quartiles([value for process in values for value in process])
             metric = find_metric(name)
             of_cpu = facts.on_cpu and metric is not None and metric.timing
-            measures[f"cpu_{name}" if of_cpu else name] = {
-                "value": stats.centre(values),
-                "lower_value": low,
-                "upper_value": high,
-            }
+            sizes = {"value": stats.centre(values), "lower_value": low, "upper_value": high}
+            measures[f"cpu_{name}" if of_cpu else name] = sizes
         if measures:
             found[_benchmark(facts, setting)] = measures
     return json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -108,16 +105,10 @@ def _benchmark(facts: Facts, setting: PlannedSetting) -> str:
     return workload.label + more.replace(", ", "/")
 
 
-_UNDECIDED: Final = (
-    *(Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT),
-    *(Verdict.VANISHED, Verdict.APPEARED, Verdict.SKIPPED, Verdict.UNJUDGED),
-)
-_TAGS: Final = {
+_TAGS: Final = {Verdict.PASS: "", Verdict.STALE: ""} | {
     **{Verdict.REGRESSION: "failure", Verdict.FAILED: "error"},
-    **dict.fromkeys(_UNDECIDED, "skipped"),
 }
-"""What a verdict is to a test runner; PASS and STALE pass. "skipped" is all that is no verdict."""
-_WHOLE: Final = "run"
+"""What a verdict is to a test runner; all that is no verdict is "skipped"."""
 
 
 def junit(comparison: Comparison, name: str) -> str:
@@ -125,7 +116,7 @@ def junit(comparison: Comparison, name: str) -> str:
     failed have one case each."""
     cases = []
     for row, notes in render.noted_rows(comparison):
-        line, tag = render.row_line(row), _TAGS.get(row.verdict, "")
+        line, tag = render.row_line(row), _TAGS.get(row.verdict, "skipped")
         text = "\n".join([line, *notes])
-        cases.append(Case(row.label, row.metric or _WHOLE, line, tag, str(row.verdict), text))
+        cases.append(Case(row.label, row.metric or "run", line, tag, str(row.verdict), text))
     return to_junit(name, cases)

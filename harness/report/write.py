@@ -29,12 +29,8 @@ class Written(Struct, kw_only=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """One line for all that needs packages; none where everything is there."""
-        if not self.missing:
-            return ()
-        packages = ", ".join(sorted(set(self.missing.values())))
-        return (
-            f"not written: {', '.join(self.missing)}: needs {packages}; {install_hint('report')}",
-        )
+        needs = f"needs {', '.join(sorted(set(self.missing.values())))}; {install_hint('report')}"
+        return (f"not written: {', '.join(self.missing)}: {needs}",) if self.missing else ()
 
 
 def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -> Written:

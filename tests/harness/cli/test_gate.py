@@ -158,10 +158,12 @@ def test_history_of_a_golden_and_of_runs(tmp_path: Path, capsys) -> None:
     picture = tmp_path / "history.svg"
     assert cli.main(["golden", "history", file, str(RECORDED), "--figure", str(picture)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "llama3_70b/tp4pp4/selective:mlp: tflops_per_gpu"
+    assert shown[0].startswith("llama3_70b/tp4pp4/selective:mlp: tflops_per_gpu, change since")
     assert len(shown) == 3, "the run's session is the golden's"
     assert shown[2] == "neither step nor drift"
     assert "session, golden" in picture.read_text(encoding="utf-8")
+    assert cli.main(["golden", "history", file, file]) == 2
+    assert "is a golden, not a result" in capsys.readouterr().err
     assert cli.main(["golden", "history", file, "--metric", "loss"]) == 2
     assert cli.main(words) == 2
     assert "is a session of the golden already" in capsys.readouterr().err
