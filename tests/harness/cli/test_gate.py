@@ -86,22 +86,6 @@ def test_no_golden_is_exit_3(tmp_path: Path, harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        *("compare", "compare nowhere", f"compare {MLP} --limit step_time_seconds"),
-        *(f"compare {MLP} --limit step_tme=3%", f"compare {MLP} --golden nowhere.json"),
-        *(f"compare {MLP} --no-such-flag", "golden", f"golden update {MLP}"),
-        "golden show nowhere.json",
-    ],
-)
-def test_a_wrong_request_is_one_line_and_exit_2(words: str, capsys) -> None:
-    assert cli.main(words.split()) == 2
-    done = capsys.readouterr()
-    assert done.out == ""
-    assert len(done.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("error", "says"),
     [
         (OSError(errno.EROFS, "Read-only file system", "x.json"), "x.json: Read-only file system"),
@@ -120,14 +104,6 @@ def test_what_goes_wrong_inside_is_never_read_as_a_regression(
     talk = capsys.readouterr().err
     assert says in talk
     assert len(talk.splitlines()) == 1 or not isinstance(error, OSError)
-
-
-def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    for main in (compare.main, golden.main):
-        with pytest.raises(SystemExit) as left:
-            main(["--help"])
-        assert left.value.code == 0
-        assert "Exit codes" in capsys.readouterr().out
 
 
 def test_limits_are_read_in_percent_and_as_fractions() -> None:

@@ -171,11 +171,11 @@ SEVERITY = (Verdict.STALE, Verdict.PASS, Verdict.OPEN, Verdict.REGRESSION)
 
 def shift(ratio: float, half: float, strict: float = 1.4) -> Shift:
     """Intervals that are symmetric in the logarithm, as those of a ratio are."""
-
-    def around(width: float) -> Interval:
-        return Interval(low=ratio * math.exp(-width), high=ratio * math.exp(width))
-
-    return replace(shift_of(), ratio=ratio, interval=around(half), strict=around(strict * half))
+    around, wide = (
+        Interval(low=ratio * math.exp(-width), high=ratio * math.exp(width))
+        for width in (half, strict * half)
+    )
+    return replace(shift_of(), ratio=ratio, interval=around, strict=wide)
 
 
 def verdict(ratio: float, half: float, name: str = STEP_TIME, limit: float = LIMIT) -> Verdict:
