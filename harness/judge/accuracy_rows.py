@@ -208,7 +208,7 @@ class Accuracy(Struct, frozen=True, kw_only=True):
 
 def accuracy_of(name: str, setting_rows: Sequence[SettingRow]) -> Accuracy:
     """The judgement of `rows`; means of nothing are None."""
-    cells = by_cell(setting_rows)
+    cells = grouped((row.cell, row) for row in setting_rows)
     taus = known(correlation("kendalltau", [row.step for row in own]) for own in cells.values())
     regrets = known(map(regret, cells.values()))
     finite = [lost for lost in regrets if lost != float("inf")]
@@ -228,11 +228,6 @@ def accuracy_of(name: str, setting_rows: Sequence[SettingRow]) -> Accuracy:
     )
 
 
-def by_cell(setting_rows: Iterable[SettingRow]) -> dict[Cell, list[SettingRow]]:
-    """Rows of each cell, in the order in which they come."""
-    return grouped((row.cell, row) for row in setting_rows)
-
-
 def first_choice(setting_rows: Sequence[SettingRow]) -> SettingRow | None:
     """The setting of a cell that the advisor would take: the fastest that it says fits."""
     fitting = [row for row in setting_rows if row.predicted_fits and row.step.predicted is not None]
@@ -242,13 +237,10 @@ def first_choice(setting_rows: Sequence[SettingRow]) -> SettingRow | None:
 def regret(setting_rows: Sequence[SettingRow]) -> float | None:
     """What the first choice costs over the best measured setting of the cell; infinite where it ran
     out of memory, None where it was not measured or nothing else was."""
-    choice = first_choice(setting_rows)
-    if choice is None:
-        return None
-    if choice.measured_fits is False:
+    choice, times = first_choice(setting_rows), known(row.step.measured for row in setting_rows)
+    if choice and choice.measured_fits is False:
         return float("inf")
-    times = known(row.step.measured for row in setting_rows)
-    if choice.step.measured is None or len(times) < 2:
+    if choice is None or choice.step.measured is None or len(times) < 2:
         return None
     return choice.step.measured / min(times) - 1
 

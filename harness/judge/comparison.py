@@ -6,7 +6,7 @@ was taken and what appeared.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -104,12 +104,6 @@ class Subject(Struct, frozen=True, kw_only=True):
     results: tuple[TrialResult, ...]
 
     @property
-    def workload(self) -> dict[str, Any]:
-        """The workload as JSON."""
-        found: dict[str, Any] = self.results[0].trial["workload"]
-        return found
-
-    @property
     def places(self) -> tuple[identity.MeasuredPlace, ...]:
         """Where its processes ran; those that left no fingerprint know only their GPUs' number
         and variables."""
@@ -125,7 +119,7 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
 
     def holds(golden: Golden) -> bool:
         theirs = golden.identity.full_gpus
-        return golden.identity.holds_for(subject.workload) and (
+        return golden.identity.holds_for(subject.results[0].trial["workload"]) and (
             gpus == theirs or "?" in gpus + theirs or golden.status is TrialStatus.OK
         )
 
@@ -189,18 +183,18 @@ def _rows(
 def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> ComparisonRow:
     """A trial without numbers. Out of memory is an answer: expected where the golden says so, and
     where there is no golden, one that has none yet."""
-    what = f"{result.status}{describe(result)}"
+    what, held = f"{result.status}{describe(result)}", golden.status if golden else None
     if result.status is TrialStatus.SKIPPED:
-        known = golden is not None and golden.status is TrialStatus.OK
-        return _row(subject, Verdict.VANISHED if known else Verdict.SKIPPED, what)
-    if result.status is TrialStatus.OOM and golden is None:
+        fitted = held is TrialStatus.OK
+        return _row(subject, Verdict.VANISHED if fitted else Verdict.SKIPPED, what)
+    if result.status is TrialStatus.OOM and held is None:
         return _row(subject, Verdict.APPEARED, f"{what}; no golden")
-    if result.status is TrialStatus.OOM and golden and golden.status is TrialStatus.OOM:
+    if result.status is held is TrialStatus.OOM:
         return _row(subject, Verdict.PASS, "oom, as in the golden")
     if result.status in (TrialStatus.INCOMPLETE, TrialStatus.PRUNED):
         return _row(subject, Verdict.UNSTABLE, what)
-    fitted = " (the golden fits)" if result.status is TrialStatus.OOM else ""
-    return _row(subject, Verdict.FAILED, f"{what}{fitted}  {result.name}")
+    more = " (the golden fits)" if result.status is TrialStatus.OOM else ""
+    return _row(subject, Verdict.FAILED, f"{what}{more}  {result.name}")
 
 
 def _vanished(

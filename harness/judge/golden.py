@@ -253,8 +253,7 @@ class GoldenChange(Struct, frozen=True, kw_only=True):
     def diff(self) -> dict[str, tuple[Scalar, Scalar]]:
         """Old and new of every value that changes; None where a side has none. Samples are left to
         the diff of the file itself: their summary is what a reviewer judges."""
-        before = _reviewed(self.old) if self.old else {}
-        after = _reviewed(self.new)
+        before, after = _reviewed(self.old) if self.old else {}, _reviewed(self.new)
         pairs = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -389,8 +388,8 @@ def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
 
 
 def _reviewed(golden: Golden) -> dict[str, Scalar]:
-    values: dict[str, Any] = golden_values(golden)
-    return flatten({key: value for key, value in values.items() if key not in _UNREVIEWED})
+    kept = {key: one for key, one in golden_values(golden).items() if key not in _UNREVIEWED}
+    return flatten(kept)
 
 
 def _json(value: object) -> str:

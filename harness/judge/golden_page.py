@@ -49,8 +49,7 @@ def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar
     else:
         lines = [f"{key}: {shown(old)} -> {shown(value)}" for key, (old, value) in diff.items()]
         head = f"changed  {path}" if lines else f"unchanged  {path}"
-    whole = verbatim(head)
-    return on_screen(group(whole, Indented(group(*lines), 2)) if lines else whole)
+    return on_screen(group(verbatim(head), *([Indented(group(*lines), 2)] if lines else [])))
 
 
 def _numbers(golden: Golden) -> list[Block]:

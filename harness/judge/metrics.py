@@ -204,13 +204,12 @@ def _memory_series(result: TrialResult) -> dict[str, Series]:
     for stage in stages if len(stages) > 1 else ():
         peaks[f".stage{stage}"] = tuple(p for p in result.memory if p.stage == stage)
     last = _steps(result, len(result.times.seconds) if result.times else 1)[-1:] or (1,)
-    found = {}
-    for suffix, ranks in peaks.items():
-        for name, field in PEAKS.items():
-            value = most(ranks, field)
-            if value is not None:
-                found[name + suffix] = _series(last, (value,))
-    return found
+    found = {
+        f"{name}{suffix}": most(ranks, field)
+        for suffix, ranks in peaks.items()
+        for name, field in PEAKS.items()
+    }
+    return {name: _series(last, (value,)) for name, value in found.items() if value is not None}
 
 
 def _steps(result: TrialResult, count: int) -> tuple[int, ...]:

@@ -1,8 +1,6 @@
-"""Results from where they lie: folders of runs, of trials, or single result.json files; and the
-command that runs one of their trials again.
-"""
+"""Results from folders of runs, of trials, or single files; the command that runs a trial again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -15,9 +13,7 @@ from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.record import as_dict
 from advisor.base.units import parse_gpus
-from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
-from advisor.models.spec import ModelSpec
 from advisor.request.recipes import Experiment, experiment_names, named_experiment
 from harness.judge.identity import workload_key
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
@@ -41,13 +37,9 @@ def load_results(paths: list[Path]) -> Loaded:
     A trial of a run's plan without a final result was interrupted: it is there with status
     no_data, for nothing that was planned may vanish from a comparison.
     """
-    results: list[TrialResult] = []
-    commands: dict[str, str] = {}
-    for path in paths:
-        loaded = _run(path) if RunFolder(path).has_plan() else _others(path)
-        results += loaded.results
-        commands |= loaded.commands
-    return Loaded(results=tuple(results), commands=commands)
+    loaded = [_run(path) if RunFolder(path).has_plan() else _others(path) for path in paths]
+    commands = {key: words for one in loaded for key, words in one.commands.items()}
+    return Loaded(results=tuple(r for one in loaded for r in one.results), commands=commands)
 
 
 def _run(path: Path) -> Loaded:
@@ -145,18 +137,16 @@ def quoted_setting(spec: str) -> str:
 def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:
     """Overrides of a preset's values; data parallelism follows from the number of GPUs."""
     workload, model = trial.workload, preset.configure(load_model(preset.model))
-    yield from _overrides("model", workload.model, model, ModelSpec)
-    yield from _overrides("layout", workload.layout, preset.layout, ParallelLayout)
+    yield from _overrides("model", workload.model, model)
+    yield from _overrides("layout", workload.layout, preset.layout)
     count, gpu = parse_gpus(preset.gpus)
     if workload.layout.world_size != count:
         yield f"gpus={workload.layout.world_size}x{gpu}"
-    for name in _JOB:
-        if getattr(workload, name) != getattr(preset.config, name):
-            yield f"job.{name}={_shown(getattr(workload, name))}"
+    yield from _overrides("job", workload, preset.config, _JOB)
 
 
-def _overrides(group: str, now: Any, before: Any, kind: Any) -> Iterator[str]:
-    for name in kind.__struct_fields__:
+def _overrides(group: str, now: Any, before: Any, names: Sequence[str] = ()) -> Iterator[str]:
+    for name in names or now.__struct_fields__:
         value = getattr(now, name)
         if value != getattr(before, name) and name not in _DERIVED:
             yield f"{group}.{name}={_shown(value)}"

@@ -54,7 +54,7 @@ def accuracy_report(
     rows: Sequence[accuracy_rows.SettingRow], subtitle: str, pictures: Sequence[Picture] = ()
 ) -> Document:
     """accuracy.md: errors by group and half, then every cell, then what was not trusted."""
-    own_rows, groups = accuracy_rows.by_cell(rows), _groups(rows)
+    own_rows, groups = grouped((row.cell, row) for row in rows), _groups(rows)
     on_cpu = {cell.device for cell in own_rows} == {Device.CPU}
     sections = [
         Section(
@@ -108,11 +108,10 @@ _LEFT_OUT: Final = (
 
 def _groups(rows: Sequence[accuracy_rows.SettingRow]) -> list[accuracy_rows.Accuracy]:
     """All, each half, each group."""
-    halves = {half: [row for row in rows if row.cell.half is half] for half in accuracy_rows.Half}
+    halves = grouped((row.cell.half, row) for row in rows)
     groups = grouped((row.cell.group, row) for row in rows)
-    named = (("all", rows), *halves.items(), *groups.items())
-    found = (accuracy_rows.accuracy_of(name, own) for name, own in named)
-    return [one for one in found if one.rows]
+    named = [("all", rows), *sorted(halves.items()), *groups.items()]
+    return [accuracy_rows.accuracy_of(name, own) for name, own in named if own]
 
 
 def _judged(one: accuracy_rows.Accuracy) -> dict[str, str]:

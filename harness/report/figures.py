@@ -99,7 +99,7 @@ _PHASES: Final = {
 _FAINT: Final = 0.4
 
 
-class StepTimeline(Struct, frozen=True, kw_only=True):
+class StepTimeline(Struct, frozen=True):
     """One setting's allocated bytes over one step; the peak that was predicted, where it was."""
 
     name: str
@@ -111,11 +111,9 @@ def step_timelines(facts: Facts) -> tuple[StepTimeline, ...]:
     """Measured timelines, one a setting; MOST_TIMELINES at most, the advisor's best first."""
     found = []
     for setting in facts.plan.settings:
-        lines = (one.timeline for one in facts.results_of(setting) if len(one.timeline) > 1)
-        if line := next(lines, None):
-            peak = (setting.trial.prediction or Prediction()).peak_allocated_bytes
-            name = facts.name_of(setting)
-            found.append(StepTimeline(name=name, points=line, predicted_peak=peak))
+        lines = [one.timeline for one in facts.results_of(setting) if len(one.timeline) > 1]
+        peak = (setting.trial.prediction or Prediction()).peak_allocated_bytes
+        found += [StepTimeline(facts.name_of(setting), line, peak) for line in lines[:1]]
     return tuple(found[:MOST_TIMELINES])
 
 
@@ -142,11 +140,8 @@ def paint_timeline(figure: "Figure", shown: Sequence[StepTimeline], *, on_cpu: b
     every[-1].set_xlabel(slowed if on_cpu else "ms of one step")
     figure.supylabel(f"allocated, {unit}", fontsize=10)
     seen = {point.phase for step in shown for point in step.points}
-    handles: list[Patch | Line2D] = [
-        Patch(**look.fill, alpha=_FAINT, label=look.name)
-        for phase, look in _PHASES.items()
-        if phase in seen
-    ]
+    looks = (look for phase, look in _PHASES.items() if phase in seen)
+    handles: list[Any] = [Patch(**one.fill, alpha=_FAINT, label=one.name) for one in looks]
     handles.append(Line2D([], [], color=kit.INK, linewidth=1.1, label="measured"))
     if any(step.predicted_peak is not None for step in shown):
         handles.append(Line2D([], [], color=kit.INK, linestyle="--", label="predicted peak"))
@@ -265,10 +260,14 @@ def _name(figure: "Figure", axes: "Axes", shown: Sequence[PlottedSetting], at: "
     if not kit.is_narrow(figure):
         label_points(axes, at, names={one.number: [one.name] for one in shown})
         return
+    from matplotlib.lines import Line2D
+
     for place, numbers in grouped((place, number) for number, place in at.items()).items():
         text = ", ".join(map(str, numbers))
         axes.annotate(text, place, xytext=(6, 6), textcoords="offset points", fontsize=9)
-    _key(figure, shown)
+    handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.name}") for p in shown]
+    tight = {"handlelength": 0, "handletextpad": 0}
+    figure.legend(handles=handles, loc="outside lower left", ncols=_columns(shown), **tight)
 
 
 Places = dict[int, tuple[float, float]]
@@ -293,15 +292,6 @@ def _scatter(axes: "Axes", shown: Sequence[PlottedSetting], heights: Sequence[fl
     kit.soften(axes)
     axes.legend(loc="best")
     return at
-
-
-def _key(figure: "Figure", shown: Sequence[PlottedSetting]) -> None:
-    """Which number is which setting."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.name}") for p in shown]
-    tight = {"handlelength": 0, "handletextpad": 0}
-    figure.legend(handles=handles, loc="outside lower left", ncols=_columns(shown), **tight)
 
 
 def _columns(shown: Sequence[PlottedSetting]) -> int:

@@ -29,20 +29,14 @@ from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Prediction
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED, Verdict.UNJUDGED)
-_PICTURES: Final = {
-    "settings": ("memory_and_time", "memory_and_throughput"),
-    "predicted": ("predicted_and_measured",),
-    "memory": ("memory_by_component",),
-    "timeline": ("timeline",),
-}
 
 
 def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
     """Everything that is to be said of a run, with the pictures that were drawn."""
     drawn = {picture.name: picture for picture in pictures}
 
-    def of(place: str) -> tuple[Picture, ...]:
-        return tuple(drawn[name] for name in _PICTURES[place] if name in drawn)
+    def of(*names: str) -> tuple[Picture, ...]:
+        return tuple(drawn[name] for name in names if name in drawn)
 
     comparison = facts.comparison
     device = "CPU (CPU times)" if facts.on_cpu else facts.plan.device_name
@@ -53,9 +47,9 @@ def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
         good=comparison.exit_code == 0 if facts.judged else None,
         sections=(
             *verdict(facts),
-            settings(facts, of("settings")),
-            predicted(facts, of("predicted")),
-            memory(facts, of("memory")),
+            settings(facts, of("memory_and_time", "memory_and_throughput")),
+            predicted(facts, of("predicted_and_measured")),
+            memory(facts, of("memory_by_component")),
             flops(facts),
             *_one_step(phases(facts), of("timeline")),
             trust(facts),

@@ -60,8 +60,8 @@ def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -
 
 
 def report_run(run: Path, say: Callable[[str], None]) -> None:
-    """Write the report of a run that has ended into its folder, and say where it is. Whatever goes
-    wrong here, the run stands: it is told in one line."""
+    """Write the report of a run that has ended into its folder, and say where it is, or in one line
+    what went wrong: the run stands."""
     try:
         written = write_report(load_facts(run), run / FOLDER, step_summary_file())
     except Exception as error:
