@@ -7,7 +7,7 @@ is listed with its reason and never averaged.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from statistics import mean, median
 from typing import Any
@@ -203,7 +203,7 @@ class Accuracy(Struct, frozen=True, kw_only=True):
     tau: float | None
     regret: float | None
     worst_regret: float | None
-    verdicts: Mapping[tuple[bool | None, bool | None], int]
+    verdicts: Counter[tuple[bool | None, bool | None]]
 
 
 def accuracy_of(name: str, setting_rows: Sequence[SettingRow]) -> Accuracy:
