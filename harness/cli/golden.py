@@ -12,7 +12,7 @@ from advisor.report.figures.plot import check_figure
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge import golden
-from harness.judge.golden_page import change_page, golden_page, list_page
+from harness.judge.golden_page import change_page, golden_page, judged, list_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
 from harness.report.golden_history import draw_history, history, history_lines, metric_of
@@ -82,6 +82,7 @@ def _history(arguments: Namespace) -> None:
     one = golden.read_golden(arguments.file)
     metric = metric_of(one, arguments.metric)
     sessions, title = history(one, results, metric.name), f"{one.identity.label}: {metric.name}"
+    title += "" if judged(one, metric.name) else " (CPU time)"
     head = f"{title}, change since the first session"
     print("\n".join([head, *history_lines(sessions, metric)]))
     if arguments.figure:

@@ -58,7 +58,7 @@ def _numbers(golden: Golden) -> list[Block]:
     found = table([Column(left=True), Column(), Column(left=True, wrap=True)])
     for name, one in golden.summary().items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
-        limit = "  not judged (CPU time)" if not _judged(golden, name) else limit
+        limit = "  not judged (CPU time)" if not judged(golden, name) else limit
         found.add_row(name, _value(name, one), f"{_scatter(one)}{limit}")
     return [*lines, found] if found.rows else lines
 
@@ -66,11 +66,12 @@ def _numbers(golden: Golden) -> list[Block]:
 def first_metric(golden: Golden) -> str:
     """The first metric of a golden that the gate judges; empty where it has no number."""
     found = golden.summary()
-    judged = (name for name in (*METRICS, *found) if name in found and _judged(golden, name))
-    return next(judged, "")
+    known = (name for name in (*METRICS, *found) if name in found and judged(golden, name))
+    return next(known, "")
 
 
-def _judged(golden: Golden, name: str) -> bool:
+def judged(golden: Golden, name: str) -> bool:
+    """Whether the gate judges a metric of a golden."""
     return is_judged(name, Device.CPU if golden.identity.gpus == CPU else Device.CUDA)
 
 

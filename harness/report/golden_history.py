@@ -85,7 +85,9 @@ def draw_history(sessions: Sequence[Session], metric: Metric, title: str, path: 
         look |= {"label": "drift"} if trend else {"label": f"mean{jumps}", "drawstyle": "steps-mid"}
         axes.plot(heights(fitted), **look)
         stride = -(-len(values) // _MOST_NAMES)
-        names = [_name(one, 10) for one in sessions[::stride]]
+        days = {one.started_at[:10] for one in sessions}
+        length = 10 if len(days) == len(sessions) else 16  # the hour too, of several on one day
+        names = [_name(one, length) for one in sessions[::stride]]
         axes.set_xticks(range(0, len(values), stride), names, rotation=35, ha="right", fontsize=8)
         axes.set_ylabel("change since the first session, %")
         axes.set_title(title)
