@@ -36,12 +36,9 @@ def main(argv: Sequence[str]) -> int:
 
 def existing(paths: Sequence[Path], command: str) -> list[Path]:
     """Those of `paths` that are there or must be; of the others a line is printed."""
-    there = []
-    for path in paths:
-        if path.exists() or path.suffix == ".json":
-            there.append(path)
-        else:
-            say(f"{path} does not exist, so there is no golden", command)
+    there = [path for path in paths if path.exists() or path.suffix == ".json"]
+    for path in (one for one in paths if one not in there):
+        say(f"{path} does not exist, so there is no golden", command)
     return there
 
 

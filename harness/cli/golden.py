@@ -12,7 +12,7 @@ from advisor.report.figures.plot import check_figure
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge import golden
-from harness.judge.golden_page import change_page, golden_page, list_page
+from harness.judge.golden_page import change_page, golden_page, judged, list_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
 from harness.report.golden_history import draw_history, history, history_lines, metric_of
@@ -46,13 +46,14 @@ def _update(arguments: Namespace) -> None:
     results = load_results(arguments.results).results
     folder = arguments.to or golden.FOLDER
     changes = golden.plan_update(results, arguments.reason, folder, append=arguments.append)
-    if any(change.new.identity.gpus == CPU for change in changes):
+    on_gpu = [change.new for change in changes if change.new.identity.gpus != CPU]
+    if len(on_gpu) < len(changes):
         _say("CPU times are not judged: memory and loss are the baseline")
-    for change in changes:
-        count = min((len(one.samples) for one in change.new.sessions), default=0)
-        if 0 < count < golden.ADVISED_REPEATS and change.new.identity.gpus != CPU:
+    for new in on_gpu:
+        count = min((len(one.samples) for one in new.sessions), default=0)
+        if 0 < count < golden.ADVISED_REPEATS:
             better = f"measure.repeats={golden.ADVISED_REPEATS} gives a better golden"
-            _say(f"{change.new.identity.label}: few processes ({count}); {better}")
+            _say(f"{new.identity.label}: few processes ({count}); {better}")
     if arguments.diff:
         write_atomic(arguments.diff, golden.diff_text(changes))
     else:
@@ -66,6 +67,14 @@ def _update(arguments: Namespace) -> None:
         print(change.path)
 
 
+def _list(arguments: Namespace) -> None:
+    print(list_page(golden.load_goldens(arguments.paths or [golden.FOLDER])), end="")
+
+
+def _show(arguments: Namespace) -> None:
+    print(golden_page(golden.read_golden(arguments.file)), end="")
+
+
 def _history(arguments: Namespace) -> None:
     if arguments.figure:
         check_figure(arguments.figure)
@@ -73,7 +82,9 @@ def _history(arguments: Namespace) -> None:
     one = golden.read_golden(arguments.file)
     metric = metric_of(one, arguments.metric)
     sessions, title = history(one, results, metric.name), f"{one.identity.label}: {metric.name}"
-    print("\n".join([title, *history_lines(sessions, metric)]))
+    title += "" if judged(one, metric.name) else " (CPU time)"
+    head = f"{title}, change since the first session"
+    print("\n".join([head, *history_lines(sessions, metric)]))
     if arguments.figure:
         draw_history(sessions, metric, title, arguments.figure)
         _say(f"wrote {arguments.figure}")
@@ -81,14 +92,8 @@ def _history(arguments: Namespace) -> None:
 
 _RUN: Final[dict[str, tuple[Callable[[Namespace], None], dict[str, str | None]]]] = {
     "update": (_update, {"results": "+"}),
-    "list": (
-        lambda given: print(list_page(golden.load_goldens(given.paths or [golden.FOLDER])), end=""),
-        {"paths": "*"},
-    ),
-    "show": (
-        lambda given: print(golden_page(golden.read_golden(given.file)), end=""),
-        {"file": None},
-    ),
+    "list": (_list, {"paths": "*"}),
+    "show": (_show, {"file": None}),
     "history": (_history, {"file": None, "results": "*"}),
 }
 """What runs each, and what stands between its flags."""

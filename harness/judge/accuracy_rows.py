@@ -6,19 +6,20 @@ is listed with its reason and never averaged.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from statistics import mean, median
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from advisor.answer.evaluation import LIKELY
 from advisor.base.fields import read_record
 from advisor.base.grouping import grouped
 from harness.base.collections import known
-from harness.judge.predicted import Pair, kendall
+from harness.judge.predicted import Pair, correlation
 from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.trial import Device, Prediction, Trial
 
@@ -92,10 +93,10 @@ def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
     """The cell of a trial; the allocator's settings and the GPU's name belong to it."""
     workload = replace(trial.workload, recompute=NONE)
     model, layout = workload.model, workload.layout
-    software = environment.get("software") or {}
     gpus = [str(gpu.get("torch_name")) for gpu in environment.get("gpus") or ()]
     text = "|".join((workload.key(), *trial.variables, *gpus))
     impl = model.transformer_impl.value
+    software = environment.get("software") or {}
     if impl == "transformer_engine" and not software.get("transformer_engine"):
         impl = "local"
     per_pass = workload.micro_batch_size * layout.data_parallel_size
@@ -119,10 +120,10 @@ def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
 
 
 def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -> SettingRow:
-    good = [result for _, result in tried if result.status is TrialStatus.OK]
-    sized = [result for _, result in tried if result.bytes_hold]
-    statuses = [result.status for _, result in tried]
-    others = [result for _, result in tried if result.status is not TrialStatus.OK]
+    results = [result for _, result in tried]
+    statuses = [result.status for result in results]
+    good = [result for result in results if result.status is TrialStatus.OK]
+    sized = [result for result in results if result.bytes_hold]
     # the prediction made before the first process ran
     prediction = min(tried, key=lambda pair: pair[1].started_at)[0].prediction or Prediction()
     steps = [median(result.times.seconds) for result in good if result.times]
@@ -142,7 +143,7 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         measured_fits=_measured_fits(statuses),
         calibration=prediction.calibration,
         overhead=Pair(),
-        why="; ".join(dict.fromkeys(filter(None, map(_why_untrusted, others)))),
+        why="; ".join(dict.fromkeys(filter(None, map(_why_untrusted, results)))),
     )
 
 
@@ -158,6 +159,8 @@ def _measured_fits(statuses: Sequence[TrialStatus]) -> bool | None:
 
 
 def _why_untrusted(result: TrialResult) -> str:
+    if result.status is TrialStatus.OK:
+        return ""
     if result.evidence is not None:
         return f"{result.status}: {reason(result.evidence)}"
     fatal = [f"{one.name} {one.seen}" for one in result.fatal]
@@ -165,7 +168,7 @@ def _why_untrusted(result: TrialResult) -> str:
 
 
 def _overhead(step: Pair, base: Pair) -> Pair:
-    sides = ((step.predicted, base.predicted), (step.measured, base.measured))
+    sides = zip(astuple(step), astuple(base), strict=True)
     return Pair(*(None if one is None or not none else one / none - 1 for one, none in sides))
 
 
@@ -178,22 +181,13 @@ class Errors(Struct, frozen=True, kw_only=True):
     worst: float
 
 
-class Verdicts(Struct, frozen=True, kw_only=True):
-    """Rows by what the advisor said of memory and what happened. false_fits ran out of memory;
-    false_refusals ran."""
-
-    fits: int = 0
-    refusals: int = 0
-    false_fits: int = 0
-    false_refusals: int = 0
-
-
 class Accuracy(Struct, frozen=True, kw_only=True):
     """Rows judged together. None where they cannot tell.
 
     tau: Kendall's of step times within each cell, the mean over cells. regret: step time of the
     advisor's first choice over the best measured one that fitted, minus 1, the mean over cells;
-    worst_regret is infinite where a first choice ran out of memory.
+    worst_regret is infinite where a first choice ran out of memory. verdicts: rows by whether the
+    advisor said that they fit, and whether they ran.
     """
 
     name: str
@@ -207,16 +201,15 @@ class Accuracy(Struct, frozen=True, kw_only=True):
     tau: float | None
     regret: float | None
     worst_regret: float | None
-    verdicts: Verdicts
+    verdicts: Counter[tuple[bool | None, bool | None]]
 
 
 def accuracy_of(name: str, setting_rows: Sequence[SettingRow]) -> Accuracy:
     """The judgement of `rows`; means of nothing are None."""
-    cells = by_cell(setting_rows)
-    taus = known(kendall([row.step for row in own]) for own in cells.values())
+    cells = grouped((row.cell, row) for row in setting_rows)
+    taus = known(correlation("kendalltau", [row.step for row in own]) for own in cells.values())
     regrets = known(map(regret, cells.values()))
     finite = [lost for lost in regrets if lost != float("inf")]
-    verdicts = [(row.predicted_fits, row.measured_fits) for row in setting_rows]
     return Accuracy(
         name=name,
         cells=len(cells),
@@ -225,22 +218,12 @@ def accuracy_of(name: str, setting_rows: Sequence[SettingRow]) -> Accuracy:
         allocated=_errors(row.allocated.error for row in setting_rows),
         reserved=_errors(row.reserved.error for row in setting_rows),
         step=_errors(row.step.error for row in setting_rows),
-        overhead=_errors(difference(row.overhead) for row in setting_rows if row.setting != NONE),
+        overhead=_errors(row.overhead.difference for row in setting_rows if row.setting != NONE),
         tau=mean(taus) if taus else None,
         regret=mean(finite) if finite else None,
         worst_regret=max(regrets, default=None),
-        verdicts=Verdicts(
-            fits=verdicts.count((True, True)),
-            refusals=verdicts.count((False, False)),
-            false_fits=verdicts.count((True, False)),
-            false_refusals=verdicts.count((False, True)),
-        ),
+        verdicts=Counter((row.predicted_fits, row.measured_fits) for row in setting_rows),
     )
-
-
-def by_cell(setting_rows: Iterable[SettingRow]) -> dict[Cell, list[SettingRow]]:
-    """Rows of each cell, in the order in which they come."""
-    return grouped((row.cell, row) for row in setting_rows)
 
 
 def first_choice(setting_rows: Sequence[SettingRow]) -> SettingRow | None:
@@ -252,20 +235,12 @@ def first_choice(setting_rows: Sequence[SettingRow]) -> SettingRow | None:
 def regret(setting_rows: Sequence[SettingRow]) -> float | None:
     """What the first choice costs over the best measured setting of the cell; infinite where it ran
     out of memory, None where it was not measured or nothing else was."""
-    choice = first_choice(setting_rows)
-    if choice is None:
-        return None
-    if choice.measured_fits is False:
+    choice, times = first_choice(setting_rows), known(row.step.measured for row in setting_rows)
+    if choice and choice.measured_fits is False:
         return float("inf")
-    times = known(row.step.measured for row in setting_rows)
-    if choice.step.measured is None or len(times) < 2:
+    if choice is None or choice.step.measured is None or len(times) < 2:
         return None
     return choice.step.measured / min(times) - 1
-
-
-def difference(pair: Pair) -> float | None:
-    """Predicted minus measured."""
-    return None if pair.both is None else pair.both[0] - pair.both[1]
 
 
 def _errors(errors: Iterable[float | None]) -> Errors | None:

@@ -4,8 +4,9 @@ Every trial and every golden is accounted for: what ran, what failed, what vanis
 was taken and what appeared.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -36,10 +37,8 @@ _OPEN: Final = (Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT)
 class Comparison(Struct, frozen=True, kw_only=True):
     """Results compared with goldens.
 
-    Attributes:
-        rows: one row per metric of a trial, worst first.
-        environments: what differs, or is not known, in the environment of each trial.
-        commands: the command that runs a workload again, by its key.
+    rows: one row per metric of a trial, worst first. environments: what differs, or is not known,
+    in the environment of each trial. commands: the command that runs a workload again, by its key.
     """
 
     rows: tuple[ComparisonRow, ...]
@@ -105,12 +104,6 @@ class Subject(Struct, frozen=True, kw_only=True):
     results: tuple[TrialResult, ...]
 
     @property
-    def workload(self) -> dict[str, Any]:
-        """The workload as JSON."""
-        found: dict[str, Any] = self.results[0].trial["workload"]
-        return found
-
-    @property
     def places(self) -> tuple[identity.MeasuredPlace, ...]:
         """Where its processes ran; those that left no fingerprint know only their GPUs' number
         and variables."""
@@ -126,7 +119,7 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
 
     def holds(golden: Golden) -> bool:
         theirs = golden.identity.full_gpus
-        return golden.identity.holds_for(subject.workload) and (
+        return golden.identity.holds_for(subject.results[0].trial["workload"]) and (
             gpus == theirs or "?" in gpus + theirs or golden.status is TrialStatus.OK
         )
 
@@ -143,14 +136,11 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
 
 def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
     groups = by_workload(results)
-    labels = [identity.workload_label(group[0].trial["workload"]) for group in groups.values()]
+    label = {key: identity.workload_label(own[0].trial["workload"]) for key, own in groups.items()}
+    counts = Counter(label.values())
+    label |= {key: f"{one}#{key}" for key, one in label.items() if counts[one] > 1}
     return tuple(
-        Subject(
-            key=key,
-            label=label if labels.count(label) == 1 else f"{label}#{key}",
-            results=tuple(group),
-        )
-        for label, (key, group) in zip(labels, groups.items(), strict=True)
+        Subject(key=key, label=label[key], results=tuple(own)) for key, own in groups.items()
     )
 
 
@@ -193,35 +183,32 @@ def _rows(
 def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> ComparisonRow:
     """A trial without numbers. Out of memory is an answer: expected where the golden says so, and
     where there is no golden, one that has none yet."""
-    what = f"{result.status}{describe(result)}"
+    what, held = f"{result.status}{describe(result)}", golden.status if golden else None
     if result.status is TrialStatus.SKIPPED:
-        known = golden is not None and golden.status is TrialStatus.OK
-        return _row(subject, Verdict.VANISHED if known else Verdict.SKIPPED, what)
-    if result.status is TrialStatus.OOM and golden is None:
+        fitted = held is TrialStatus.OK
+        return _row(subject, Verdict.VANISHED if fitted else Verdict.SKIPPED, what)
+    if result.status is TrialStatus.OOM and held is None:
         return _row(subject, Verdict.APPEARED, f"{what}; no golden")
-    if result.status is TrialStatus.OOM and golden and golden.status is TrialStatus.OOM:
+    if result.status is held is TrialStatus.OOM:
         return _row(subject, Verdict.PASS, "oom, as in the golden")
     if result.status in (TrialStatus.INCOMPLETE, TrialStatus.PRUNED):
         return _row(subject, Verdict.UNSTABLE, what)
-    fitted = " (the golden fits)" if result.status is TrialStatus.OOM else ""
-    return _row(subject, Verdict.FAILED, f"{what}{fitted}  {result.name}")
+    more = " (the golden fits)" if result.status is TrialStatus.OOM else ""
+    return _row(subject, Verdict.FAILED, f"{what}{more}  {result.name}")
 
 
 def _vanished(
     results: Sequence[TrialResult], goldens: Sequence[Golden], matched: Sequence[Golden]
 ) -> list[ComparisonRow]:
     """Measured goldens of the models and GPUs at hand that no result belongs to."""
-    here = {
-        _family(identity.place_of(one).gpus, flatten(w))
-        for one in results
-        if (w := one.trial["workload"])
-    }
+    places = ((identity.place_of(one).gpus, one.trial["workload"]) for one in results)
+    here = {_family(gpus, flatten(workload)) for gpus, workload in places if workload}
     seen = {id(golden) for golden in matched}
     return [
         ComparisonRow(
-            label=golden.identity.label,
-            workload_key=golden.identity.workload_key or "",
-            verdict=Verdict.VANISHED,
+            golden.identity.label,
+            golden.identity.workload_key or "",
+            Verdict.VANISHED,
             reason=f"in the golden of {golden.meta.date}, but not in the results",
         )
         for golden in goldens
@@ -236,9 +223,7 @@ def _family(gpus: str, fields: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _row(subject: Subject, verdict: Verdict, reason: str) -> ComparisonRow:
-    return ComparisonRow(
-        label=subject.label, workload_key=subject.key, verdict=verdict, reason=reason
-    )
+    return ComparisonRow(subject.label, subject.key, verdict, reason=reason)
 
 
 def _distance(row: ComparisonRow) -> float:

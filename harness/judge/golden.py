@@ -67,7 +67,7 @@ class Meta(Struct, frozen=True, kw_only=True):
     environment: dict[str, Any] = field(default_factory=dict)
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class Identity(Struct, frozen=True):
     """Of what a golden speaks. workload: flat; all of it where there is a key, else the part that
     the source states. gpus: COUNTxTYPE or ``cpu``."""
 
@@ -155,12 +155,6 @@ class Golden(Struct, frozen=True, kw_only=True):
         return here.workload_key is not None or here.workload == there.workload
 
 
-def identity_of(workload: dict[str, Any], label: str, place: MeasuredPlace) -> Identity:
-    """Full identity of a measured workload."""
-    key = workload_key(workload)
-    return Identity(label=label, gpus=place.gpus, workload=flatten(workload), workload_key=key)
-
-
 SCHEMA_VERSION: Final = 2
 _SUMMARY_DIGITS: Final = 12
 
@@ -170,14 +164,14 @@ def golden_values(golden: Golden) -> dict[str, Any]:
     return as_dict(golden) | {
         "schema_version": SCHEMA_VERSION,
         "sessions": [as_dict(one) | {"samples": _samples(one)} for one in golden.sessions],
-        "summary": {  # enough digits for bytes, not for the noise of binary fractions
-            name: {
-                key: significant(value, _SUMMARY_DIGITS) if isinstance(value, float) else value
-                for key, value in as_dict(one).items()
-            }
-            for name, one in golden.summary().items()
-        },
+        "summary": {name: _rounded(as_dict(one)) for name, one in golden.summary().items()},
     }
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Enough digits for bytes, not for the noise of binary fractions."""
+    floats = {key: one for key, one in values.items() if isinstance(one, float)}
+    return {**values, **{key: significant(one, _SUMMARY_DIGITS) for key, one in floats.items()}}
 
 
 def _samples(session: Session) -> dict[str, Any]:
@@ -259,8 +253,7 @@ class GoldenChange(Struct, frozen=True, kw_only=True):
     def diff(self) -> dict[str, tuple[Scalar, Scalar]]:
         """Old and new of every value that changes; None where a side has none. Samples are left to
         the diff of the file itself: their summary is what a reviewer judges."""
-        before = _reviewed(self.old) if self.old else {}
-        after = _reviewed(self.new)
+        before, after = _reviewed(self.old) if self.old else {}, _reviewed(self.new)
         pairs = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -298,26 +291,28 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
 
     A setting that runs out of memory in every repeat is one: that it does not fit.
     """
-    first = results[0]
-    workload = first.trial["workload"]
-    label = label_of(workload)
+    workload, place = results[0].trial["workload"], place_of(results[0])
+    label, key = label_of(workload), workload_key(workload)
     statuses = {result.status for result in results}
     if statuses not in ({TrialStatus.OK}, {TrialStatus.OOM}):
         words = ", ".join(sorted(f"{one.name} {one.status}" for one in results))
         raise UserError(label, words, "cannot be a baseline: its repeats must be all ok or all oom")
-    _same_environment(results, label)
-    place = place_of(first)
-    measured, reason = statuses == {TrialStatus.OK}, _reason(reason)
+    for one in (one for other in results for one in differences(place, place_of(other))):
+        hint = "run them again on one machine"
+        raise UserError(label, str(one), "differs between its repeats", hint)
+    measured, text = statuses == {TrialStatus.OK}, " ".join(reason.split())
+    if not text:
+        raise UserError("--reason", repr(reason), "must state why the baseline changes")
     return Golden(
         meta=Meta(
             provenance=Provenance.MEASURED,
-            reason=reason,
+            reason=text,
             date=max(result.started_at for result in results)[:10],
             environment=place.environment,
         ),
-        identity=identity_of(workload, label, place),
-        status=next(iter(statuses)),
-        sessions=by_time(session_of(one, reason) for one in sessions_of(results) if measured),
+        identity=Identity(label, place.gpus, flatten(workload), key),
+        status=results[0].status,
+        sessions=by_time(session_of(one, text) for one in sessions_of(results) if measured),
     )
 
 
@@ -392,25 +387,9 @@ def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
     }
 
 
-def _reason(reason: str) -> str:
-    text = " ".join(reason.split())
-    if not text:
-        raise UserError("--reason", repr(reason), "must state why the baseline changes")
-    return text
-
-
-def _same_environment(results: Sequence[TrialResult], label: str) -> None:
-    """Repeats of one golden come from one environment."""
-    places: list[MeasuredPlace] = [place_of(one) for one in results]
-    for place in places[1:]:
-        for one in differences(places[0], place):
-            hint = "run them again on one machine"
-            raise UserError(label, str(one), "differs between its repeats", hint)
-
-
 def _reviewed(golden: Golden) -> dict[str, Scalar]:
-    values: dict[str, Any] = golden_values(golden)
-    return flatten({key: value for key, value in values.items() if key not in _UNREVIEWED})
+    kept = {key: one for key, one in golden_values(golden).items() if key not in _UNREVIEWED}
+    return flatten(kept)
 
 
 def _json(value: object) -> str:

@@ -24,10 +24,8 @@ def list_page(goldens: Mapping[Path, Golden]) -> str:
         for name in ("workload", "GPUs", "provenance", "date", "first metric", "file")
     )
     for path, golden in goldens.items():
-        summary, identity, meta = golden.summary(), golden.identity, golden.meta
-        judged = (name for name in (*METRICS, *summary) if name in summary)
-        first = next((name for name in judged if _judged(golden, name)), "")
-        value = f"{first} {_value(first, summary[first])}" if first else str(golden.status)
+        identity, meta, first = golden.identity, golden.meta, first_metric(golden)
+        value = f"{first} {_value(first, golden.summary()[first])}" if first else golden.status
         whose = identity.label, identity.gpus, meta.provenance.value, meta.date
         found.add_row(*whose, value, path.name)
     return on_screen(found)
@@ -39,7 +37,7 @@ def golden_page(golden: Golden) -> str:
     lines: list[Block] = [f"{meta.provenance}, {meta.date}: {meta.reason}"]
     lines += [f"source: {meta.source}"] if meta.source else []
     lines += [f"workload {identity.workload_key or '(only partly known)'}", *_numbers(golden)]
-    lines += [labelled_rows((key, str(value)) for key, value in sorted(meta.environment.items()))]
+    lines += [labelled_rows((key, shown(value)) for key, value in sorted(meta.environment.items()))]
     return on_screen(group(f"{identity.label}  on {identity.gpus}", Indented(group(*lines), 2)))
 
 
@@ -51,8 +49,7 @@ def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar
     else:
         lines = [f"{key}: {shown(old)} -> {shown(value)}" for key, (old, value) in diff.items()]
         head = f"changed  {path}" if lines else f"unchanged  {path}"
-    whole = verbatim(head)
-    return on_screen(group(whole, Indented(group(*lines), 2)) if lines else whole)
+    return on_screen(group(verbatim(head), *([Indented(group(*lines), 2)] if lines else [])))
 
 
 def _numbers(golden: Golden) -> list[Block]:
@@ -61,12 +58,20 @@ def _numbers(golden: Golden) -> list[Block]:
     found = table([Column(left=True), Column(), Column(left=True, wrap=True)])
     for name, one in golden.summary().items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
-        limit = "  not judged (CPU time)" if not _judged(golden, name) else limit
+        limit = "  not judged (CPU time)" if not judged(golden, name) else limit
         found.add_row(name, _value(name, one), f"{_scatter(one)}{limit}")
     return [*lines, found] if found.rows else lines
 
 
-def _judged(golden: Golden, name: str) -> bool:
+def first_metric(golden: Golden) -> str:
+    """The first metric of a golden that the gate judges; empty where it has no number."""
+    found = golden.summary()
+    known = (name for name in (*METRICS, *found) if name in found and judged(golden, name))
+    return next(known, "")
+
+
+def judged(golden: Golden, name: str) -> bool:
+    """Whether the gate judges a metric of a golden."""
     return is_judged(name, Device.CPU if golden.identity.gpus == CPU else Device.CUDA)
 
 
@@ -77,11 +82,8 @@ def _value(name: str, one: Summary) -> str:
 
 def _scatter(one: Summary) -> str:
     count = f"{one.processes} {'process' if one.processes == 1 else 'processes'}"
-    each = counted(one.steps // one.processes, "step")
-    steps = f"{count} x {each}, IQR {one.spread * 100:.2f} %"
-    between = one.process_spread
-    words = {"processes": between, f"{one.sessions} sessions": one.session_spread}
-    known = (
-        f", {part * 100:.2f} % between {who}" for who, part in words.items() if part is not None
-    )
-    return steps + "".join(known)
+    parts = [f"{count} x {counted(one.steps // one.processes, 'step')}"]
+    parts.append(f"IQR {one.spread * 100:.2f} %")
+    words = {"processes": one.process_spread, f"{one.sessions} sessions": one.session_spread}
+    parts += [f"{part * 100:.2f} % between {k}" for k, part in words.items() if part is not None]
+    return ", ".join(parts)

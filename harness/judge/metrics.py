@@ -73,9 +73,9 @@ TIME_NOISE: Final = {Device.CUDA: 0.01, Device.CPU: 0.05}
 """Relative standard deviation between processes that is usual: 1 % on one GPU node, 5 % on a CPU
 that others use too."""
 SESSION_NOISE: Final = 0.02
-"""Relative standard deviation between sessions that the gate assumes where few were seen: the
-throughput of Llama 3's training swung by 1 to 2 % with the hour of the day (arXiv 2407.21783, 2024,
-section 3.3.4). The whole of the swing is taken as the standard deviation."""
+"""Relative standard deviation between sessions that is assumed where few were seen: "diurnal 1-2%
+throughput variation based on time-of-day" (The Llama 3 Herd of Models, section 3.3.4, arXiv
+2407.21783), the whole of it taken as the standard deviation."""
 
 
 class Better(StrEnum):
@@ -204,13 +204,12 @@ def _memory_series(result: TrialResult) -> dict[str, Series]:
     for stage in stages if len(stages) > 1 else ():
         peaks[f".stage{stage}"] = tuple(p for p in result.memory if p.stage == stage)
     last = _steps(result, len(result.times.seconds) if result.times else 1)[-1:] or (1,)
-    found = {}
-    for suffix, ranks in peaks.items():
-        for name, field in PEAKS.items():
-            value = most(ranks, field)
-            if value is not None:
-                found[name + suffix] = _series(last, (value,))
-    return found
+    found = {
+        f"{name}{suffix}": most(ranks, field)
+        for suffix, ranks in peaks.items()
+        for name, field in PEAKS.items()
+    }
+    return {name: _series(last, (value,)) for name, value in found.items() if value is not None}
 
 
 def _steps(result: TrialResult, count: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from advisor.base.errors import UserError, require
 from advisor.base.units import DASH, MIB, signed_percent, unit_of
-from advisor.report.blocks import Block, Column, group, table
+from advisor.report.blocks import Column, group, table
 from advisor.report.breaking import spec_cell
 from advisor.report.text import on_screen
 from harness.base.collections import known
@@ -44,6 +44,11 @@ class Pair(Struct, frozen=True):
             return 0.0 if self.predicted == 0 else None
         return self.predicted / self.measured - 1
 
+    @property
+    def difference(self) -> float | None:
+        """Predicted minus measured."""
+        return None if self.both is None else self.both[0] - self.both[1]
+
 
 class SettingOutcome(Struct, frozen=True, kw_only=True):
     """One setting over all its repeats, and what it is called in its plan. step_time: median over
@@ -61,13 +66,12 @@ class SettingOutcome(Struct, frozen=True, kw_only=True):
 
 def outcomes(plan: RunPlan, results: Mapping[str, TrialResult]) -> tuple[SettingOutcome, ...]:
     """What became of every setting that has a result, in the plan's order."""
-    found = []
-    for setting in plan.settings:
-        names = [trial.name for trial in setting.trials()]
-        own = [results[name] for name in names if name in results]
-        if own:
-            found.append(_outcome(setting, plan.name_of(setting.trial.workload), own))
-    return tuple(found)
+    each = ((one, [results.get(trial.name) for trial in one.trials()]) for one in plan.settings)
+    return tuple(
+        _outcome(setting, plan.name_of(setting.trial.workload), known(own))
+        for setting, own in each
+        if any(own)
+    )
 
 
 def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult]) -> SettingOutcome:
@@ -85,25 +89,14 @@ def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult])
         saved_per_layer=Pair(
             prediction.saved_bytes_per_layer, most(peaks, "saved_bytes_per_layer")
         ),
-        reason=_reason(worst),
+        reason=reason(worst.evidence) if worst.evidence else "; ".join(map(str, worst.fatal)),
     )
 
 
-def _reason(result: TrialResult) -> str:
-    """Why there is no time, or why it deserves no trust."""
-    if result.evidence is not None:
-        return reason(result.evidence)
-    return "; ".join(map(str, result.fatal))
-
-
-def kendall(pairs: Sequence[Pair]) -> float | None:
-    """Kendall's tau-b; None and UserError as for `correlation`."""
-    return correlation("kendalltau", pairs)
-
-
 def correlation(name: str, pairs: Sequence[Pair]) -> float | None:
-    """The rank correlation that scipy.stats calls `name`, of the pairs with both numbers; None for
-    fewer than three of them or where one side does not vary, UserError without scipy."""
+    """The rank correlation that scipy.stats calls `name` (spearmanr; kendalltau: tau-b) of pairs
+    with both numbers; None for fewer than three of them or where one side does not vary, UserError
+    without scipy."""
     whole = known(pair.both for pair in pairs)
     sides = list(zip(*whole, strict=True))
     if len(whole) < _FEWEST_RANKS or any(len(set(side)) == 1 for side in sides):
@@ -118,7 +111,7 @@ def order_lines(groups: Mapping[str, Sequence[Pair]]) -> list[str]:
     lines = []
     for words, pairs in groups.items():
         try:
-            rho, tau = correlation("spearmanr", pairs), kendall(pairs)
+            rho, tau = correlation("spearmanr", pairs), correlation("kendalltau", pairs)
         except UserError as error:
             return [f"No rank correlation: {error.relation}; {error.nearest}"]
         if rho is not None and tau is not None:
@@ -156,23 +149,19 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
         ]
     )
     for outcome in found:
-        rows.add_row(*_row(outcome, unit))
+        rows.add_row(
+            or_dash(outcome.setting.rank, str),
+            spec_cell(outcome.name),
+            str(outcome.status),
+            *_cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
+            *_cells(outcome.peak_allocated, lambda n: f"{n / unit:.2f}"),
+            *_cells(outcome.step_time, lambda s: f"{s * 1e3:.1f}"),
+        )
     reasons = [f"{o.name}: {o.reason}" for o in found if o.reason]
     notes = [f"Note: {text}." for text in plan.assumptions]
     place = f"{plan.experiment} on {plan.device_name}"
     title = f"{place}; each value predicted, then measured with the error"
     return on_screen(group(title, "", rows, *reasons, "", *judgement(found), *notes))
-
-
-def _row(outcome: SettingOutcome, unit: int) -> list[Block]:
-    return [
-        or_dash(outcome.setting.rank, str),
-        spec_cell(outcome.name),
-        str(outcome.status),
-        *_cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
-        *_cells(outcome.peak_allocated, lambda n: f"{n / unit:.2f}"),
-        *_cells(outcome.step_time, lambda s: f"{s * 1e3:.1f}"),
-    ]
 
 
 def _cells(pair: Pair, write: Callable[[float], str]) -> list[str]:

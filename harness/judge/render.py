@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from advisor.report.blocks import Block, Fitted, group, wrapped
 from advisor.report.breaking import hanging
 from advisor.report.text import on_screen
-from harness.judge.trial_rows import ComparisonRow, EnvironmentChange
+from harness.judge.trial_rows import ComparisonRow
 from harness.judge.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -66,7 +66,13 @@ _COMMAND: Final = "harness run "
 
 def environment_lines(comparison: "Comparison") -> list[str]:
     """What differs between the environments, or is not known of them."""
-    return [line for change in comparison.environments for line in _environment(change)]
+    lines = []
+    for change in comparison.environments:
+        lines += [f"environment  {change.label}  {one}" for one in change.differences]
+        if change.unrecorded:
+            silent = f"the golden does not state: {', '.join(change.unrecorded)}"
+            lines.append(f"environment  {change.label}  {silent}")
+    return lines
 
 
 def noted_rows(comparison: "Comparison") -> Iterator[tuple[ComparisonRow, list[str]]]:
@@ -90,9 +96,12 @@ def row_line(row: ComparisonRow) -> str:
     if row.shown[0]:
         words.append(f"{row.shown[0]} -> {row.shown[1]}")
     if row.change is not None:
-        words.append(percent(row.change) + _interval(row))
+        one = row.interval
+        bounds = f" [{one.low * 100:+.1f}, {one.high * 100:+.1f}]" if one else ""
+        words.append(percent(row.change) + bounds)
     if row.limit is not None:
-        words.append(f"limit {_limit(row)}")
+        both = f"±{row.limit * 100:g} %" if row.limit else "equal"
+        words.append(f"limit {both if row.two_sided else f'{row.limit * 100:+g} %'}")
     if row.verdict is Verdict.UNJUDGED:
         words.append(str(row.verdict))
     if not row.metric and row.reason:
@@ -111,25 +120,3 @@ def summary_line(comparison: "Comparison") -> str:
 def percent(change: float) -> str:
     """``-6.8 %``."""
     return f"{change * 100:+.1f} %"
-
-
-def _interval(row: ComparisonRow) -> str:
-    if row.interval is None:
-        return ""
-    return f" [{row.interval.low * 100:+.1f}, {row.interval.high * 100:+.1f}]"
-
-
-def _limit(row: ComparisonRow) -> str:
-    limit = row.limit or 0.0
-    if row.two_sided:
-        return f"±{limit * 100:g} %" if limit else "equal"
-    return f"{limit * 100:+g} %"
-
-
-def _environment(change: EnvironmentChange) -> Iterator[str]:
-    """What differs, and in one line what the golden is silent about."""
-    for difference in change.differences:
-        yield f"environment  {change.label}  {difference}"
-    if change.unrecorded:
-        silent = ", ".join(change.unrecorded)
-        yield f"environment  {change.label}  the golden does not state: {silent}"

@@ -1,7 +1,6 @@
-"""Results from where they lie: folders of runs, of trials, or single result.json files; and the
-command that runs one of their trials again."""
+"""Results from folders of runs, of trials, or single files; the command that runs a trial again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.record import as_dict
 from advisor.base.units import parse_gpus
-from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
-from advisor.models.spec import ModelSpec
 from advisor.request.recipes import Experiment, experiment_names, named_experiment
 from harness.judge.identity import workload_key
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
@@ -32,16 +30,14 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
 
 def load_results(paths: list[Path]) -> Loaded:
-    """All results below `paths`; UserError where a path holds none, or one cannot be read. A trial
-    of a run's plan without a final result was interrupted: it is there with status no_data, for
-    nothing that was planned may vanish from a comparison."""
-    results: list[TrialResult] = []
-    commands: dict[str, str] = {}
-    for path in paths:
-        loaded = _run(path) if RunFolder(path).has_plan() else _others(path)
-        results += loaded.results
-        commands |= loaded.commands
-    return Loaded(results=tuple(results), commands=commands)
+    """All results below `paths`; UserError where a path holds none, or one cannot be read.
+
+    A trial of a run's plan without a final result was interrupted: it is there with status
+    no_data, for nothing that was planned may vanish from a comparison.
+    """
+    loaded = [_run(path) if RunFolder(path).has_plan() else _others(path) for path in paths]
+    commands = {key: words for one in loaded for key, words in one.commands.items()}
+    return Loaded(results=tuple(r for one in loaded for r in one.results), commands=commands)
 
 
 def _run(path: Path) -> Loaded:
@@ -62,11 +58,9 @@ def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
     """A planned trial without a result: not begun, at work, or killed with its runner."""
     begun = (folder.path / "trial.json").exists()
     broken = folder.broken_result()
-    what = (
-        f"result.json cannot be read: {broken.field.rpartition(': ')[2]} {broken.relation}"
-        if broken
-        else ("started but has no result: interrupted" if begun else "has not been run")
-    )
+    what = "started but has no result: interrupted" if begun else "has not been run"
+    if broken:
+        what = f"result.json cannot be read: {broken.field.rpartition(': ')[2]} {broken.relation}"
     state = folder.state() if begun else None
     return TrialResult(
         name=trial.name,
@@ -88,7 +82,12 @@ def _others(path: Path) -> Loaded:
 
 
 def _read(path: Path) -> TrialResult:
-    result = decode_result(path)
+    try:
+        result = decode_result(path)
+    except UserError as error:
+        if "schema_version" in error.field and "sessions" in read_json(path):
+            raise UserError("RESULTS", str(path), "is a golden, not a result") from None
+        raise
     if not isinstance(result.trial.get("workload"), dict):
         raise UserError(f"{path}: trial.workload", "(none)", "is missing")
     return result
@@ -106,9 +105,9 @@ def reproduction_command(experiment: str, trial: Trial) -> str:
     with suppress(UserError):
         preset = named_experiment(experiment, _OWN)
     table = preset is not None and experiment not in experiment_names(_OWN)
-    words = [f"{'recipe' if table else 'experiment'}={experiment}"]
-    words += [] if preset is None else _changes(preset, trial)
-    words += [
+    words = [
+        f"{'recipe' if table else 'experiment'}={experiment}",
+        *(_changes(preset, trial) if preset else ()),
         f"recompute.settings=[{quoted_setting(trial.workload.recompute)}]",
         f"measure.repeats={trial.measurement.repeats}",
         f"device={trial.workload.device}",
@@ -132,18 +131,16 @@ def quoted_setting(spec: str) -> str:
 def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:
     """Overrides of a preset's values; data parallelism follows from the number of GPUs."""
     workload, model = trial.workload, preset.configure(load_model(preset.model))
-    yield from _overrides("model", workload.model, model, ModelSpec)
-    yield from _overrides("layout", workload.layout, preset.layout, ParallelLayout)
+    yield from _overrides("model", workload.model, model)
+    yield from _overrides("layout", workload.layout, preset.layout)
     count, gpu = parse_gpus(preset.gpus)
     if workload.layout.world_size != count:
         yield f"gpus={workload.layout.world_size}x{gpu}"
-    for name in _JOB:
-        if getattr(workload, name) != getattr(preset.config, name):
-            yield f"job.{name}={_shown(getattr(workload, name))}"
+    yield from _overrides("job", workload, preset.config, _JOB)
 
 
-def _overrides(group: str, now: Any, before: Any, kind: Any) -> Iterator[str]:
-    for name in kind.__struct_fields__:
+def _overrides(group: str, now: Any, before: Any, names: Sequence[str] = ()) -> Iterator[str]:
+    for name in names or now.__struct_fields__:
         value = getattr(now, name)
         if value != getattr(before, name) and name not in ("name", "data_parallel_size"):
             yield f"{group}.{name}={_shown(value)}"

@@ -125,7 +125,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     session_spread: float | None = None
 
 
-class Interval(Struct, frozen=True, kw_only=True):
+class Interval(Struct, frozen=True):
     """Bounds of a ratio new / golden."""
 
     low: float

@@ -20,7 +20,7 @@ from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device
 
 
-class ComparisonRow(Struct, frozen=True, kw_only=True):
+class ComparisonRow(Struct, frozen=True):
     """One line of a comparison.
 
     label, workload_key: whose. metric: empty where the row is about the trial as a whole. golden,
@@ -72,7 +72,7 @@ def describe(result: TrialResult) -> str:
     return f"{where}{over}: {words}" if words else where + over
 
 
-class LossDeviation(Struct, frozen=True, kw_only=True):
+class LossDeviation(Struct, frozen=True):
     """The training step at which two loss curves are furthest apart, and how many were compared.
     change: new / golden - 1; infinite where one of them is not a number."""
 
@@ -94,9 +94,7 @@ def furthest(new: metrics.Processes, golden: metrics.Processes) -> LossDeviation
         return None
     changes = {step: _change(old[step], now[step]) for step in shared}
     worst = max(shared, key=lambda step: abs(changes[step]))
-    return LossDeviation(
-        step=worst, golden=old[worst], new=now[worst], change=changes[worst], steps=len(shared)
-    )
+    return LossDeviation(worst, old[worst], now[worst], changes[worst], len(shared))
 
 
 def _curve(processes: metrics.Processes) -> dict[int, float]:
@@ -183,10 +181,7 @@ def _shown_rows(
     row: ComparisonRow, metric: metrics.Metric, processes: metrics.Processes, golden: Golden
 ) -> Iterator[ComparisonRow]:
     """The step time of a CPU next to the golden's, where both are there; rates say the same."""
-    old, new = (
-        metrics.samples(golden.processes, metric.name),
-        metrics.samples(processes, metric.name),
-    )
+    old, new = (metrics.samples(one, metric.name) for one in (golden.processes, processes))
     if metric.name != metrics.STEP_TIME or not old or not new:
         return
     before, after = stats.centre(old), stats.centre(new)
@@ -264,12 +259,9 @@ def _loss_row(
 
 def _unstable(results: Sequence[TrialResult]) -> str:
     """Why times of these processes are not to be trusted; empty where they are."""
-    for result in results:
-        if result.fatal:
-            return str(result.fatal[0])
-        if result.status is TrialStatus.UNSTABLE:
-            return f"{result.name} is unstable"
-    return ""
+    unstable = (one for one in results if one.fatal or one.status is TrialStatus.UNSTABLE)
+    doubts = (str(one.fatal[0]) if one.fatal else f"{one.name} is unstable" for one in unstable)
+    return next(doubts, "")
 
 
 def _notes(shift: stats.Shift, metric: metrics.Metric) -> tuple[str, ...]:

@@ -10,12 +10,10 @@ beyond the limit" cannot do that: at a true slowdown of exactly 5 % it fires onc
   large as the limit passes once in forty.
 * **open**: all else, with what would settle it: more sessions of the golden, more repeats.
 
-docs/ci.md has what the rule does on made-up sessions. One session has only an assumed noise between
-sessions, one process a side only an assumed one between processes: they fail on large shifts alone.
-
-The two thirds keep a noisy comparison from failing on a small change: the wider the interval, the
-earlier it reaches the limit. Improvements are judged by the same rule, mirrored: beyond the limit
-the golden is stale.
+docs/ci.md has what the rule does on made-up sessions. One session a side, or one process, has only
+an assumed noise: it fails on large shifts alone. The two thirds keep a noisy comparison from
+failing on a small change: the wider the interval, the earlier it reaches the limit. Improvements
+are judged by the same rule, mirrored: beyond the limit the golden is stale.
 """
 
 from enum import StrEnum
@@ -64,27 +62,17 @@ class Worsening(Struct, frozen=True, kw_only=True):
     strict: Interval
 
     @classmethod
-    def from_shift(cls, shift: Shift, better: Better) -> "Worsening":
-        """The shift of a metric."""
-        sign = 1.0 if better is Better.LOWER else -1.0
-        return cls(
-            estimate=sign * (shift.ratio - 1),
-            interval=_turned(shift.interval, sign),
-            strict=_turned(shift.strict, sign),
+    def of(cls, shift: Shift, sign: int) -> "Worsening":
+        """Of a metric whose rise is bad (sign 1), or whose fall is (-1)."""
+        interval, strict = (
+            Interval(*sorted(sign * (bound - 1) for bound in (one.low, one.high)))
+            for one in (shift.interval, shift.strict)
         )
+        return cls(estimate=sign * (shift.ratio - 1), interval=interval, strict=strict)
 
     def beyond(self, limit: float) -> bool:
         """Whether it is a change for the worse of about `limit` or more."""
         return self.strict.low > 0 and self.interval.high >= limit and self.estimate >= NEAR * limit
-
-    @property
-    def mirrored(self) -> "Worsening":
-        """The same as an improvement: positive is better."""
-        return Worsening(
-            estimate=-self.estimate,
-            interval=_turned(self.interval, -1.0, 0.0),
-            strict=_turned(self.strict, -1.0, 0.0),
-        )
 
 
 def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judgement:
@@ -95,13 +83,14 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
     if metric.floor and abs(difference) < metric.floor:
         below = f"differs by less than {metric.show(metric.floor)}" if difference else ""
         return Judgement(verdict=Verdict.PASS, reason=below)
-    worse = Worsening.from_shift(shift, metric.better)
+    sign = 1 if metric.better is Better.LOWER else -1
+    worse, improved = Worsening.of(shift, sign), Worsening.of(shift, -sign)
     if worse.beyond(limit):
         where = "a change is certain, and it may be as large as the limit"
         if worse.interval.low > limit:
             where = "the whole interval is beyond the limit"
         return Judgement(verdict=Verdict.REGRESSION, reason=where)
-    if worse.mirrored.beyond(limit):
+    if improved.beyond(limit):
         return Judgement(verdict=Verdict.STALE, reason="better than the golden: record a new one")
     if worse.interval.high < limit:
         return Judgement(verdict=Verdict.PASS)
@@ -128,9 +117,3 @@ def _needed(shift: Shift, worse: Worsening, limit: float) -> Needed | None:
     if worse.estimate >= NEAR * limit:
         found.insert(0, needed_to_settle(shift, worse.estimate, STRICT_LEVEL))
     return min(known(found), key=lambda one: (one.sessions + one.runs, one.repeats), default=None)
-
-
-def _turned(ratios: Interval, sign: float, origin: float = 1.0) -> Interval:
-    """An interval of ratios as one of changes, or of changes with the other sign."""
-    bounds = sorted(sign * (bound - origin) for bound in (ratios.low, ratios.high))
-    return Interval(low=bounds[0], high=bounds[1])

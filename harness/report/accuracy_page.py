@@ -54,7 +54,7 @@ def accuracy_report(
     rows: Sequence[accuracy_rows.SettingRow], subtitle: str, pictures: Sequence[Picture] = ()
 ) -> Document:
     """accuracy.md: errors by group and half, then every cell, then what was not trusted."""
-    own_rows, groups = accuracy_rows.by_cell(rows), _groups(rows)
+    own_rows, groups = grouped((row.cell, row) for row in rows), _groups(rows)
     on_cpu = {cell.device for cell in own_rows} == {Device.CPU}
     sections = [
         Section(
@@ -100,8 +100,6 @@ def accuracy_report(
 _VERDICTS: Final = (
     'What the advisor said ("fits" is a probability of at least 90 %), and what happened.'
 )
-
-
 _LEFT_OUT: Final = (
     "These trials are left out of the means. A trial that ran out of memory still counts under "
     '"Will it fit".'
@@ -110,23 +108,18 @@ _LEFT_OUT: Final = (
 
 def _groups(rows: Sequence[accuracy_rows.SettingRow]) -> list[accuracy_rows.Accuracy]:
     """All, each half, each group."""
-    halves = {half: [row for row in rows if row.cell.half is half] for half in accuracy_rows.Half}
+    halves = grouped((row.cell.half, row) for row in rows)
     groups = grouped((row.cell.group, row) for row in rows)
-    named = (("all", rows), *halves.items(), *groups.items())
-    found = (accuracy_rows.accuracy_of(name, own) for name, own in named)
-    return [one for one in found if one.rows]
+    named = [("all", rows), *sorted(halves.items()), *groups.items()]
+    return [accuracy_rows.accuracy_of(name, own) for name, own in named if own]
 
 
 def _judged(one: accuracy_rows.Accuracy) -> dict[str, str]:
+    errors = {"kept per layer": one.kept, "allocated": one.allocated, "reserved": one.reserved}
+    errors |= {"step time": one.step, "overhead": one.overhead}
     return {
-        "group": one.name,
-        "cells": str(one.cells),
-        "settings": str(one.rows),
-        "kept per layer": or_dash(one.kept, _shown),
-        "allocated": or_dash(one.allocated, _shown),
-        "reserved": or_dash(one.reserved, _shown),
-        "step time": or_dash(one.step, _shown),
-        "overhead": or_dash(one.overhead, _shown),
+        **{"group": one.name, "cells": str(one.cells), "settings": str(one.rows)},
+        **{name: or_dash(error, _shown) for name, error in errors.items()},
         "tau": or_dash(one.tau, "{:+.2f}".format),
         "regret": or_dash(one.regret, _lost),
         "worst regret": or_dash(one.worst_regret, _lost),
@@ -136,10 +129,10 @@ def _judged(one: accuracy_rows.Accuracy) -> dict[str, str]:
 def _fits(one: accuracy_rows.Accuracy) -> dict[str, str]:
     return {
         "group": one.name,
-        'said "fits": ran': str(one.verdicts.fits),
-        'said "fits": out of memory': str(one.verdicts.false_fits),
-        'said "does not fit": out of memory': str(one.verdicts.refusals),
-        'said "does not fit": ran': str(one.verdicts.false_refusals),
+        'said "fits": ran': str(one.verdicts[True, True]),
+        'said "fits": out of memory': str(one.verdicts[True, False]),
+        'said "does not fit": out of memory': str(one.verdicts[False, False]),
+        'said "does not fit": ran': str(one.verdicts[False, True]),
     }
 
 
@@ -161,9 +154,7 @@ def _cell_row(row: accuracy_rows.SettingRow) -> tuple[str, ...]:
         *cells(row.reserved, gib),
         *cells(row.step, lambda s: f"{s * 1e3:.1f}"),
         *cells(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
-        or_dash(
-            accuracy_rows.difference(row.overhead), lambda points: f"{points * 100:+.1f} points"
-        ),
+        or_dash(row.overhead.difference, lambda points: f"{points * 100:+.1f} points"),
     )
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -75,13 +75,9 @@ def html(document: Document) -> str:
     escaped. The pictures' SVG, which we drew ourselves, goes in as it is."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    look: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "autoescape": True}
+    loader = FileSystemLoader(Path(__file__).parent / "templates")
+    environment = Environment(loader=loader, undefined=StrictUndefined, **look)
     return environment.get_template("report.html.j2").render(document=document) + "\n"
 
 
@@ -124,10 +120,8 @@ def fenced(lines: Sequence[str]) -> str:
 
 
 def _head(document: Document) -> str:
-    return (
-        f"# {escaped(document.title)}\n\n{escaped(document.subtitle)}\n\n"
-        f"**{escaped(document.outcome)}**\n"
-    )
+    words = map(escaped, (document.title, document.subtitle, document.outcome))
+    return "# {}\n\n{}\n\n**{}**\n".format(*words)
 
 
 def _section(section: Section, pictures: bool) -> str:
@@ -159,13 +153,11 @@ def _shorter(section: Section) -> Section | None:
         return None
     if len(section.lines) >= longest:
         return replace(section, lines=section.lines[: len(section.lines) // 2])
-    tables = tuple(
-        replace(table, rows=table.rows[: len(table.rows) // 2])
-        if len(table.rows) == longest
-        else table
-        for table in section.tables
+    kept = (
+        one.rows[: longest // 2 if len(one.rows) == longest else None] for one in section.tables
     )
-    return replace(section, tables=tables)
+    tables = (replace(one, rows=rows) for one, rows in zip(section.tables, kept, strict=True))
+    return replace(section, tables=tuple(tables))
 
 
 def _size(text: str) -> int:
@@ -185,18 +177,12 @@ def terminal_page(report: Document) -> Block:
 def _table_block(found: Table) -> Block:
     """The first column has lines of its own on a narrow page, which then leaves the last ones
     out."""
-    last = len(found.columns)
+    spare = [0, *range(len(found.columns) - 1, 0, -1)]
     rows = table(
-        Column(
-            title=title, left=n < found.left, wrap=True, above=n == 0, spare=last - n if n else 0
-        )
+        Column(title=title, left=n < found.left, wrap=True, above=n == 0, spare=spare[n])
         for n, title in enumerate(found.columns)
     )
-    for row in found.rows:
-        rows.add_row(*map(_cell, row))
+    for row in found.rows:  # cells break between words, a number and its percent sign together
+        words = (re.split(r" (?!%)", text) for text in row)
+        rows.add_row(*(Fitted(partial(packed, one, glue=" ")) for one in words))
     return rows
-
-
-def _cell(text: str) -> Fitted:
-    """Broken between its words, a number and its percent sign together."""
-    return Fitted(partial(packed, re.sub(r" (?!%)", "\0", text).split("\0"), glue=" "))

@@ -1,5 +1,4 @@
-"""What was measured beyond the step time (memory of every stage, FLOPs, how far to trust it), and
-where the numbers come from."""
+"""What was measured beyond the step time, how far to trust it, and where it comes from."""
 
 from collections.abc import Iterator
 
@@ -8,6 +7,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import read_record
 from advisor.base.units import DASH, human_bytes, milliseconds
 from advisor.hardware.calibration import Calibration
+from harness.base.collections import known
 from harness.execution.runner import MEASURED
 from harness.judge.metrics import PEAKS
 from harness.judge.predicted import or_dash
@@ -52,7 +52,6 @@ def _bytes(numbers: Numbers) -> tuple[str, ...]:
 def flops(facts: Facts) -> Section:
     """Model FLOPs and hardware FLOPs, never one number, and the peak they are held against."""
     unit = "TFLOP/s (CPU time)" if facts.on_cpu else "TFLOP/s/GPU"
-    numbers = ((setting, facts.numbers(setting)) for setting in facts.plan.settings)
     rows = [
         {
             "setting": facts.name_of(setting),
@@ -61,7 +60,8 @@ def flops(facts: Facts) -> Section:
             "MFU": or_dash(one.mfu, _share),
             "HFU": or_dash(one.hfu, _share),
         }
-        for setting, one in numbers
+        for setting in facts.plan.settings
+        for one in (facts.numbers(setting),)
     ]
     return Section(
         title="FLOPs",
@@ -108,11 +108,9 @@ def phases(facts: Facts) -> Table | None:
 
 def trust(facts: Facts) -> Section:
     """Why a trial's number does, or does not, deserve trust."""
-    rows, doubts = [], []
-    names = facts.names
+    rows, doubts, names = [], [], facts.names
     for name, result in facts.results.items():
-        times = result.times
-        spread = numbers_of(result, None).step_spread
+        times, spread = result.times, numbers_of(result, None).step_spread
         minor = f"{len(result.concerns)} minor" if result.concerns else "none"
         rows.append(
             {
@@ -144,14 +142,12 @@ def _clock(result: TrialResult) -> str:
 
 def failures(facts: Facts) -> tuple[Section, ...]:
     """Last words of every trial that was not measured."""
-    lines: list[str] = []
-    names = facts.names
+    lines, names = [], facts.names
     for name, result in facts.results.items():
-        if result.status in MEASURED or result.evidence is None:
-            continue
-        words = " ".join(result.evidence.message.split())
-        lines += [f"{names[name]}  {name}  {result.status}: {words}"]
-        lines += [f"    {line}" for line in result.evidence.log_tail]
+        if result.status not in MEASURED and result.evidence:
+            words = " ".join(result.evidence.message.split())
+            lines += [f"{names[name]}  {name}  {result.status}: {words}"]
+            lines += [f"    {line}" for line in result.evidence.log_tail]
     return (Section(title="Last log lines", lines=tuple(lines), folded=True),) if lines else ()
 
 
@@ -159,57 +155,50 @@ def environment(facts: Facts) -> Section:
     """Workload and machine, key by key."""
     workload = facts.plan.settings[0].trial.workload
     model, layout = workload.model, workload.layout
-    degrees = {
-        "TP": layout.tensor_model_parallel_size,
-        "PP": layout.pipeline_model_parallel_size,
-        "VPP": layout.virtual_pipeline_model_parallel_size,
-        "CP": layout.context_parallel_size,
-        "DP": layout.data_parallel_size,
-    }
+    degrees = (
+        f"TP {layout.tensor_model_parallel_size} PP {layout.pipeline_model_parallel_size} "
+        f"VPP {layout.virtual_pipeline_model_parallel_size} CP {layout.context_parallel_size} "
+        f"DP {layout.data_parallel_size}"
+    )
     shape = (
         f"{model.name}: {model.num_layers} layers, hidden {model.hidden_size}, "
         f"ffn {model.ffn_hidden_size}, {model.num_attention_heads} heads, "
         f"{model.num_query_groups} query groups, vocabulary {model.vocab_size}"
     )
-    known = facts.place.environment if facts.place else {}
-    rows = [("model", shape), ("layout", " ".join(f"{k} {v}" for k, v in degrees.items()))]
+    recorded = facts.place.environment if facts.place else {}
+    rows = [("model", shape), ("layout", degrees)]
     rows += [("set for every trial", text) for text in facts.plan.settings[0].trial.variables]
-    rows += [(key, or_dash(value, str)) for key, value in sorted(known.items())]
+    rows += [(key, or_dash(value, str)) for key, value in sorted(recorded.items())]
     table = Table(columns=("what", "value"), rows=tuple(rows), left=2)
     return Section(title="Workload and machine", tables=(table,), folded=True)
 
 
 def calibration(facts: Facts) -> Section:
     """Where the predicted times come from, with the rows that they were fitted on."""
-    found = {name: find_calibration(name) for name in calibration_names(facts)}
-    prose = tuple(calibration_line(name, one) for name, one in found.items())
-    errors = [
-        f"{one.name}: {words} {error}"
-        for one in found.values()
-        if one is not None
-        for words, error in (
-            ("error on fitted rows:", one.fit_error),
-            ("error on rows left out of the fit:", one.left_out_error),
-        )
-        if error
-    ]
-    rows = [row for one in found.values() if one is not None for row in one.fitted_on]
+    there, errors = known(calibrations(facts).values()), []
+    for one in there:
+        parts = {"fitted rows": one.fit_error, "rows left out of the fit": one.left_out_error}
+        errors += [f"{one.name}: error on {k}: {error}" for k, error in parts.items() if error]
     return Section(
         title="Calibration of the predictions",
-        prose=prose or ("Nothing was predicted.",),
-        lines=(*errors, *rows),
+        prose=calibration_lines(facts) or ("Nothing was predicted.",),
+        lines=(*errors, *(row for one in there for row in one.fitted_on)),
         folded=True,
     )
 
 
-def calibration_names(facts: Facts) -> tuple[str, ...]:
-    """Calibrations that the predictions rest on, each once."""
-    predictions = (setting.trial.prediction for setting in facts.plan.settings)
-    return tuple(dict.fromkeys(one.calibration for one in predictions if one is not None))
+def calibrations(facts: Facts) -> dict[str, Calibration | None]:
+    """Calibrations that the predictions rest on, by name; None where there is no such file."""
+    predictions = known(setting.trial.prediction for setting in facts.plan.settings)
+    return {one.calibration: find_calibration(one.calibration) for one in predictions}
 
 
-def calibration_line(name: str, found: Calibration | None) -> str:
-    """Name, provenance and band in one sentence."""
+def calibration_lines(facts: Facts) -> tuple[str, ...]:
+    """Name, provenance and band of each in one sentence."""
+    return tuple(_calibration_line(name, one) for name, one in calibrations(facts).items())
+
+
+def _calibration_line(name: str, found: Calibration | None) -> str:
     if found is None:
         what = "no time was predicted" if name == "none" else "its file is missing"
         return f"Calibration {name}: {what}."
@@ -227,10 +216,8 @@ def find_calibration(name: str) -> Calibration | None:
 
 def commands(facts: Facts) -> Section:
     """What runs each trial again, alone."""
-    lines = [
-        line
-        for setting in facts.plan.settings
-        for line in (f"# {facts.name_of(setting)}", facts.command(setting.trial))
-    ]
+    settings = facts.plan.settings
+    pairs = ((f"# {facts.name_of(one)}", facts.command(one.trial)) for one in settings)
     prose = ("Each command runs every repeat of its setting into a new folder:",)
-    return Section(title="Run a trial again", prose=prose, lines=tuple(lines), folded=True)
+    lines = tuple(line for pair in pairs for line in pair)
+    return Section(title="Run a trial again", prose=prose, lines=lines, folded=True)

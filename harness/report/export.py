@@ -16,20 +16,21 @@ from harness.judge.metrics import LOSS, find_metric, metric_names, samples, seri
 from harness.judge.verdict import Verdict
 from harness.report.facts import Facts, numbers_of
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import PlannedSetting
 from harness.trial.trial import layout_name
 
 
 def trial_rows(facts: Facts) -> list[dict[str, Any]]:
     """One row a trial, in the plan's order; what is not known is None."""
+    names = ("step_time_seconds", "peak_allocated_bytes", "peak_reserved_bytes", "calibration")
     rows = []
     for setting in facts.plan.settings:
+        prediction = setting.trial.prediction
         planned = {
             "micro_batch_size": setting.trial.workload.micro_batch_size,
             "layout": layout_name(setting.trial.workload.layout),
             "advisor_rank": setting.rank,
             "skipped_by": setting.skip or None,
-            **_predicted(setting.trial.prediction),
+            **{f"predicted_{one}": getattr(prediction, one, None) for one in names},
             "command": facts.command(setting.trial),
         }
         rows += [_row(facts, result) | planned for result in facts.results_of(setting)]
@@ -51,11 +52,6 @@ def _row(facts: Facts, result: TrialResult) -> dict[str, Any]:
         "concerns": "; ".join(concern.name for concern in result.concerns) or None,
         **asdict(numbers_of(result, facts.gpu)),
     }
-
-
-def _predicted(prediction: Any) -> dict[str, Any]:
-    names = ("step_time_seconds", "peak_allocated_bytes", "peak_reserved_bytes", "calibration")
-    return {f"predicted_{name}": getattr(prediction, name, None) for name in names}
 
 
 def write_tables(facts: Facts, folder: Path) -> list[Path]:
@@ -91,33 +87,18 @@ def bmf(facts: Facts) -> str:
             low, high = stats.quartiles([value for process in values for value in process])
             metric = find_metric(name)
             of_cpu = facts.on_cpu and metric is not None and metric.timing
-            measures[f"cpu_{name}" if of_cpu else name] = {
-                "value": stats.centre(values),
-                "lower_value": low,
-                "upper_value": high,
-            }
+            sizes = {"value": stats.centre(values), "lower_value": low, "upper_value": high}
+            measures[f"cpu_{name}" if of_cpu else name] = sizes
         if measures:
-            found[_benchmark(facts, setting)] = measures
+            workload = setting.trial.workload  # its label, and what else differs within the plan
+            more = facts.name_of(setting).removeprefix(workload.recompute)
+            found[workload.label + more.replace(", ", "/")] = measures
     return json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def _benchmark(facts: Facts, setting: PlannedSetting) -> str:
-    """The workload's label, with what else differs within the plan."""
-    workload = setting.trial.workload
-    more = facts.name_of(setting).removeprefix(workload.recompute)
-    return workload.label + more.replace(", ", "/")
-
-
-_UNDECIDED: Final = (
-    *(Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT),
-    *(Verdict.VANISHED, Verdict.APPEARED, Verdict.SKIPPED, Verdict.UNJUDGED),
-)
-_TAGS: Final = {
-    **{Verdict.REGRESSION: "failure", Verdict.FAILED: "error"},
-    **dict.fromkeys(_UNDECIDED, "skipped"),
-}
-"""What a verdict is to a test runner; PASS and STALE pass. "skipped" is all that is no verdict."""
-_WHOLE: Final = "run"
+_PASSED: Final = {Verdict.PASS: "", Verdict.STALE: ""}
+_TAGS: Final = {Verdict.REGRESSION: "failure", Verdict.FAILED: "error"} | _PASSED
+"""What a verdict is to a test runner; all that is no verdict is "skipped"."""
 
 
 def junit(comparison: Comparison, name: str) -> str:
@@ -125,7 +106,7 @@ def junit(comparison: Comparison, name: str) -> str:
     failed have one case each."""
     cases = []
     for row, notes in render.noted_rows(comparison):
-        line, tag = render.row_line(row), _TAGS.get(row.verdict, "")
+        line, tag = render.row_line(row), _TAGS.get(row.verdict, "skipped")
         text = "\n".join([line, *notes])
-        cases.append(Case(row.label, row.metric or _WHOLE, line, tag, str(row.verdict), text))
+        cases.append(Case(row.label, row.metric or "run", line, tag, str(row.verdict), text))
     return to_junit(name, cases)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
+from advisor.base.grouping import grouped
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from harness.base.collections import known
@@ -31,10 +32,9 @@ from harness.trial.trial import Device, Trial, world_size
 class Numbers(Struct, frozen=True, kw_only=True):
     """One process, or the median of several; of memory the most. None where it is not known.
 
-    step_spread: IQR of the steps over their median. joules_per_token: of one GPU, by the power that
-    NVML read of it. model_tflops_per_gpu counts Megatron's model
-    FLOPs, hardware_tflops_per_gpu also what is computed again; mfu and hfu are these over the dense
-    peak. Peaks are those of the fullest rank.
+    step_spread: IQR of the steps over their median. joules_per_token: of one GPU, as NVML read it.
+    model_tflops_per_gpu: Megatron's model FLOPs; hardware_tflops_per_gpu: also what is computed
+    again; mfu, hfu: these over the dense peak. Peaks are those of the fullest rank.
     """
 
     step_time_seconds: float | None = None
@@ -66,9 +66,10 @@ def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
     per_gpu = 1 / (step * world_size(workload))
     tokens = workload["seq_length"] * workload["global_batch_size"]
     peak = gpu.peak_flops(Precision(workload["precision"])) if gpu else None
-    found = result.flops
-    model = found.model * per_gpu if found else None
-    hardware = found.hardware * per_gpu if found else None
+    model, hardware = (
+        getattr(result.flops, name) * per_gpu if result.flops else None
+        for name in ("model", "hardware")
+    )
     return replace(
         memory,
         step_time_seconds=step,
@@ -89,12 +90,10 @@ def peaks(ranks: Sequence[MemoryPeak]) -> Numbers:
 
 def over_repeats(processes: Sequence[Numbers]) -> Numbers:
     """Median over processes; of memory the most."""
-    found = {}
-    for name in Numbers.__struct_fields__:
-        values = known(getattr(one, name) for one in processes)
-        join = max if name.endswith("_bytes") else median
-        found[name] = join(values) if values else None
-    return Numbers(**found)
+    names = Numbers.__struct_fields__
+    values = {name: known(getattr(one, name) for one in processes) for name in names}
+    join = {name: max if name.endswith("_bytes") else median for name in names}
+    return Numbers(**{name: join[name](own) for name, own in values.items() if own})
 
 
 def _over(value: float | None, unit: float | None) -> float | None:
@@ -130,9 +129,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     def peak(self) -> str:
         """Which peak decides what fits: reserved where every measured trial has one (on a GPU that
         we measured), else allocated."""
-        ranks = [rank for result in self.results.values() for rank in result.memory]
-        known = bool(ranks) and all(rank.reserved is not None for rank in ranks)
-        return "reserved" if known else "allocated"
+        sizes = [rank.reserved for result in self.results.values() for rank in result.memory]
+        return "allocated" if None in sizes or not sizes else "reserved"
 
     @property
     def gpu(self) -> Gpu | None:
@@ -160,8 +158,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     def results_of(self, setting: PlannedSetting) -> tuple[TrialResult, ...]:
         """Results of all repeats of a setting."""
-        names = (trial.name for trial in setting.trials())
-        return tuple(self.results[name] for name in names if name in self.results)
+        return tuple(known(self.results.get(trial.name) for trial in setting.trials()))
 
     def numbers(self, setting: PlannedSetting) -> Numbers:
         """Over all repeats of a setting."""
@@ -209,13 +206,11 @@ _NOT_PLANNED: Final = "these results were neither planned by harness run nor ran
 
 def _plan_of(path: Path, loaded: Loaded) -> RunPlan:
     """The plan that results without one would have had: their settings, in their order."""
-    first: dict[str, Trial] = {}
-    for trial in map(_trial, loaded.results):
-        first.setdefault(trial.workload.key(), trial)
+    trials = grouped((trial.workload.key(), trial) for trial in map(_trial, loaded.results))
     places = [place_of(result).gpus for result in loaded.results]
     return RunPlan(
         experiment=path.resolve().name,
         device_name=max(places, key=lambda name: "?" not in name).rpartition("x")[2],
-        settings=tuple(PlannedSetting(trial=trial) for trial in first.values()),
+        settings=tuple(PlannedSetting(trial=same[0]) for same in trials.values()),
         assumptions=(_NOT_PLANNED,),
     )

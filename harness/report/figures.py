@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,13 +45,12 @@ class Bar(Struct, frozen=True, kw_only=True):
 
 def bars(facts: Facts) -> tuple[Bar, ...]:
     """Settings whose components were predicted, in the plan's order; MOST_BARS at most."""
-    found = []
-    for setting in facts.plan.settings:
-        components = (setting.trial.prediction or Prediction()).peak_memory_bytes
-        if components is not None:
-            name, measured = facts.name_of(setting), facts.numbers(setting)
-            found.append(Bar(name=name, components=components, measured=measured))
-    return tuple(found[:MOST_BARS])
+    found = (
+        Bar(name=facts.name_of(one), components=components, measured=facts.numbers(one))
+        for one in facts.plan.settings
+        if (components := (one.trial.prediction or Prediction()).peak_memory_bytes) is not None
+    )
+    return tuple(islice(found, MOST_BARS))
 
 
 def paint_memory(figure: "Figure", shown: Sequence[Bar]) -> None:
@@ -82,17 +81,12 @@ def _measured(axes: "Axes", shown: Sequence[Bar], scale: int) -> None:
     for label, field, mark in _MARKS:
         sizes = [getattr(bar.measured, field) for bar in shown]
         known = [(place, size / scale) for place, size in enumerate(sizes) if size is not None]
-        if not known:
-            continue
-        places, ends = zip(*known, strict=True)
-        axes.hlines(places, 0, ends, color=kit.INK, linewidth=1.6, zorder=3)
-        look: dict[str, Any] = {
-            "color": kit.INK,
-            "edgecolors": kit.FAINT,
-            "linewidths": 0.8,
-            "zorder": 4,
-        }
-        axes.scatter(ends, places, s=34, marker=mark, label=f"{MEASURED}{label}", **look)
+        if known:
+            places, ends = zip(*known, strict=True)
+            axes.hlines(places, 0, ends, color=kit.INK, linewidth=1.6, zorder=3)
+            look: dict[str, Any] = {"edgecolors": kit.FAINT, "linewidths": 0.8, "zorder": 4}
+            look |= {"marker": mark, "color": kit.INK, "label": f"{MEASURED}{label}"}
+            axes.scatter(ends, places, s=34, **look)
 
 
 MOST_TIMELINES: Final = 4
@@ -105,7 +99,7 @@ _PHASES: Final = {
 _FAINT: Final = 0.4
 
 
-class StepTimeline(Struct, frozen=True, kw_only=True):
+class StepTimeline(Struct, frozen=True):
     """One setting's allocated bytes over one step; the peak that was predicted, where it was."""
 
     name: str
@@ -117,11 +111,9 @@ def step_timelines(facts: Facts) -> tuple[StepTimeline, ...]:
     """Measured timelines, one a setting; MOST_TIMELINES at most, the advisor's best first."""
     found = []
     for setting in facts.plan.settings:
-        lines = (one.timeline for one in facts.results_of(setting) if len(one.timeline) > 1)
-        if line := next(lines, None):
-            peak = (setting.trial.prediction or Prediction()).peak_allocated_bytes
-            name = facts.name_of(setting)
-            found.append(StepTimeline(name=name, points=line, predicted_peak=peak))
+        lines = [one.timeline for one in facts.results_of(setting) if len(one.timeline) > 1]
+        peak = (setting.trial.prediction or Prediction()).peak_allocated_bytes
+        found += [StepTimeline(facts.name_of(setting), line, peak) for line in lines[:1]]
     return tuple(found[:MOST_TIMELINES])
 
 
@@ -148,11 +140,8 @@ def paint_timeline(figure: "Figure", shown: Sequence[StepTimeline], *, on_cpu: b
     every[-1].set_xlabel(slowed if on_cpu else "ms of one step")
     figure.supylabel(f"allocated, {unit}", fontsize=10)
     seen = {point.phase for step in shown for point in step.points}
-    handles: list[Patch | Line2D] = [
-        Patch(**look.fill, alpha=_FAINT, label=look.name)
-        for phase, look in _PHASES.items()
-        if phase in seen
-    ]
+    looks = (look for phase, look in _PHASES.items() if phase in seen)
+    handles: list[Any] = [Patch(**one.fill, alpha=_FAINT, label=one.name) for one in looks]
     handles.append(Line2D([], [], color=kit.INK, linewidth=1.1, label="measured"))
     if any(step.predicted_peak is not None for step in shown):
         handles.append(Line2D([], [], color=kit.INK, linestyle="--", label="predicted peak"))
@@ -184,12 +173,16 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
     """Name, caption, heights, and what paints it."""
     cpu = " (CPU times)" if facts.on_cpu else ""
     if shown := points(facts):
-        key = 0.19 * -(-len(shown) // _columns(shown))  # inches; a phone has it below
-        heights = kit.Heights(4.6, 3.6 + key)
+        key = 0.19 * -(-len(shown) // _columns(shown))
+        heights = kit.Heights(4.6, 3.6 + key)  # on a phone the key is below
         caption = f"Peak memory against step time of every setting{cpu}"
-        yield "memory_and_time", caption, heights, partial(paint_time, facts=facts)
+        paint = partial(paint_scatter, facts=facts, title="Step time", label="step time{}, ms")
+        times = partial(paint, height=lambda one: one.seconds * 1e3)
+        yield "memory_and_time", caption, heights, times
         caption = f"Pareto front of peak memory and throughput{cpu}"
-        yield "memory_and_throughput", caption, heights, partial(paint_throughput, facts=facts)
+        paint = partial(paint, title="Throughput", label=f"{facts.tokens_unit}{{}}")
+        rates = partial(paint, height=lambda one: one.tokens_per_second)
+        yield "memory_and_throughput", caption, heights, rates
     if compared := panels(facts):
         heights = kit.Heights(4.2, 0.4 + 3.5 * len(compared))
         caption = f"Predicted against measured{cpu}"
@@ -208,7 +201,7 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
 MOST: Final = 24
 
 
-class PlottedSetting(Struct, frozen=True, kw_only=True):
+class PlottedSetting(Struct, frozen=True):
     """One setting that was measured. number: the advisor's rank, as tables have it; of what it does
     not rank one after all ranks. stable: whether its times are to be trusted."""
 
@@ -230,15 +223,9 @@ def points(facts: Facts) -> tuple[PlottedSetting, ...]:
         memory = one.peak_bytes(facts.peak)
         statuses = {result.status for result in facts.results_of(setting)}
         if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:
-            plotted = PlottedSetting(
-                number=number,
-                name=facts.name_of(setting),
-                memory_bytes=memory,
-                seconds=one.step_time_seconds,
-                tokens_per_second=one.tokens_per_second_per_gpu,
-                stable=TrialStatus.UNSTABLE not in statuses,
-            )
-            found.append(plotted)
+            stable, name = TrialStatus.UNSTABLE not in statuses, facts.name_of(setting)
+            speeds = one.step_time_seconds, one.tokens_per_second_per_gpu
+            found.append(PlottedSetting(number, name, memory, *speeds, stable))
     return tuple(found[:MOST])
 
 
@@ -247,26 +234,19 @@ def best_of(shown: Sequence[PlottedSetting]) -> list[PlottedSetting]:
     return pareto_front(shown, lambda one: (one.memory_bytes, one.seconds))
 
 
-def paint_time(figure: "Figure", facts: Facts) -> None:
-    """Peak memory against step time; the line joins what nothing beats in both."""
-    _paint(figure, facts, ("Step time", "step time{}, ms"), lambda one: one.seconds * 1e3)
-
-
-def paint_throughput(figure: "Figure", facts: Facts) -> None:
-    """Peak memory and throughput of the settings that nothing beats, the others faint."""
-    words = ("Throughput", f"{facts.tokens_unit}{{}}")
-    _paint(figure, facts, words, lambda one: one.tokens_per_second)
-
-
-Height = Callable[[PlottedSetting], float]
-
-
-def _paint(figure: "Figure", facts: Facts, words: tuple[str, str], height: Height) -> None:
-    """words: title, and label of the heights, in which a CPU's time is marked at {}."""
-    shown, (title, label) = points(facts), words
-    axes = figure.add_subplot()
+def paint_scatter(
+    figure: "Figure",
+    facts: Facts,
+    title: str,
+    label: str,
+    height: Callable[[PlottedSetting], float],
+) -> None:
+    """Peak memory against `height`; a line joins what nothing beats in both, the others are faint.
+    label: of the heights; a CPU's time is marked at {}."""
+    shown, axes = points(facts), figure.add_subplot()
     at = _scatter(axes, shown, [height(one) for one in shown])
-    clock, unit = " (CPU time)" if facts.on_cpu else "", _unit(shown)[1]
+    clock = " (CPU time)" if facts.on_cpu else ""
+    _, unit = unit_of(one.memory_bytes for one in shown)
     axes.set_title(kit.joined(figure, (f"{title}{clock}", "against peak memory")))
     axes.set_ylabel(label.format(clock))
     memory = (f"peak {facts.peak} memory", f"of the fullest rank, {unit}")
@@ -279,10 +259,14 @@ def _name(figure: "Figure", axes: "Axes", shown: Sequence[PlottedSetting], at: "
     if not kit.is_narrow(figure):
         label_points(axes, at, names={one.number: [one.name] for one in shown})
         return
+    from matplotlib.lines import Line2D
+
     for place, numbers in grouped((place, number) for number, place in at.items()).items():
         text = ", ".join(map(str, numbers))
         axes.annotate(text, place, xytext=(6, 6), textcoords="offset points", fontsize=9)
-    _key(figure, shown)
+    handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.name}") for p in shown]
+    tight = {"handlelength": 0, "handletextpad": 0}
+    figure.legend(handles=handles, loc="outside lower left", ncols=_columns(shown), **tight)
 
 
 Places = dict[int, tuple[float, float]]
@@ -291,23 +275,15 @@ Places = dict[int, tuple[float, float]]
 
 def _scatter(axes: "Axes", shown: Sequence[PlottedSetting], heights: Sequence[float]) -> Places:
     """Draw the points and their front; where they lie."""
-    scale, _ = _unit(shown)
+    scale, _ = unit_of(one.memory_bytes for one in shown)
     best = best_of(shown)
     at = {one.number: (one.memory_bytes / scale, y) for one, y in zip(shown, heights, strict=True)}
     line = [at[one.number] for one in best]
-    axes.plot(
-        *zip(*line, strict=True),
-        color=kit.SKY,
-        zorder=1,
-        drawstyle="steps-post",
-        label="Pareto front",
-    )
-    groups = (
-        ("Pareto front", "o", kit.BLUE, line),
-        ("dominated", "s", kit.FAINT, [at[one.number] for one in shown if one not in best]),
-    )
-    for label, marker, colour, places in groups:
-        kit.draw_points(axes, places, s=46, marker=marker, color=colour, label=label)
+    look: dict[str, Any] = {"color": kit.SKY, "zorder": 1, "drawstyle": "steps-post"}
+    axes.plot(*zip(*line, strict=True), label="Pareto front", **look)
+    kit.draw_points(axes, line, s=46, marker="o", color=kit.BLUE, label="Pareto front")
+    others = [at[one.number] for one in shown if one not in best]
+    kit.draw_points(axes, others, s=46, marker="s", color=kit.FAINT, label="dominated")
     ring = {"facecolors": "none", "edgecolors": kit.VERMILION, "linewidths": None, "zorder": 2}
     doubtful = [at[one.number] for one in shown if not one.stable]
     kit.draw_points(axes, doubtful, s=130, label="unstable", **ring)
@@ -317,20 +293,7 @@ def _scatter(axes: "Axes", shown: Sequence[PlottedSetting], heights: Sequence[fl
     return at
 
 
-def _key(figure: "Figure", shown: Sequence[PlottedSetting]) -> None:
-    """Which number is which setting."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.name}") for p in shown]
-    tight = {"handlelength": 0, "handletextpad": 0}
-    figure.legend(handles=handles, loc="outside lower left", ncols=_columns(shown), **tight)
-
-
 def _columns(shown: Sequence[PlottedSetting]) -> int:
     """So many that the longest name fits; 54 characters of a key are as wide as a phone's page."""
     longest = max((len(one.name) for one in shown), default=1) + 8
     return max(1, min(4, 54 // longest))
-
-
-def _unit(shown: Sequence[PlottedSetting]) -> tuple[int, str]:
-    return unit_of([one.memory_bytes for one in shown])

@@ -9,7 +9,8 @@ from typing import Any, Final
 from advisor.base.errors import UserError
 from advisor.report.figures import kit
 from harness.judge.golden import Golden, Session, by_time, session_of, sessions_of
-from harness.judge.metrics import METRICS, Metric, find_metric
+from harness.judge.golden_page import first_metric
+from harness.judge.metrics import Metric, find_metric
 from harness.judge.render import percent
 from harness.judge.stats import Seen, log_medians, session_centres
 from harness.judge.trends import Step, explain
@@ -32,7 +33,7 @@ def history(golden: Golden, results: Sequence[TrialResult], metric: str) -> tupl
 def metric_of(golden: Golden, name: str | None) -> Metric:
     """The metric called `name`, else the first that is judged; UserError where it is not there."""
     known = [one for one in golden.summary() if find_metric(one)]
-    metric = find_metric(name or next((one for one in METRICS if one in known), ""))
+    metric = find_metric(name or first_metric(golden))
     if metric is None or metric.name not in known:
         raise UserError("--metric", name, "is not in the golden", f"it has {', '.join(known)}")
     return metric
@@ -42,10 +43,11 @@ def history_lines(sessions: Sequence[Session], metric: Metric) -> list[str]:
     """A line a session; then how they differ, and what was found."""
     steps_of = [one.steps(metric.name) for one in sessions]
     values = session_centres(steps_of)
-    lines = []
-    for one, value in zip(sessions, values, strict=True):
-        about = f"{_name(one)}  host {one.host or '?'}  {metric.show(math.exp(value))}"
-        lines.append(f"{about}  {percent(math.expm1(value - values[0]))}")
+    lines = [
+        f"{_name(one)}  host {one.host or '?'}  {metric.show(math.exp(value))}  "
+        + percent(math.expm1(value - values[0]))
+        for one, value in zip(sessions, values, strict=True)
+    ]
     groups = {"sessions": [values], "processes of one": map(log_medians, steps_of)}
     for name, seen in ((name, Seen.pooled(one)) for name, one in groups.items()):
         lines += [f"between {name}: {math.sqrt(seen.variance) * 100:.2f} %"] if seen.freedom else []
@@ -83,7 +85,9 @@ def draw_history(sessions: Sequence[Session], metric: Metric, title: str, path: 
         look |= {"label": "drift"} if trend else {"label": f"mean{jumps}", "drawstyle": "steps-mid"}
         axes.plot(heights(fitted), **look)
         stride = -(-len(values) // _MOST_NAMES)
-        names = [_name(one, 10) for one in sessions[::stride]]
+        days = {one.started_at[:10] for one in sessions}
+        length = 10 if len(days) == len(sessions) else 16  # the hour too, of several on one day
+        names = [_name(one, length) for one in sessions[::stride]]
         axes.set_xticks(range(0, len(values), stride), names, rotation=35, ha="right", fontsize=8)
         axes.set_ylabel("change since the first session, %")
         axes.set_title(title)

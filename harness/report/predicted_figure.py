@@ -14,7 +14,7 @@ from harness.judge.accuracy_rows import Half, SettingRow
 from harness.judge.metrics import ALLOCATED, METRICS
 from harness.judge.predicted import Pair
 from harness.report.document import Picture
-from harness.report.evidence import calibration_names, find_calibration
+from harness.report.evidence import calibrations
 from harness.report.facts import Facts
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _ALL: Final = ""
 _COLOURS: Final = {_ALL: kit.VERMILION, Half.FIT: kit.BLUE, Half.HELD_OUT: kit.VERMILION}
 
 
-class Panel(Struct, frozen=True, kw_only=True):
+class Panel(Struct, frozen=True):
     """One quantity by group of settings. band: relative, with whose it is."""
 
     title: str
@@ -40,31 +40,22 @@ class Panel(Struct, frozen=True, kw_only=True):
 
 def panels(facts: Facts) -> tuple[Panel, ...]:
     """Quantities of a run that were both predicted and measured."""
-    found, limit = facts.found, METRICS[ALLOCATED].limit
-    errors = [
-        one.step_time_error
-        for name in calibration_names(facts)
-        if (one := find_calibration(name)) is not None
-    ]
+    errors = [one.step_time_error for one in known(calibrations(facts).values())]
     sizes = {
-        "kept per layer": _points(outcome.saved_per_layer for outcome in found),
-        "peak allocated": _points(outcome.peak_allocated for outcome in found),
+        "kept per layer": _points(outcome.saved_per_layer for outcome in facts.found),
+        "peak allocated": _points(outcome.peak_allocated for outcome in facts.found),
     }
-    made = []
+    band, made = (METRICS[ALLOCATED].limit, "limit of harness compare"), []
     for title, points in sizes.items():
         scale, unit = unit_of([number for point in points for number in point])
-        whose = "limit of harness compare"
-        groups = {_ALL: points}
-        panel = Panel(title=title, unit=unit, scale=scale, groups=groups, band=limit, whose=whose)
-        made += [panel] if points else []
-    if steps := _points(outcome.step_time for outcome in found):
-        made.append(_times({_ALL: steps}, max(errors, default=None)))
-    return tuple(made)
+        made.append(Panel(title, unit, scale, {_ALL: points}, *band))
+    steps = _points(outcome.step_time for outcome in facts.found)
+    made.append(_times({_ALL: steps}, max(errors, default=None)))
+    return tuple(panel for panel in made if any(panel.groups.values()))
 
 
 def _times(groups: Mapping[str, Points], band: float | None = None) -> Panel:
-    whose = "calibration"
-    return Panel(title="step time", unit="ms", scale=1e-3, groups=groups, band=band, whose=whose)
+    return Panel("step time", "ms", 1e-3, groups, band, "calibration")
 
 
 def _points(pairs: Iterable[Pair]) -> Points:
@@ -77,7 +68,7 @@ def draw_accuracy(rows: Sequence[SettingRow], folder: Path) -> tuple[Picture, ..
     halves = {str(half): [row for row in rows if row.cell.half is half] for half in Half}
     sizes = {half: _points(row.allocated for row in own) for half, own in halves.items()}
     times = {half: _points(row.step for row in own) for half, own in halves.items()}
-    shown = [Panel(title="peak allocated", unit="GiB", scale=GIB, groups=sizes), _times(times)]
+    shown = [Panel("peak allocated", "GiB", GIB, sizes), _times(times)]
     shown = [panel for panel in shown if any(panel.groups.values())]
     if not shown:
         return ()

@@ -1,11 +1,13 @@
 """The report as a document: the verdict first, then every setting, then what it rests on."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from advisor.base.grouping import grouped
 from advisor.base.units import counted, human_bytes, milliseconds
 from advisor.base.units import percent as probability
+from harness.base.collections import known
 from harness.execution.runner import MEASURED
 from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, or_dash, order_lines
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
@@ -13,35 +15,28 @@ from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table, table_of
 from harness.report.evidence import (
     calibration,
-    calibration_line,
-    calibration_names,
+    calibration_lines,
     commands,
     environment,
     failures,
-    find_calibration,
     flops,
     memory,
     phases,
     trust,
 )
 from harness.report.facts import Facts
-from harness.trial.result import TrialStatus
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.trial import Prediction
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED, Verdict.UNJUDGED)
-_PICTURES: Final = {
-    "settings": ("memory_and_time", "memory_and_throughput"),
-    "predicted": ("predicted_and_measured",),
-    "memory": ("memory_by_component",),
-    "timeline": ("timeline",),
-}
 
 
 def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
     """Everything that is to be said of a run, with the pictures that were drawn."""
     drawn = {picture.name: picture for picture in pictures}
 
-    def of(place: str) -> tuple[Picture, ...]:
-        return tuple(drawn[name] for name in _PICTURES[place] if name in drawn)
+    def of(*names: str) -> tuple[Picture, ...]:
+        return tuple(drawn[name] for name in names if name in drawn)
 
     comparison = facts.comparison
     device = "CPU (CPU times)" if facts.on_cpu else facts.plan.device_name
@@ -52,9 +47,9 @@ def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
         good=comparison.exit_code == 0 if facts.judged else None,
         sections=(
             *verdict(facts),
-            settings(facts, of("settings")),
-            predicted(facts, of("predicted")),
-            memory(facts, of("memory")),
+            settings(facts, of("memory_and_time", "memory_and_throughput")),
+            predicted(facts, of("predicted_and_measured")),
+            memory(facts, of("memory_by_component")),
             flops(facts),
             *_one_step(phases(facts), of("timeline")),
             trust(facts),
@@ -69,20 +64,18 @@ def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
 def subject(facts: Facts) -> str:
     """What was trained, on what, in one line."""
     workload = facts.plan.settings[0].trial.workload
-    place = facts.place
     sizes = sorted({one.trial.workload.micro_batch_size for one in facts.plan.settings})
-    words = [
+    words = (
         workload.model.name,
-        place.gpus if place else facts.plan.device_name,
+        facts.place.gpus if facts.place else facts.plan.device_name,
         str(workload.precision),
         f"sequence {workload.seq_length}",
         f"{'micro batch' if len(sizes) == 1 else 'micro batches'} {', '.join(map(str, sizes))}",
         f"global batch {workload.global_batch_size}",
         f"backend {workload.backend}",
-    ]
-    if facts.on_cpu:
-        words.append("all times are CPU times")
-    return " · ".join(words)
+        "all times are CPU times" if facts.on_cpu else "",
+    )
+    return " · ".join(filter(None, words))
 
 
 def verdict(facts: Facts) -> tuple[Section, ...]:
@@ -94,41 +87,34 @@ def verdict(facts: Facts) -> tuple[Section, ...]:
     for row, notes in noted_rows(facts.comparison):
         lines = quiet if row.verdict in _QUIET else loud
         lines += [row_line(row), *(f"      {note}" for note in notes)]
-    found = [Section(title="Verdict", prose=_changed(facts), lines=tuple(loud))]
-    if quiet:
-        count = sum(facts.comparison.count(one) for one in _QUIET)
-        title = f"Passed, skipped or not judged: {count}"
-        found.append(Section(title=title, lines=tuple(quiet), folded=True))
-    return tuple(found)
+    title = f"Passed, skipped or not judged: {sum(map(facts.comparison.count, _QUIET))}"
+    folded = Section(title=title, lines=tuple(quiet), folded=True)
+    shown = Section(title="Verdict", prose=_changed(facts), lines=tuple(loud))
+    return (shown, folded) if quiet else (shown,)
 
 
 def _changed(facts: Facts) -> tuple[str, ...]:
     """What is in one of the two only."""
-    lines = []
-    for kind, words in (
-        (Verdict.VANISHED, "In the golden, but not here"),
-        (Verdict.APPEARED, "Here, but not in the golden"),
-    ):
-        names = [row.identifier for row in facts.comparison.rows if row.verdict is kind]
-        if names:
-            lines.append(f"{words} ({WORDS[kind]}): {', '.join(names)}.")
-    return tuple(lines)
+    kinds = {
+        Verdict.VANISHED: "In the golden, but not here",
+        Verdict.APPEARED: "Here, but not in the golden",
+    }
+    rows = grouped((row.verdict, row.identifier) for row in facts.comparison.rows)
+    each = ((words, WORDS[one], rows.get(one)) for one, words in kinds.items())
+    return tuple(f"{words} ({name}): {', '.join(own)}." for words, name, own in each if own)
 
 
 def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """Every setting of the plan, whatever became of it."""
     rows = []
     for outcome in facts.found:
-        results = facts.results_of(outcome.setting)
         numbers = facts.numbers(outcome.setting)
-        measured = sum(one.status in MEASURED for one in results)
-        prediction = outcome.setting.trial.prediction
-        fits = prediction.fit_probability if prediction else None
+        fits = (outcome.setting.trial.prediction or Prediction()).fit_probability
         tokens = numbers.tokens_per_second_per_gpu
         rows.append(
             {
                 "setting": outcome.name,
-                "outcome": _status(outcome, measured, len(results)),
+                "outcome": _status(outcome, facts.results_of(outcome.setting)),
                 "advisor's rank": or_dash(outcome.setting.rank, str),
                 "predicted to fit": or_dash(fits, probability),
                 timed("step time", facts): or_dash(numbers.step_time_seconds, milliseconds),
@@ -146,18 +132,16 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
 def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """The advisor's numbers next to the measured ones, and whether its order was right."""
     found = facts.found
-    peaks = {"peak allocated memory": [outcome.peak_allocated for outcome in found]}
-    kept = {"bytes kept per layer": [outcome.saved_per_layer for outcome in found]}
-    orders = order_lines(peaks | kept)
+    kept, peaks = [o.saved_per_layer for o in found], [o.peak_allocated for o in found]
+    orders = order_lines({"peak allocated memory": peaks, "bytes kept per layer": kept})
     lines = list(dict.fromkeys([*judgement(found), *orders]))  # what is missing is said once
-    lines += [calibration_line(name, find_calibration(name)) for name in calibration_names(facts)]
-    lines += [f"Note: {text}." for text in facts.plan.assumptions]
+    lines += [*calibration_lines(facts), *(f"Note: {text}." for text in facts.plan.assumptions)]
     quantities = [
-        _quantity("kept per layer", found, [o.saved_per_layer for o in found], human_bytes),
-        _quantity("peak allocated", found, [o.peak_allocated for o in found], human_bytes),
+        _quantity("kept per layer", found, kept, human_bytes),
+        _quantity("peak allocated", found, peaks, human_bytes),
         _quantity(timed("step time", facts), found, [o.step_time for o in found], milliseconds),
     ]
-    tables = tuple(table for table in quantities if table is not None)
+    tables = tuple(known(quantities))
     sign = "Errors are (predicted - measured) / measured." if tables else "Nothing was predicted."
     return Section(
         title="Predicted and measured", prose=(sign, *lines), tables=tables, pictures=pictures
@@ -189,11 +173,12 @@ def _one_step(phases: Table | None, pictures: tuple[Picture, ...]) -> tuple[Sect
     return (Section(title="One step", prose=(how,), tables=(phases,), pictures=pictures),)
 
 
-def _status(outcome: SettingOutcome, measured: int, repeats: int) -> str:
-    status = str(outcome.status)
+def _status(outcome: SettingOutcome, results: Sequence[TrialResult]) -> str:
     if outcome.setting.skip:
-        return f"{status}: not run"
-    return status if repeats < 2 else f"{status}, {measured} of {repeats} measured"
+        return f"{outcome.status}: not run"
+    measured = sum(one.status in MEASURED for one in results)
+    more = f", {measured} of {len(results)} measured" if len(results) > 1 else ""
+    return f"{outcome.status}{more}"
 
 
 def _tally(facts: Facts) -> str:

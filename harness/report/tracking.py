@@ -1,5 +1,4 @@
-"""Results of a run handed to experiment trackers, each trial once and through the tracker's own
-client."""
+"""Results of a run handed to experiment trackers, each once, through the tracker's own client."""
 
 import json
 import logging
@@ -17,6 +16,7 @@ from msgspec import Struct
 from advisor.base.documents import read_json
 from advisor.base.errors import missing_package
 from advisor.base.fields import convert
+from advisor.base.grouping import grouped
 from advisor.base.units import counted
 from harness.base.collections import dotted
 from harness.report.export import trial_rows
@@ -43,10 +43,8 @@ def parse_trackers(names: Sequence[str], field: str) -> tuple[TrackerName, ...]:
     return found
 
 
-_TEXTS: Final = (
-    *("trial", "label", "device", "clock", "status", "reason", "concerns"),
-    *("skipped_by", "predicted_calibration", "command"),
-)
+_STATE: Final = ("trial", "label", "device", "clock", "status", "reason", "concerns")
+_TEXTS: Final = (*_STATE, "skipped_by", "predicted_calibration", "command")
 """Columns of a trial's row that say what it was; numbers among the others are metrics."""
 _PARAMETERS: Final = ("recompute", "repeat", "advisor_rank")
 
@@ -74,6 +72,12 @@ class TrackedTrial(Struct, frozen=True, kw_only=True):
         """Whether it was measured."""
         return self.tags["status"] in ("ok", "unstable")
 
+    def numbers(self) -> Iterator[tuple[str, float, int]]:
+        """Name, value and step of everything that is a number; 0: of the whole trial."""
+        yield from ((name, value, 0) for name, value in self.metrics.items())
+        for name, values in self.series.items():
+            yield from ((name, value, step) for step, value in enumerate(values, start=1))
+
 
 class Tracker(Protocol):
     """Where trials go."""
@@ -91,22 +95,17 @@ def tracked_trials(facts: Facts) -> Iterator[TrackedTrial]:
 
 
 def _tracked(facts: Facts, result: TrialResult, row: Mapping[str, Any]) -> TrackedTrial:
-    workload = result.trial["workload"]
-    measurement = result.trial.get("measurement", {})
     given = {name: row[name] for name in _PARAMETERS if row[name] is not None}
-    numbers = {
-        name: float(value)
-        for name, value in row.items()
-        if isinstance(value, int | float) and name not in given
-    }
+    planned = {"workload": result.trial["workload"], "measure": result.trial.get("measurement", {})}
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
     texts = {name: str(row[name]) for name in _TEXTS if row[name] is not None}
     steps = result.times.seconds if result.times else ()
     series = {"measured_step_seconds": steps, "loss": result.loss}
     return TrackedTrial(
         name=f"{row['label']} r{row['repeat']}",
         group=facts.path.resolve().name,
-        parameters=given | dotted({"workload": workload, "measure": measurement}),
-        metrics=numbers,
+        parameters=given | dotted(planned),
+        metrics={name: float(value) for name, value in numbers.items() if name not in given},
         series={name: values for name, values in series.items() if values},
         tags=texts
         | {"experiment": facts.plan.experiment, "gpu": facts.plan.device_name}
@@ -142,14 +141,8 @@ class MlflowTracker:
         ended = int((trial.began + trial.seconds) * _MILLISECONDS)
         made = self._client.create_run(self._experiment, start_time=began, run_name=trial.name)
         run = made.info.run_id
-        single = [(name, value, 0) for name, value in trial.metrics.items()]
-        steps = [
-            (name, value, step)
-            for name, values in trial.series.items()
-            for step, value in enumerate(values, start=1)
-        ]
         params = [Param(key, str(text)) for key, text in trial.parameters.items()]
-        metrics = [Metric(key, value, ended, step) for key, value, step in single + steps]
+        metrics = [Metric(name, value, ended, step) for name, value, step in trial.numbers()]
         tags = [RunTag(key, text[:_LONGEST]) for key, text in trial.tags.items()]
         for first in range(0, max(len(params), len(metrics), len(tags)), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
@@ -169,7 +162,7 @@ class WandbTracker:
         import wandb
 
         off: dict[str, Any] = dict.fromkeys(
-            ("disable_git", "disable_code", "x_disable_stats"), True
+            ["disable_git", "disable_code", "x_disable_stats"], True
         )
         run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "recompute-advisor"),
@@ -182,9 +175,9 @@ class WandbTracker:
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off", **off),
         )
-        for step in range(max((len(values) for values in trial.series.values()), default=0)):
-            values = {n: series[step] for n, series in trial.series.items() if step < len(series)}
-            run.log(values, step=step + 1)
+        rows = grouped((step, (name, value)) for name, value, step in trial.numbers() if step)
+        for step in sorted(rows):
+            run.log(dict(rows[step]), step=step)
         run.summary.update(dict(trial.metrics))
         run.finish(exit_code=0 if trial.ok else 1)
         return str(run.id)
@@ -215,11 +208,8 @@ class TensorboardTracker:
             writer.add_event(Event(wall_time=at, step=step, summary=summary))
 
         write(hparams_pb(dict(trial.parameters), trial_id=name, start_time_secs=trial.began), 0)
-        for tag, value in trial.metrics.items():
-            write(scalar_pb(tag, value), 0)
-        for tag, values in trial.series.items():
-            for step, value in enumerate(values, start=1):
-                write(scalar_pb(tag, value), step)
+        for tag, value, step in trial.numbers():
+            write(scalar_pb(tag, value), step)
         for tag, text in trial.tags.items():
             write(text_pb(f"tag/{tag}", text), 0)
         writer.close()

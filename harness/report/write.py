@@ -28,12 +28,8 @@ class Written(Struct, kw_only=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """One line for all that needs packages; none where everything is there."""
-        if not self.missing:
-            return ()
-        packages = ", ".join(sorted(set(self.missing.values())))
-        return (
-            f"not written: {', '.join(self.missing)}: needs {packages}; {install_hint('report')}",
-        )
+        needs = f"needs {', '.join(sorted(set(self.missing.values())))}; {install_hint('report')}"
+        return (f"not written: {', '.join(self.missing)}: {needs}",) if self.missing else ()
 
 
 def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -> Written:
@@ -61,8 +57,8 @@ def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -
 
 
 def report_run(run: Path, say: Callable[[str], None]) -> None:
-    """Write the report of a run that has ended into its folder, and say where it is. Whatever goes
-    wrong here, the run stands: it is told in one line."""
+    """Write the report of a run that has ended into its folder, and say where it is, or in one line
+    what went wrong: the run stands."""
     try:
         written = write_report(load_facts(run), run / FOLDER, step_summary_file())
     except Exception as error:

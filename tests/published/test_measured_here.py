@@ -95,7 +95,7 @@ def test_signs_of_overheads() -> None:
 def test_the_first_choice_is_the_best_that_was_measured() -> None:
     judged = accuracy_of("native", rows())
     assert judged.worst_regret < 0.01
-    assert judged.verdicts.false_fits == judged.verdicts.false_refusals == 0
+    assert judged.verdicts[True, False] == judged.verdicts[False, True] == 0
 
 
 def rehearsed_ranks(

@@ -58,11 +58,3 @@ def test_one_half_is_a_part_of_the_whole(campaign: Path, tmp_path: Path) -> None
         assert main(["accuracy", str(campaign), "--half", half, "--out", str(out)]) == 0
         counts.append(len((out / "accuracy.csv").read_text().splitlines()) - 1)
     assert sum(counts) == 3
-
-
-@pytest.mark.parametrize("arguments", [[], ["/nowhere"], ["--half", "both", "."], ["--bad"]])
-def test_wrong_requests_are_one_line(arguments: list[str], capsys) -> None:
-    assert main(["accuracy", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1

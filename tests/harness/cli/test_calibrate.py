@@ -39,34 +39,6 @@ def test_what_is_no_duration(text: str) -> None:
         duration(text)
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--buget", "3min"], "--buget: is not a flag; did you mean --budget"),
-        (["--budget"], "argument --budget: expected one argument"),
-        (["--device", "tpu"], "invalid choice: 'tpu' .choose from 'cuda', 'cpu'."),
-        (["--out", "x.json"], "must be a YAML file; write x.yaml"),
-        (["now"], "now: is not a flag"),
-        (["--refit=x.yaml", "--out", "y.yaml"], "--out = y.yaml: cannot be combined with --refit"),
-    ],
-)
-def test_wrong_requests_are_one_line(argv: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        parse(argv)
-
-
-def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert harness(["calibrate", "--help"]) == 0
-    assert "--budget TIME" in capsys.readouterr().out
-
-
-def test_the_shell_maps_errors_to_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert harness(["calibrate", "--budget", "soon"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.splitlines()) == 1
-
-
 def test_a_run_prints_what_it_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "calibration" / "here.yaml"
     assert harness(["calibrate", "--budget", "1s", "--device", "cpu", "--out", str(out)]) == 0

@@ -186,36 +186,6 @@ def test_the_command_line(capsys) -> None:
     assert all(flag.names[0] in text for flag in ingest.COMMAND.flags)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "LOG = (none): must name a log"),
-        (["absent.log"], "LOG = absent.log: matches no file"),
-        (["empty"], "is a folder without logs"),
-        (["a.log", "framework=megatron"], "must be one of megatron_lm, megatron_bridge, nemo"),
-        (["a.log", "--one-rum"], "is not a flag; did you mean --one-run"),
-        (["a.log", "--config-dir"], "argument --config-dir: expected one argument"),
-        (["a.log", "gpus=8"], "gpus"),
-        (["a.log", "name=../esc"], "name = ../esc: must be a folder name without a path"),
-        (["a.log", "device=tpu"], "must be one of cuda, cpu"),
-        (["a.log", "like=absent.json"], "cannot be read"),
-        (["a.log", "like=a.log", "experiment=tiny_cpu"], "give only one of them"),
-        (["a.log", "mesure.steps=3"], "is not a known key"),
-        (["a.log", "recompute.settings=[bogus]"], "recompute.settings: needs experiment=NAME"),
-        (["a.log", "like=a.log", "job.seq_length=1"], "cannot be combined with like=RESULT"),
-        (["a.log", *FULL, "recompute.settings=[bogus]"], "bogus"),
-        (["a.log", *FULL, "recompute.settings=[none,selective]"], "must be one setting"),
-    ],
-)
-def test_a_wrong_request_is_one_line(capsys, arguments: list[str], says: str) -> None:
-    Path("a.log").write_text(HEAD + steps())
-    Path("empty").mkdir()
-    assert cli.main(["ingest", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
-
-
 def test_a_measured_run_is_not_written_over() -> None:
     from harness.trial.run_plan import RunPlan
 

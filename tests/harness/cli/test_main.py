@@ -11,3 +11,4 @@ def test_the_version_is_that_of_advise(capsys: pytest.CaptureFixture[str]) -> No
     theirs = capsys.readouterr().out
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == theirs.replace("advise", "harness")
+    assert cli.main([]) == 2

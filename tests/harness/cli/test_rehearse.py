@@ -41,31 +41,6 @@ def test_a_dry_run_needs_no_torch_and_writes_nothing(tmp_path, capsys, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["rehearse", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "Exit codes" in shown
-    assert "no pipeline bubbles" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "model = (none): is missing"),
-        (("modle=x",), "did you mean model"),
-        ((*TINY, "layout=tp3"), "layout"),
-        ((*TINY, "stage=2"), "there are 2 stages"),
-        ((*TINY, "name=a/b"), "must be a folder name without a path"),
-        ((*TINY, "--dry"), "not a flag"),
-    ],
-)
-def test_wrong_requests_are_one_line_and_exit_code_2(arguments, words, capsys) -> None:
-    assert cli.main(["rehearse", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-
-
 def test_without_megatron_the_extra_is_named(capsys, monkeypatch) -> None:
     monkeypatch.setattr("harness.backends.megatron_core.installed.find_spec", lambda name: None)
     assert cli.main(["rehearse", *TINY]) == 2

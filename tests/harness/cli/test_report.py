@@ -52,25 +52,6 @@ def test_limits_are_those_of_compare(tmp_path: Path) -> None:
     assert "FAIL " not in (tmp_path / "report.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ((), "harness report: RUN: is missing; see harness report --help"),
-        (("nowhere",), "RUN = nowhere: is not a folder"),
-        ((str(ROOT / "configs"),), "must hold a run or a result.json"),
-        ((str(RECORDED), "--golden", "nowhere.json"), "file = nowhere.json: cannot be read"),
-        ((str(RECORDED), "--limit", "step_tme=3%"), "is not a metric; did you mean"),
-        ((str(RECORDED), "--no-such"), "--no-such: is not a flag; did you mean"),
-    ],
-)
-def test_a_wrong_request_is_one_line_and_exit_2(words, says, harness) -> None:
-    done = harness(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("harness report: ")
-    assert says in line
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written(tmp_path: Path, harness: Harness) -> None:
     (tmp_path / "to").mkdir(mode=0o500)
@@ -83,15 +64,6 @@ def test_a_file_in_the_way(tmp_path: Path, harness: Harness) -> None:
     assert done.returncode == 4
     assert done.stderr.startswith("harness report: cannot write ")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_help_documents_files_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        report.main(["--help"])
-    assert left.value.code == 0
-    text = capsys.readouterr().out
-    for word in ("junit.xml", "report.html", "bmf.json", "trials.csv", "Exit codes"):
-        assert word in text
 
 
 def test_no_torch_and_no_hydra_are_needed(tmp_path: Path) -> None:

@@ -102,36 +102,6 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
     assert (tmp_path / "runs/x/report/report.md").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["experiment=llama3_8b_1xh20"], "experiment = llama3_8b_1xh20: unknown experiment"),
-        (["--retry=unsable"], "--retry = unsable: must be one of ok, unstable"),
-        (["--retri"], "--retri: is not a flag; did you mean --retry, "),
-        (["--config-dir"], "argument --config-dir: expected one argument"),
-        (["--config-dir=absent"], "is not a folder"),
-        (["name=../x"], "name = ../x: must be a folder name without a path"),
-        (["device=cuda"], "device = cuda: the driver sees no GPU"),
-        (["measure.steps=x"], "measure.steps = x: is not an integer"),
-        (
-            ["device=cpu", "job.seq_length=99999999999999"],
-            "job.seq_length = 99999999999999: a layer would ",
-        ),
-        (["~measure"], "override = ~measure: is not KEY=VALUE"),
-        (["-m", "measure.steps=1,2"], "-m: is not a flag"),
-    ],
-)
-def test_a_wrong_request_is_one_line(arguments, says, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["run", *arguments]) == 2
-    printed = capsys.readouterr()
-    (line,) = printed.err.splitlines()
-    assert line.startswith("harness run: ")
-    assert says in line
-    assert printed.out == ""
-    assert not (tmp_path / "runs").exists()
-
-
 def test_slurm_without_submitit_is_refused_before_anything_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,25 +129,6 @@ def test_a_file_in_the_way_is_exit_code_4(tmp_path: Path, harness: Harness) -> N
     assert done.returncode == 4
     assert "Traceback" not in done.stderr
     assert "cannot write" in done.stderr.splitlines()[-1]
-
-
-def test_help_documents_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
-    top = capsys.readouterr().out
-    assert cli.main(["run", "--help"]) == 0
-    own = capsys.readouterr().out
-    for text in (top, own):
-        assert "Exit codes" in text
-        assert max(map(len, text.splitlines())) <= 106
-    for name in cli.MODULES:
-        assert f"\n  {name} " in top
-    assert cli.main([]) == 2
-
-
-def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compair", "x"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("harness compair: is not a command; did you mean compare, ")
 
 
 def test_flags_and_overrides_may_stand_anywhere() -> None:

@@ -68,25 +68,6 @@ def test_two_are_compared_and_drawn(measured: Path, predicted: Path, tmp_path, c
     assert "predicted: peak" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "relation"),
-    [
-        (["--plot", "x.gif"], "--plot = x.gif: must name a picture file"),
-        (["--start", "2", "--end", "1"], "--start = 2.0: must be at least 0 and below --end"),
-        (["--device", "7"], "--device = 7: has no events"),
-        (["--nothing"], "not a flag"),
-        (["a", "b"], "files = 3: must be one snapshot, or two"),
-    ],
-)
-def test_what_is_wrong_is_one_line(measured: Path, words: list[str], relation: str, capsys) -> None:
-    pytest.importorskip("matplotlib")
-    assert main(["snapshot", str(measured), *words]) == 2
-    captured = capsys.readouterr()
-    assert relation in captured.err
-    assert captured.err.count("\n") == 1
-    assert not captured.out
-
-
 def test_the_flag_that_was_given_is_named(measured: Path, capsys) -> None:
     assert main(["snapshot", str(measured), str(measured), "--stage", "9"]) == 2
     reported = f"--stage = 9: has no events in {measured}; devices with events: 0\n"

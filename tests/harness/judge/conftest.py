@@ -31,24 +31,9 @@ WORKLOAD = replace(
     device=Device.CUDA,
 )
 ENVIRONMENT = {
-    "software": {
-        "torch": "2.9.0",
-        "cuda": "12.8",
-        "nccl": "2.27",
-        "transformer_engine": None,
-        "python": "3.11.7",
-        "harness": "0.1.0",
-    },
+    "software": {"torch": "2.9.0", "cuda": "12.8", "nccl": "2.27", "transformer_engine": None},
     "host": {"name_hash": "abc", "cpu": "Xeon", "torch_threads": 8},
-    "gpus": [
-        {
-            "torch_name": "NVIDIA H200",
-            "name": "NVIDIA H200",
-            "driver": "580.1",
-            "power_limit_watts": 700.0,
-            "sm_clock_mhz": 1980,
-        }
-    ],
+    "gpus": [{"torch_name": "NVIDIA H200", "driver": "580.1", "power_limit_watts": 700.0}],
     "variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "git_commit": "0123",
 }

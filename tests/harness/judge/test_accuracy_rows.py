@@ -123,7 +123,7 @@ def test_a_perfect_cell() -> None:
     assert found.overhead.count == 2
     assert found.tau == 1.0
     assert found.regret == found.worst_regret == 0.0
-    assert found.verdicts.fits == 3
+    assert found.verdicts == {(True, True): 3}
 
 
 def test_errors_are_means_of_sizes_and_the_worst_signed() -> None:
@@ -148,8 +148,7 @@ def test_the_first_choice_is_the_fastest_that_is_said_to_fit() -> None:
     choice = first_choice(own)
     assert choice.setting == "selective:mlp"
     assert regret(own) == 0.0
-    verdicts = accuracy_of("all", own).verdicts
-    assert (verdicts.fits, verdicts.refusals, verdicts.false_fits) == (2, 1, 0)
+    assert accuracy_of("all", own).verdicts == {(True, True): 2, (False, False): 1}
 
 
 def test_a_choice_that_runs_out_of_memory_has_no_finite_price() -> None:
@@ -157,11 +156,11 @@ def test_a_choice_that_runs_out_of_memory_has_no_finite_price() -> None:
     found = accuracy_of("all", own)
     assert found.worst_regret == float("inf")
     assert found.regret is None
-    assert found.verdicts.false_fits == 1
+    assert found.verdicts[True, False] == 1
 
 
 def test_a_refusal_that_runs_is_counted() -> None:
-    assert accuracy_of("x", cell((1, 2, 3), (1, 2, 3), (0.1, 1, 1))).verdicts.false_refusals == 1
+    assert accuracy_of("x", cell((1, 2, 3), (1, 2, 3), (0.1, 1, 1))).verdicts[False, True] == 1
 
 
 def test_nothing_is_judged_of_nothing() -> None:

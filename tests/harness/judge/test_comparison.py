@@ -1,6 +1,5 @@
 """Every trial and every golden is accounted for; identity before numbers; exit codes."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from harness.judge.results import load_results
 from harness.judge.trial_rows import CompareOptions, ComparisonRow
 from harness.judge.verdict import Verdict
 from harness.trial.result import MemoryPeak, TrialStatus
+from tests.harness.judge.conftest import ENVIRONMENT
 
 pytest.importorskip("numpy")
 
@@ -142,13 +142,8 @@ def test_exact_loss(make_repeats: Any, golden: Golden) -> None:
 
 
 def changed(**software: str) -> dict[str, Any]:
-    return {
-        "software": {"torch": "2.9.0", "cuda": "12.8", "nccl": "2.27", "transformer_engine": None}
-        | software,
-        "gpus": [{"torch_name": "NVIDIA H200", "driver": "580.1", "power_limit_watts": 700.0}],
-        "variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-        "git_commit": "another",
-    }
+    found = {key: ENVIRONMENT[key] for key in ("gpus", "variables")}
+    return found | {"software": ENVIRONMENT["software"] | software, "git_commit": "another"}
 
 
 def test_another_environment_is_refused(make_repeats: Any, golden: Golden) -> None:
@@ -265,12 +260,9 @@ def test_the_recorded_regression_exits_with_one() -> None:
 
 
 def test_the_same_workloads_with_two_lengths_are_distinguished(make_repeats: Any) -> None:
-    longer = []
-    for result in make_repeats():
-        trial = json.loads(json.dumps(result.trial, default=str))
-        trial["workload"]["seq_length"] = 2000
-        longer.append(replace(result, trial=trial))
-    found = compare([*make_repeats(), *longer], [])
+    results = make_repeats()
+    trial = results[0].trial | {"workload": results[0].trial["workload"] | {"seq_length": 2000}}
+    found = compare([*results, *(replace(one, trial=trial) for one in results)], [])
     labels = {row.label for row in found.rows}
     assert len(labels) == 2
     assert all(label.startswith("toy/tp1pp1/none#") for label in labels)

@@ -251,12 +251,8 @@ def test_samples_of_processes() -> None:
 def test_a_file_without_sessions_is_one_session(values: dict[str, Any]) -> None:
     (session,) = values.pop("sessions")
     old = values | {"schema_version": 1, "samples": session["samples"]}
-    old["meta"]["environment"] = {
-        "host.name_hash": "abc",
-        "software.torch": "2.9",
-        "git_commit": "1",
-    }
+    versions = {"software.torch": "2.9", "git_commit": "1"}
+    old["meta"]["environment"] = {"host.name_hash": "abc"} | versions
     (found,) = read_golden(json.dumps(old)).sessions
-    assert (found.started_at, found.host) == ("2026-06-15", "abc")
-    assert found.versions == {"software.torch": "2.9", "git_commit": "1"}
+    assert (found.started_at, found.host, found.versions) == ("2026-06-15", "abc", versions)
     assert read_golden(json.dumps(old | {"samples": {}})).sessions == ()

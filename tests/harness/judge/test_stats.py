@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, Better
+from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS
 from harness.judge.stats import (
     PROCESS_SAFETY,
     Interval,
@@ -138,15 +138,8 @@ def shift_of(sessions: int = 2, repeats: int = 2, between: float = 0.01, freedom
     seen = Seen(variance=between**2, freedom=freedom or sessions - 1)
     within = Seen(variance=1e-4, freedom=8)
     spread = Spread(within=within, between=seen, noise=NOISE, repeats=float(repeats))
-    return Shift(
-        ratio=1.0,
-        interval=unit,
-        strict=unit,
-        spread=spread,
-        processes=repeats,
-        golden_processes=repeats,
-        golden_sessions=sessions,
-    )
+    sizes = {"processes": repeats, "golden_processes": repeats, "golden_sessions": sessions}
+    return Shift(ratio=1.0, interval=unit, strict=unit, spread=spread, **sizes)
 
 
 def test_what_is_needed_is_the_least_that_settles() -> None:
@@ -171,11 +164,11 @@ SEVERITY = (Verdict.STALE, Verdict.PASS, Verdict.OPEN, Verdict.REGRESSION)
 
 def shift(ratio: float, half: float, strict: float = 1.4) -> Shift:
     """Intervals that are symmetric in the logarithm, as those of a ratio are."""
-
-    def around(width: float) -> Interval:
-        return Interval(low=ratio * math.exp(-width), high=ratio * math.exp(width))
-
-    return replace(shift_of(), ratio=ratio, interval=around(half), strict=around(strict * half))
+    around, wide = (
+        Interval(low=ratio * math.exp(-width), high=ratio * math.exp(width))
+        for width in (half, strict * half)
+    )
+    return replace(shift_of(), ratio=ratio, interval=around, strict=wide)
 
 
 def verdict(ratio: float, half: float, name: str = STEP_TIME, limit: float = LIMIT) -> Verdict:
@@ -210,14 +203,12 @@ def test_a_wider_limit_makes_no_new_regression(ratio, half, limits) -> None:
 @given(ratio=RATIOS, half=WIDTHS)
 def test_throughput_is_judged_as_a_step_time_turned_over(ratio: float, half: float) -> None:
     """Seen from the bad side, the same distances: 1 - r of throughput is r' - 1 of a time."""
-    worse = Worsening.from_shift(shift(ratio, half), Better.HIGHER)
     one = shift(ratio, half)
-    assert worse.estimate == pytest.approx(1 - ratio)
-    assert worse.interval.low == pytest.approx(1 - one.interval.high)
+    worse, better = Worsening.of(one, -1), Worsening.of(one, 1)
+    assert worse.estimate == pytest.approx(1 - ratio) == -better.estimate
+    assert worse.interval.low == pytest.approx(1 - one.interval.high) == -better.interval.high
     assert worse.interval.high == pytest.approx(1 - one.interval.low)
-    twice = worse.mirrored.mirrored
-    assert twice.estimate == worse.estimate
-    assert (twice.strict.low, twice.strict.high) == (worse.strict.low, worse.strict.high)
+    assert (worse.strict.low, worse.strict.high) == (-better.strict.high, -better.strict.low)
 
 
 @pytest.mark.parametrize("name", [STEP_TIME, TFLOPS])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.judge.metrics import METRICS, STEP_TIME, TFLOPS, Better
+from harness.judge.metrics import METRICS, STEP_TIME, TFLOPS
 from harness.judge.stats import Interval, Noise, Seen, Shift, Spread
 from harness.judge.verdict import Verdict, Worsening, judge
 
@@ -12,14 +12,10 @@ MIB = 2**20
 def shift(ratio: float, half: float, noise: float = 0.01) -> Shift:
     seen = Seen(variance=noise**2, freedom=8)
     assumed = Noise(process=noise, session=noise)
-    return Shift(
-        ratio=ratio,
-        interval=Interval(low=ratio - half, high=ratio + half),
-        strict=Interval(low=ratio - 1.5 * half, high=ratio + 1.5 * half),
-        spread=Spread(within=seen, between=seen, noise=assumed, repeats=3.0),
-        processes=3,
-        golden_processes=5,
-    )
+    spread = Spread(within=seen, between=seen, noise=assumed, repeats=3.0)
+    near, wide = (Interval(ratio - width, ratio + width) for width in (half, 1.5 * half))
+    sizes = {"processes": 3, "golden_processes": 5}
+    return Shift(ratio=ratio, interval=near, strict=wide, spread=spread, **sizes)
 
 
 @pytest.mark.parametrize(
@@ -41,10 +37,10 @@ def test_step_time_against_five_percent(ratio: float, half: float, verdict: Verd
 
 
 def test_throughput_worsens_downwards() -> None:
-    worse = Worsening.from_shift(shift(0.93, 0.01), Better.HIGHER)
+    worse = Worsening.of(shift(0.93, 0.01), -1)
     assert worse.estimate == pytest.approx(0.07)
     assert (worse.interval.low, worse.interval.high) == pytest.approx((0.06, 0.08))
-    assert worse.mirrored.interval.low == pytest.approx(-0.08)
+    assert Worsening.of(shift(0.93, 0.01), 1).interval.low == pytest.approx(-0.08)
     assert judge(shift(0.93, 0.01), METRICS[TFLOPS], 0.05, -40.0).verdict is Verdict.REGRESSION
     assert judge(shift(1.07, 0.01), METRICS[TFLOPS], 0.05, 40.0).verdict is Verdict.STALE
 

@@ -17,12 +17,7 @@ ROWS = setting_rows(
         result("none", 1.0, predicted=prediction(0.9, 9 * GIB)),
         result("selective:mlp", 1.25, predicted=prediction(1.1, 8 * GIB)),
         result("full:uniform:1", None, predicted=prediction(1.4, 7 * GIB), status=TrialStatus.OOM),
-        result(
-            "selective:core_attn",
-            7.0,
-            predicted=prediction(1.0, 9 * GIB),
-            status=TrialStatus.UNSTABLE,
-        ),
+        result("op:x", 7.0, predicted=prediction(1.0, 9 * GIB), status=TrialStatus.UNSTABLE),
     ]
 )
 

@@ -23,20 +23,12 @@ from matplotlib.colors import to_hex
 from harness.report import figures
 from harness.report.figures import _drawings, draw_all
 
-NAMES = [
-    *("memory_and_time", "memory_and_throughput", "predicted_and_measured", "memory_by_component"),
-    "timeline",
-]
+NAMES = ["memory_and_time", "memory_and_throughput", "predicted_and_measured"]
+NAMES += ["memory_by_component", "timeline"]
 
 
 def point(number: int, memory: int, seconds: float) -> PlottedSetting:
-    return PlottedSetting(
-        number=number,
-        name=f"s{number}",
-        memory_bytes=memory,
-        seconds=seconds,
-        tokens_per_second=1 / seconds,
-    )
+    return PlottedSetting(number, f"s{number}", memory, seconds, 1 / seconds)
 
 
 def painted(facts: Facts, name: str, width: float = WIDE) -> Any:

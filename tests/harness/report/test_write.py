@@ -94,7 +94,6 @@ def test_a_summary_gets_the_room_that_is_left(tmp_path: Path) -> None:
 def test_the_summary_is_githubs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     assert step_summary_file() is None
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
-    assert step_summary_file() is None
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/somewhere/summary")
-    assert step_summary_file() == Path("/somewhere/summary")
+    for name, file in {"": None, "/somewhere/summary": Path("/somewhere/summary")}.items():
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", name)
+        assert step_summary_file() == file
