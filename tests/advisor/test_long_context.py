@@ -97,7 +97,7 @@ def test_who_loads_a_mask(framework: Framework, packed: int | None, loads: bool)
 
 
 def test_another_kind_is_found_and_is_searched() -> None:
-    near = _ask(131072, 8, NO_MASK, gpus=8, quick=False)
+    near = _ask(131072, 8, NO_MASK, IN_PLACE, gpus=8, quick=False)
     assert near.fastest_found.changes["layout.cp_comm_type"] == "all_gather"
     searched = _ask(131072, 8, NO_MASK, gpus=8, search=SearchScope.LAYOUT)
     kinds = {c.evaluation.job.layout.cp_comm_type for c in searched.candidates}
