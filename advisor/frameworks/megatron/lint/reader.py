@@ -34,6 +34,8 @@ class MegatronReader:
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """The rules of the release that fire."""
         read: ReadSettings = configuration.settings
+        if configuration.world_size and not read.lent:
+            read.given.values["world_size"] = configuration.world_size
         asked, framework = version or configuration.version, configuration.framework
         revision = resolve_revision(framework, asked)
         recipe = configuration.lent
