@@ -157,7 +157,8 @@ def _asked(
                         branch=document.branch,
                         names_files=frozenset(_file_names(document)),
                         num_gpus=num_gpus(document, script.directives) or configuration.num_gpus,
-                        world_size=num_gpus(document, script.directives, certain=True),
+                        world_size=configuration.num_gpus
+                        or num_gpus(document, script.directives, certain=True),
                     )
                 exported = expandable_segments(_environment(document, script))
                 if exported is not None:

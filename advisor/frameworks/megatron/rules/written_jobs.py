@@ -20,6 +20,8 @@ from advisor.job.pipeline_split import chunk_texts
 
 _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "multiple": lambda number, of: not (number % of if of else number),
+    "multiple or less": lambda number, of: number < of or not (number % of if of else number),
+    "at least": lambda number, least: number >= least,
     "at most": lambda number, most: number <= most,
     "equal": lambda number, other: number == other,
 }

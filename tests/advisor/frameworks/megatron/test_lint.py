@@ -34,7 +34,7 @@ def found(report: LintReport) -> str:
         (f"{SELECTIVE}", "ERROR recompute_modules_empty"),
         (
             f"{SELECTIVE} layernorm --transformer-impl local --fp8-format hybrid",
-            "ERROR fp8_layernorm_recompute, NOTE output_discarding_extension",
+            "ERROR fp8_layernorm_recompute, WARNING fp8_under_local, NOTE output_discarding_extension",
         ),
         ("--sequence-parallel", "NOTE sequence_parallel_disabled"),
         (
