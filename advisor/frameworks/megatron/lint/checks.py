@@ -20,8 +20,7 @@ from advisor.frameworks.megatron.rules.engine import RULES, find
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.job import JobConfig
-from advisor.job.layout import ParallelLayout
-from advisor.job.pipeline_split import EVEN
+from advisor.job.layout import EVEN, ParallelLayout
 from advisor.models.presets import load_preset
 from advisor.reading.read_configuration import LentJob
 

@@ -81,7 +81,7 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         settings=read,
         unread=read.unread,
         recipe=() if read.is_complete else read.texts,
-        untaken=tuple(untaken_options(said)),
+        untaken=(*untaken_options(said), *read.untaken),
         unknown=unknown,
         num_gpus=job_values.num_gpus(read),
         num_microbatches=job_values.num_microbatches(read),

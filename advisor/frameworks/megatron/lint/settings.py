@@ -125,6 +125,7 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     loose: every option and field by its last name, of interest to the rules or not.
     texts: words that may name the model. item_places: of the words of a list. wrong: fields whose
     value has not their type. is_whole: every field is written out. lent: what the program sets.
+    untaken: options that nobody knows.
     """
 
     place: Place
@@ -138,6 +139,7 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     wrong: set[str] = field(default_factory=set)
     is_whole: bool = False
     lent: dict[str, Any] = field(default_factory=dict)
+    untaken: list[ReadValue] = field(default_factory=list)
     item_places: dict[tuple[str, str], Place] = field(default_factory=dict)
 
     @property

@@ -1,10 +1,12 @@
 """Options that Megatron does not read next to others, or obeys and no prediction knows of."""
 
+from functools import partial
 from typing import Final
 
+from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
-from advisor.frameworks.megatron.rules.stated import Rule, ignored, noted
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, ignored, noted
 from advisor.frameworks.option import Option, Status
 
 _UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
@@ -18,7 +20,13 @@ def _with_notes(raw: RawSettings, rows: dict[str, Option]) -> str:
     return "; ".join(f"{row.name} ({row.note})" for row in found)
 
 
-_HERE: Final = "docs/options.md"
+_left_out = partial(
+    Rule,
+    authority=Authority.TRAINING,
+    verdict=Verdict.NOT_MODELLED,
+    fix="measure what it does, or predict without it",
+    source="docs/options.md",
+)
 RULES: Final[dict[str, Rule]] = {
     "flex_backend_unread": ignored(
         summary="moe_flex_dispatcher_backend is used only by the flex dispatcher.",
@@ -49,20 +57,16 @@ RULES: Final[dict[str, Rule]] = {
         source="docs/times.md",
         example="overlap_moe_expert_parallel_comm=true delay_wgrad_compute=true",
     ),
-    "refused_options": noted(
+    "refused_options": _left_out(
         summary="Names options of jobs that the advisor cannot describe.",
         when=lambda raw, _: _with_notes(raw, _REFUSED),
         reason="predictions do not cover a job with {found}",
-        fix="nothing to change",
-        source=_HERE,
         example="sft=true",
     ),
-    "unpriced_options": noted(
+    "unpriced_options": _left_out(
         summary="Names options that change memory or step time and are not modelled.",
         when=lambda raw, _: _with_notes(raw, _UNPRICED),
         reason="predictions do not include {found}",
-        fix="nothing to change",
-        source=_HERE,
         example="qk_clip=true",
     ),
 }
