@@ -68,8 +68,7 @@ class LintReport(Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         """OK only where everything was read and is modelled; empty where findings say it all."""
-        said = (f for f in self.findings if f.verdict is not Verdict.NOT_MODELLED)
-        bad = any(f.level is not Level.NOTE for f in said)
+        bad = {f.verdict for f in self.findings} - {Verdict.NOTE, Verdict.NOT_MODELLED}
         if not self.left_out:
             return "" if self.findings else "OK       nothing to report"
         start = "" if bad else "no fault found in what was read; "

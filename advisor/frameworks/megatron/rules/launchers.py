@@ -86,14 +86,6 @@ RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.19.2 training/determinism.py:26",
     ),
     "bridge_deterministic_loss_fusion": replace(_deterministic_loss_fusion, **_OF_BRIDGE),
-    "checkpoint_activations": argument(
-        summary="--checkpoint-activations was removed: the program prints a hint and exits.",
-        when=lambda raw, _: raw.checkpoint_activations,
-        reason="--checkpoint-activations is no longer valid",
-        fix="use --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-        source=arguments(492, 599, 583),
-        example="checkpoint_activations=true",
-    ),
     "distribute_needs_tp": _clash(
         "distribute_saved_activations",
         "tensor_model_parallel_size<=1",
@@ -291,26 +283,11 @@ _nemo = partial(
 )
 
 NEMO_RULES: Final[dict[str, Rule]] = {
-    "nemo_selective_needs_method": _nemo(
-        summary="NeMo 1's own transformer needs a method for selective recompute as well.",
-        when=lambda raw, _: not raw.mcore_gpt and raw.selective and raw.recompute_method is None,
-        reason="activations_checkpoint_granularity = selective needs activations_checkpoint_method",
-        fix="add activations_checkpoint_method uniform, or use Megatron Core's transformer "
-        "(mcore_gpt true)",
-        example="recompute_granularity=selective mcore_gpt=false",
-    ),
     "nemo_distribute": _nemo(
         when=lambda raw, revision: raw.distribute_saved_activations and revision.version == "1",
         reason="NeMo 1 has no key for distribute_saved_activations",
         fix="drop distribute_saved_activations, or use NeMo 2",
         example="distribute_saved_activations=true",
-    ),
-    "nemo_default_layers": _nemo(
-        when=lambda raw, _: not raw.mcore_gpt and raw.full and raw.recompute_num_layers is None,
-        reason="activations_checkpoint_num_layers is unset: NeMo 1 then takes 1",
-        fix="write the number you mean",
-        verdict=Verdict.REPLACED,
-        example="mcore_gpt=false recompute_granularity=full",
     ),
     "nemo_partial_microbatches": _nemo(
         summary="NeMo 1 ignores its keys of partial recompute without a pipeline or with Megatron "

@@ -1,5 +1,6 @@
 """Options that Megatron does not read next to others, or obeys and no prediction knows of."""
 
+import re
 from functools import partial
 from typing import Final
 
@@ -9,14 +10,24 @@ from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.rules.stated import Authority, Rule, ignored, noted
 from advisor.frameworks.option import Option, Status
 
-_UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
+_ON_TIME: Final = re.compile(
+    r"tp_comm_|high_priority|muon_|.*(_num_sms|_p2p|backend|order|batch_size|zeros_in_grad)|reset_"
+    r"|barrier|use_sharp|clip_grad|nccl_comm|use_tp_pp_dp|async_tensor|scatter_gather|empty_unused"
+    r"|overlap_param_gather_with|use_torch_optimizer|use_checkpoint_args|use_layer_wise"
+)
+"""Options on the time or the first steps alone, or read elsewhere."""
+_NOT_MODELLED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
+_UNTIMED: Final = {n: row for n, row in _NOT_MODELLED.items() if _ON_TIME.match(n)}
+_UNPRICED: Final = {n: row for n, row in _NOT_MODELLED.items() if n not in _UNTIMED}
 _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.REFUSED}
 
 
 def _with_notes(raw: RawSettings, rows: dict[str, Option]) -> str:
     """The options of `rows` that are set, each with what is to be said of it."""
     names = sorted(raw.given.keys() & rows.keys())
-    found = (rows[name] for name in names if raw.given[name] != rows[name].default)
+    own = ("megatron.core",)  # a spec of Megatron Core's
+    said = (name for name in names if not str(raw.given[name]).startswith(own, 2))
+    found = (rows[name] for name in said if raw.given[name] != rows[name].default)
     return "; ".join(f"{row.name} ({row.note})" for row in found)
 
 
@@ -62,6 +73,14 @@ RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: _with_notes(raw, _REFUSED),
         reason="predictions do not cover a job with {found}",
         example="sft=true",
+    ),
+    "untimed_options": noted(
+        summary="Names options on the time of a step that are not modelled.",
+        when=lambda raw, _: _with_notes(raw, _UNTIMED),
+        reason="predictions do not include {found}",
+        fix="nothing to change",
+        source="docs/options.md",
+        example="use_sharp=true",
     ),
     "unpriced_options": _left_out(
         summary="Names options that change memory or step time and are not modelled.",

@@ -20,7 +20,7 @@ from advisor.job.pipeline_split import chunk_texts
 
 _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "multiple": lambda number, of: not (number % of if of else number),
-    "multiple or less": lambda number, of: number < of or not (number % of if of else number),
+    "multiple or less": lambda number, of: number < of or not number % (of or 1),
     "at least": lambda number, least: number >= least,
     "at most": lambda number, most: number <= most,
     "equal": lambda number, other: number == other,
@@ -37,9 +37,9 @@ def _broken(row: dict[str, Any], raw: RawSettings) -> Match | None:
         if None in found or _RELATIONS[row["relation"]](number, prod(parts)):
             return None
         fix = fix.replace("{number}", str(number)).replace("{found}", str(prod(parts)))
-    names = row.get("values") or re.findall(r"(\w+)=", row["example"])
-    shown = ", ".join(f"{name} = {raw.given[name]}" for name in names if name in raw.given)
-    return Match(f"{row['says']}: {shown}", fix)
+    names = row.get("values", re.findall(r"(\w+)=", row["example"]))
+    shown = ", ".join(f"{name} = {raw.given[name]}" for name in names if raw.given.get(name))
+    return Match(": ".join(filter(None, (row["says"], shown))), fix)
 
 
 def _ends(raw: RawSettings) -> list[int]:
