@@ -24,7 +24,6 @@ from advisor.frameworks.megatron.rules.stated import (
     clash,
     config,
     marked,
-    names,
 )
 
 _OF_BRIDGE: Final[dict[str, Any]] = {
@@ -264,20 +263,6 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
 """What Megatron-LM's command line makes of --optimizer."""
 
 
-def _partial_microbatches(raw: RawSettings, _: Revision) -> Match | None:
-    window = (
-        "num_micro_batches_with_partial_activation_checkpoints",
-        "activations_checkpoint_layers_per_pipeline",
-    )
-    given = names([name for name in window if getattr(raw, name) is not None])
-    plain = raw.pipeline_model_parallel_size == 1
-    if not given or not (plain or raw.mcore_gpt):
-        return None
-    mcore = "the model uses Megatron Core's transformer (mcore_gpt)"
-    why = "there is no pipeline" if plain else mcore
-    return Match(f"NeMo 1 ignores {given}: {why}", f"drop {given}")
-
-
 _nemo = partial(
     Rule, authority=Authority.NEMO, source="NeMo 1.x modules/common/megatron/transformer.py"
 )
@@ -288,12 +273,5 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         reason="NeMo 1 has no key for distribute_saved_activations",
         fix="drop distribute_saved_activations, or use NeMo 2",
         example="distribute_saved_activations=true",
-    ),
-    "nemo_partial_microbatches": _nemo(
-        summary="NeMo 1 ignores its keys of partial recompute without a pipeline or with Megatron "
-        "Core.",
-        when=_partial_microbatches,
-        verdict=Verdict.NO_EFFECT,
-        example="num_micro_batches_with_partial_activation_checkpoints=1",
     ),
 }

@@ -2,12 +2,12 @@
 
 import re
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
-from advisor.frameworks.megatron.rules.stated import Authority, Rule, ignored, noted
+from advisor.frameworks.megatron.rules.stated import Rule, ignored, noted
 from advisor.frameworks.option import Option, Status
 
 _ON_TIME: Final = re.compile(
@@ -16,28 +16,30 @@ _ON_TIME: Final = re.compile(
     r"|overlap_param_gather_with|use_torch_optimizer|use_checkpoint_args|use_layer_wise"
 )
 """Options on the time or the first steps alone, or read elsewhere."""
-_NOT_MODELLED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
-_UNTIMED: Final = {n: row for n, row in _NOT_MODELLED.items() if _ON_TIME.match(n)}
-_UNPRICED: Final = {n: row for n, row in _NOT_MODELLED.items() if n not in _UNTIMED}
+_UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
+_UNTIMED: Final = {n: _UNPRICED.pop(n) for n in [*_UNPRICED] if _ON_TIME.match(n)}
 _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.REFUSED}
 
 
 def _with_notes(raw: RawSettings, rows: dict[str, Option]) -> str:
     """The options of `rows` that are set, each with what is to be said of it."""
     names = sorted(raw.given.keys() & rows.keys())
-    own = ("megatron.core",)  # a spec of Megatron Core's
-    said = (name for name in names if not str(raw.given[name]).startswith(own, 2))
-    found = (rows[name] for name in said if raw.given[name] != rows[name].default)
+    own = [name for name in names if "megatron.core." in str(raw.given[name])]  # as a spec
+    said = (name for name in names if name not in own and raw.given[name] != rows[name].default)
+    found = (rows[name] for name in said)
     return "; ".join(f"{row.name} ({row.note})" for row in found)
 
 
-_left_out = partial(
-    Rule,
-    authority=Authority.TRAINING,
-    verdict=Verdict.NOT_MODELLED,
-    fix="measure what it does, or predict without it",
-    source="docs/options.md",
-)
+def _naming(summary: str, rows: dict[str, Option], example: str, **rest: Any) -> Rule:
+    """A rule that names those of `rows` that are set."""
+    rest.setdefault("verdict", Verdict.NOT_MODELLED)
+    rest.setdefault("reason", "predictions do not include {found}")
+    fix = "measure what it does, or predict without it"
+    when = partial(lambda rows, raw, _: _with_notes(raw, rows), rows)
+    return noted(summary=summary, when=when, example=example, fix=fix, source=_HERE, **rest)
+
+
+_HERE: Final = "docs/options.md"
 RULES: Final[dict[str, Rule]] = {
     "flex_backend_unread": ignored(
         summary="moe_flex_dispatcher_backend is used only by the flex dispatcher.",
@@ -68,24 +70,21 @@ RULES: Final[dict[str, Rule]] = {
         source="docs/times.md",
         example="overlap_moe_expert_parallel_comm=true delay_wgrad_compute=true",
     ),
-    "refused_options": _left_out(
-        summary="Names options of jobs that the advisor cannot describe.",
-        when=lambda raw, _: _with_notes(raw, _REFUSED),
+    "refused_options": _naming(
+        "Names options of jobs that the advisor cannot describe.",
+        _REFUSED,
+        "sft=true",
         reason="predictions do not cover a job with {found}",
-        example="sft=true",
     ),
-    "untimed_options": noted(
-        summary="Names options on the time of a step that are not modelled.",
-        when=lambda raw, _: _with_notes(raw, _UNTIMED),
-        reason="predictions do not include {found}",
-        fix="nothing to change",
-        source="docs/options.md",
-        example="use_sharp=true",
+    "untimed_options": _naming(
+        "Names options on time alone that are not modelled.",
+        _UNTIMED,
+        "use_sharp=true",
+        verdict=Verdict.NOTE,
     ),
-    "unpriced_options": _left_out(
-        summary="Names options that change memory or step time and are not modelled.",
-        when=lambda raw, _: _with_notes(raw, _UNPRICED),
-        reason="predictions do not include {found}",
-        example="qk_clip=true",
+    "unpriced_options": _naming(
+        "Names options that change memory or step time and are not modelled.",
+        _UNPRICED,
+        "qk_clip=true",
     ),
 }

@@ -28,8 +28,9 @@ _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
 
 
 def _broken(row: dict[str, Any], raw: RawSettings) -> Match | None:
-    given, none_of, fix = row.get("given", ()), row.get("none_of", ()), row["fix"]
-    if not all(holds(side)(raw) for side in given) or any(holds(side)(raw) for side in none_of):
+    fix, given = row["fix"], (side.split(" or ") for side in row.get("given", ()))
+    excluded = any(holds(side)(raw) for side in row.get("none_of", ()))
+    if excluded or not all(any(holds(side)(raw) for side in sides) for sides in given):
         return None
     if "numbers" in row:
         found = [_number(raw, name) for name in row["numbers"]]
