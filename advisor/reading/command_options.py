@@ -76,8 +76,8 @@ def num_gpus(
     certain: nor where it depends on who calls the script, or more options may be in a variable."""
     before = command.words[: program_at(command.words) or len(command.words)]
     found: dict[str, int] = {}
-    firsts = [option.values[0] for option in options(before) if option.values]
-    if certain and any(word.text[:1] == "$" and word not in firsts for word in before):
+    firsts = [word for option in options(before) for word in option.values[:1]]
+    if certain and any(word.text[:1] == "$" for word in before if word not in firsts):
         return None
     for option in (*options(directives), *options(before)):
         number = whole_number(option.text.rpartition(":")[2])

@@ -82,8 +82,6 @@ _AXOLOTL: Final = {
     "fsdp_version": f"{FSDP}.version",
     "liger_fused_linear_cross_entropy": "use_liger_kernel",
 }
-_OFFLOADS: Final = ("offload", "offload_disk", "unsloth")
-"""Values of axolotl's gradient_checkpointing that switch offloading on."""
 _LLAMA_FACTORY: Final = {"cutoff_len": "max_length", "enable_liger_kernel": "use_liger_kernel"}
 _OTHERS_OWN: Final = ("base_model", "sequence_len", "cutoff_len", "finetuning_type")
 """Keys that a document of either has."""
@@ -394,8 +392,9 @@ def _put_trainers_names(keys: Keys) -> None:
     for (name, value), kernel in _KERNELS.items():
         if keys.get(name) == value and not keys.has("attn_implementation"):
             _put_meaning(keys, "attn_implementation", str(kernel), name)
-    if keys.has("base_model") and keys.get(CHECKPOINTING[1]) in _OFFLOADS:
-        _put_meaning(keys, "activation_offloading", keys.get(CHECKPOINTING[1]), CHECKPOINTING[1])
+    held = keys.get(CHECKPOINTING[1])
+    if keys.has("base_model") and held in ("offload", "offload_disk", "unsloth"):
+        _put_meaning(keys, "activation_offloading", held, CHECKPOINTING[1])
         _put_meaning(keys, CHECKPOINTING[1], True, CHECKPOINTING[1])
     if keys.get("bf16") == "auto":
         _put_meaning(keys, "bf16", True, "bf16")

@@ -40,7 +40,7 @@ def _broken(row: dict[str, Any], raw: RawSettings) -> Match | None:
         fix = fix.replace("{number}", str(number)).replace("{found}", str(prod(parts)))
     names = row.get("values", re.findall(r"(\w+)=", row["example"]))
     shown = ", ".join(f"{name} = {raw.given[name]}" for name in names if raw.given.get(name))
-    return Match(": ".join(filter(None, (row["says"], shown))), fix)
+    return Match(f"{row['says']}: {shown}".removesuffix(": "), fix)
 
 
 def _ends(raw: RawSettings) -> list[int]:
@@ -57,20 +57,21 @@ def _layers(raw: RawSettings) -> int | None:
     return raw.num_layers + (-sum(_ends(raw)) if _ends(raw) else beside)
 
 
-def _layout(raw: RawSettings) -> str | None:
+def _layout(raw: RawSettings, letter: str) -> int | None:
+    """How often the layout has a letter, with a | before each stage."""
     text = raw.pipeline_model_parallel_layout or ""
-    return "|".join(chunk_texts(text)) if re.fullmatch(r"[EtmL|()*\d,]+", text) else None
+    plain = re.fullmatch(r"[EtmL|()*\d,]+", text)
+    return f"|{'|'.join(chunk_texts(text))}".count(letter) if plain else None
 
 
-def _over(number: int | None, *parts: int) -> int | None:
-    whole = number is not None and prod(parts) and number % prod(parts) == 0
-    return number // prod(parts) if whole and number is not None else None
+def _over(number: int | None, by: int) -> int | None:
+    return None if number is None or by < 1 or number % by else number // by
 
 
 def _replicas(raw: RawSettings) -> int | None:
     """Data-parallel ranks; one at least where the number of GPUs is not known."""
-    tp, pp = raw.tensor_model_parallel_size, raw.pipeline_model_parallel_size
-    return _over(raw.world_size, tp, pp, raw.context_parallel_size) if raw.world_size else 1
+    ranks = raw.tensor_model_parallel_size * raw.pipeline_model_parallel_size
+    return _over(raw.world_size, ranks * raw.context_parallel_size) if raw.world_size else 1
 
 
 _NUMBERS: Final[dict[str, Callable[[RawSettings], int | None]]] = {
@@ -80,16 +81,16 @@ _NUMBERS: Final[dict[str, Callable[[RawSettings], int | None]]] = {
         * (raw.virtual_pipeline_model_parallel_size or 1)
     ),
     "layers_of_stage": lambda raw: _over(_layers(raw), raw.pipeline_model_parallel_size),
-    "stages_of_layout": lambda raw: (text := _layout(raw)) and text.count("|") + 1,
-    "layers_of_layout": lambda raw: (text := _layout(raw)) and text.count("t"),
+    "stages_of_layout": lambda raw: _layout(raw, "|"),
+    "layers_of_layout": lambda raw: _layout(raw, "t"),
     "replicas": _replicas,
 }
 """Numbers that follow from options; None where one of these is not known."""
 
 
 def _number(raw: RawSettings, name: str) -> int | None:
-    derived = _NUMBERS.get(name, lambda its: getattr(its, name))
-    return int(name) if name.isdigit() else derived(raw)
+    found = _NUMBERS[name](raw) if name in _NUMBERS else getattr(raw, name, name)
+    return found if found is None else int(found)
 
 
 def _rule(row: dict[str, Any]) -> Rule:
