@@ -68,9 +68,6 @@ RULES: Final[dict[str, Rule]] = {
         "[defer_embedding_wgrad_compute]",
         source=Lines("model_parallel_config.py", (369, 372, 372, 424, 421, 439, 544)),
     ),
-    "two_precisions": clash(
-        "fp16", "bf16", "[fp16], or [bf16]", source=config(672, 734, 915, 1047, 1186, 1314)
-    ),
     "attention_heads_divide_by_tp": Rule(
         summary="num_attention_heads must be a multiple of tensor_model_parallel_size.",
         when=lambda raw, _: not _is_multiple(raw.num_attention_heads, raw),

@@ -24,22 +24,21 @@ _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status
 def _with_notes(raw: RawSettings, rows: dict[str, Option]) -> str:
     """The options of `rows` that are set, each with what is to be said of it."""
     names = sorted(raw.given.keys() & rows.keys())
-    own = [name for name in names if "megatron.core." in str(raw.given[name])]  # as a spec
-    said = (name for name in names if name not in own and raw.given[name] != rows[name].default)
-    found = (rows[name] for name in said)
+    said = {n: v for n, v in raw.given.items() if "megatron.core." not in str(v)}  # as a spec
+    found = (rows[n] for n in names if said.get(n, rows[n].default) != rows[n].default)
     return "; ".join(f"{row.name} ({row.note})" for row in found)
 
 
 def _naming(summary: str, rows: dict[str, Option], example: str, **rest: Any) -> Rule:
     """A rule that names those of `rows` that are set."""
-    rest.setdefault("verdict", Verdict.NOT_MODELLED)
-    rest.setdefault("reason", "predictions do not include {found}")
-    fix = "measure what it does, or predict without it"
+    usual = {"verdict": Verdict.NOT_MODELLED, "reason": "predictions do not include {found}"}
+    fix, source = "measure what it does, or predict without it", "docs/options.md"
     when = partial(lambda rows, raw, _: _with_notes(raw, rows), rows)
-    return noted(summary=summary, when=when, example=example, fix=fix, source=_HERE, **rest)
+    return noted(
+        summary=summary, when=when, example=example, fix=fix, source=source, **usual | rest
+    )
 
 
-_HERE: Final = "docs/options.md"
 RULES: Final[dict[str, Rule]] = {
     "flex_backend_unread": ignored(
         summary="moe_flex_dispatcher_backend is used only by the flex dispatcher.",
