@@ -70,7 +70,7 @@ _PROCESSES = (
 
 
 def num_gpus(
-    command: ShellCommand, directives: Sequence[Word], *, certain: bool = False
+    command: ShellCommand, directives: Sequence[Word], certain: bool = False
 ) -> int | None:
     """GPUs of a job by torchrun's, accelerate's or Slurm's options; None where they do not say.
     certain: nor where it depends on who calls the script, or more options may be in a variable."""

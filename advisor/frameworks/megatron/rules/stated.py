@@ -138,7 +138,7 @@ def holds(side: str) -> Callable[[RawSettings], bool]:
     """Whether settings have one side of a clash."""
     name, sign, text = _parts(side)
     if not sign:
-        return lambda raw: not any(getattr(raw, name) is no for no in (None, False, ()))
+        return lambda raw: str(getattr(raw, name)) not in ("None", "False", "()")
     if sign in (">", "<="):
         return lambda raw: ((getattr(raw, name) or 0) > int(text)) == (sign == ">")
     return lambda raw: (getattr(raw, name) in text.split("|")) == (sign == "=")
