@@ -158,7 +158,7 @@ def _asked(
                         names_files=frozenset(_file_names(document)),
                         num_gpus=num_gpus(document, script.directives) or configuration.num_gpus,
                         world_size=configuration.num_gpus
-                        or num_gpus(document, script.directives, certain=True),
+                        or num_gpus(document, script.directives, sure=True),
                     )
                 exported = expandable_segments(_environment(document, script))
                 if exported is not None:

@@ -69,15 +69,13 @@ _PROCESSES = (
 )
 
 
-def num_gpus(
-    command: ShellCommand, directives: Sequence[Word], certain: bool = False
-) -> int | None:
+def num_gpus(command: ShellCommand, directives: Sequence[Word], sure: bool = False) -> int | None:
     """GPUs of a job by torchrun's, accelerate's or Slurm's options; None where they do not say.
-    certain: nor where it depends on who calls the script, or more options may be in a variable."""
+    sure: nor where it depends on who calls the script, or more options may be in a variable."""
     before = command.words[: program_at(command.words) or len(command.words)]
     found: dict[str, int] = {}
     firsts = [word for option in options(before) for word in option.values[:1]]
-    if certain and any(word.text[:1] == "$" for word in before if word not in firsts):
+    if sure and any(word.text[:1] == "$" for word in before if word not in firsts):
         return None
     for option in (*options(directives), *options(before)):
         number = whole_number(option.text.rpartition(":")[2])
@@ -85,7 +83,7 @@ def num_gpus(
             found[option.name] = number
         of_slurm = "SLURM" in option.text and not found.keys().isdisjoint(_NODES)
         known = number is not None and option.values[0].certain
-        if certain and option.name in (*_NODES, *_PROCESSES) and not (known or of_slurm):
+        if sure and option.name in (*_NODES, *_PROCESSES) and not (known or of_slurm):
             return None
     if "--num_processes" in found:
         return found["--num_processes"]
