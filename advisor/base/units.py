@@ -176,7 +176,8 @@ def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}
     begun = sorted((n for n in names if name and n.lower().startswith(name.lower())), key=len)
-    close = [lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.4)]
+    tries = (get_close_matches(name.lower(), lowered, limit, cutoff) for cutoff in (0.8, 0.4))
+    close = [lowered[c] for c in next(filter(None, tries), ())]
     if near := begun[: 2 * limit] or close:
         return f"did you mean {either(near)}?"
     if len(names) <= _ALL_SHOWN:

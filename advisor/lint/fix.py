@@ -278,7 +278,7 @@ class _Edit:
         between = text[here.name_stop : here.value] if here.value < stop else " "
         words = _like(here.written, name) + between + self._spelled(here, value)
         if not here.keyed:
-            return stop, stop, f" {words}"
+            return stop, stop, f" {words}".removesuffix(" true")
         end = "\r\n" if "\r\n" in text else "\n"
         if self.suffix == ".toml" and section:
             header = re.search(rf"^\[{re.escape(section)}\].*\n", text, re.MULTILINE)

@@ -60,5 +60,5 @@ def left_out(read: ReadConfiguration, files: frozenset[str] = frozenset()) -> It
     yield from map(_words, read.untaken)
     for unknown in read.unknown:
         if unknown.text not in ("", "auto") and Path(unknown.text).name not in files:
-            yield f"{unknown.written} = {unknown.text}"
+            yield f"{unknown.written} = {unknown.text}".removeprefix(" = ")
     yield from (note.text for note in read.unread)

@@ -15,11 +15,11 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show, show_path
 from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Level
+from advisor.base.rule import Finding, Level, Verdict
 from advisor.frameworks.readers import readers
 from advisor.frameworks.registry import framework_of_recipe
 from advisor.lint.ignored import without_ignored
-from advisor.lint.left_out import NOT_MODELLED, left_out, with_left_out
+from advisor.lint.left_out import left_out, with_left_out
 from advisor.models.presets import load_model
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
@@ -68,7 +68,7 @@ class LintReport(Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         """OK only where everything was read and is modelled; empty where findings say it all."""
-        bad = any(f.level is not Level.NOTE and f.rule != NOT_MODELLED for f in self.findings)
+        bad = {f.verdict for f in self.findings} - {Verdict.NOTE, Verdict.NOT_MODELLED}
         if not self.left_out:
             return "" if self.findings else "OK       nothing to report"
         start = "" if bad else "no fault found in what was read; "
@@ -157,6 +157,8 @@ def _asked(
                         branch=document.branch,
                         names_files=frozenset(_file_names(document)),
                         num_gpus=num_gpus(document, script.directives) or configuration.num_gpus,
+                        world_size=configuration.num_gpus
+                        or num_gpus(document, script.directives, sure=True),
                     )
                 exported = expandable_segments(_environment(document, script))
                 if exported is not None:

@@ -69,14 +69,22 @@ _PROCESSES = (
 )
 
 
-def num_gpus(command: ShellCommand, directives: Sequence[Word]) -> int | None:
-    """GPUs of a job by torchrun's, accelerate's or Slurm's options; None where they do not say."""
+def num_gpus(command: ShellCommand, directives: Sequence[Word], sure: bool = False) -> int | None:
+    """GPUs of a job by torchrun's, accelerate's or Slurm's options; None where they do not say.
+    sure: nor where it depends on who calls the script, or more options may be in a variable."""
     before = command.words[: program_at(command.words) or len(command.words)]
     found: dict[str, int] = {}
+    firsts = [word for option in options(before) for word in option.values[:1]]
+    if sure and any(word.text[:1] == "$" for word in before if word not in firsts):
+        return None
     for option in (*options(directives), *options(before)):
         number = whole_number(option.text.rpartition(":")[2])
         if number is not None:
             found[option.name] = number
+        of_slurm = "SLURM" in option.text and not found.keys().isdisjoint(_NODES)
+        known = number is not None and option.values[0].certain
+        if sure and option.name in (*_NODES, *_PROCESSES) and not (known or of_slurm):
+            return None
     if "--num_processes" in found:
         return found["--num_processes"]
     processes = next((found[name] for name in _PROCESSES if name in found), None)

@@ -73,6 +73,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     recompute: the setting in the spelling of `--recompute`, None where nothing is said or it is
     none that can be spelt; recompute_at: what spells it there. model: as the document names it,
     empty where it does not.
+    world_size: GPUs that its launcher starts, whoever runs it.
     notes: what is not known. branch: conditions under which it holds. takes_over: frameworks whose
     jobs are its own framework's where such a configuration goes with theirs.
     hands_to: the framework of a file that it names, which decides the job be the file there or not.
@@ -98,6 +99,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     recompute_at: tuple[ReadValue, ...] = ()
     model: str = ""
     num_gpus: int | None = None
+    world_size: int | None = None
     notes: tuple[Note, ...] = ()
     branch: tuple[str, ...] = ()
     names_files: frozenset[str] | None = None

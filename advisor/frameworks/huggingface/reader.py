@@ -392,6 +392,10 @@ def _put_trainers_names(keys: Keys) -> None:
     for (name, value), kernel in _KERNELS.items():
         if keys.get(name) == value and not keys.has("attn_implementation"):
             _put_meaning(keys, "attn_implementation", str(kernel), name)
+    held = keys.get(CHECKPOINTING[1])
+    if keys.has("base_model") and held in ("offload", "offload_disk", "unsloth"):
+        _put_meaning(keys, "activation_offloading", held, CHECKPOINTING[1])
+        _put_meaning(keys, CHECKPOINTING[1], True, CHECKPOINTING[1])
     if keys.get("bf16") == "auto":
         _put_meaning(keys, "bf16", True, "bf16")
     of_factory = keys.has("finetuning_type") or keys.has("cutoff_len")

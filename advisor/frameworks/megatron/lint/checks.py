@@ -20,7 +20,7 @@ from advisor.frameworks.megatron.rules.engine import RULES, find
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.job import JobConfig
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import EVEN, ParallelLayout
 from advisor.models.presets import load_preset
 from advisor.reading.read_configuration import LentJob
 
@@ -58,6 +58,7 @@ def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
         unknown |= {"virtual_pipeline_model_parallel_size"} - settings.given.keys()
     if not read.is_complete:
         its = lent if is_certain or read.lent else facts(read.model) if read.model else {}
+        its = {**its, **{n: v for n, v in lent.items() if n in EVEN and not v}}
         said = frozenset(read.given.values) | settings.given.keys()
         options = (row for row in SETTINGS.values() if row.flag or row.off or row.bridge)
         unknown |= {row.name for row in options} - said - its.keys()

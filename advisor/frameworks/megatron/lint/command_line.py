@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
-from advisor.base.rule import Verdict
+from advisor.base.rule import Level, Verdict
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
@@ -22,6 +22,7 @@ from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECIS
 from advisor.frameworks.names import Framework
 from advisor.reading.command_options import CommandOption, options, program_at
 from advisor.reading.document_keys import near, truth
+from advisor.reading.read_configuration import ReadValue, Untaken
 from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 
@@ -175,6 +176,9 @@ def _check_spellings(command: ShellCommand, read: ReadSettings) -> None:
             read.refuse("unknown_option", reason, meant, option.place)
             if not its_own:
                 read.faults[-1] = replace(read.faults[-1], verdict=Verdict.NOTE)
+        elif its_own and option.place >= command.words[program_at(command.words)].place:
+            said = ReadValue(value=option.text, written=option.name, place=option.place)
+            read.untaken.append(Untaken.of(said, level=Level.NOTE))
 
 
 def _meant(name: str) -> str | None:

@@ -34,6 +34,8 @@ class MegatronReader:
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """The rules of the release that fire."""
         read: ReadSettings = configuration.settings
+        if configuration.world_size and not read.lent:
+            read.given.values["world_size"] = configuration.world_size
         asked, framework = version or configuration.version, configuration.framework
         revision = resolve_revision(framework, asked)
         recipe = configuration.lent
@@ -79,7 +81,7 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         settings=read,
         unread=read.unread,
         recipe=() if read.is_complete else read.texts,
-        untaken=tuple(untaken_options(said)),
+        untaken=(*untaken_options(said), *read.untaken),
         unknown=unknown,
         num_gpus=job_values.num_gpus(read),
         num_microbatches=job_values.num_microbatches(read),

@@ -46,7 +46,7 @@ class Unseen(Struct, frozen=True):
         unknown = sorted(names & self.options)
         deciding = [n for n in unknown if not all(map(rule, _with(n, settings)))] or unknown
         blames = names & self.said - self.options and {*deciding} - self.said
-        if found.verdict is Verdict.NOTE or not blames:
+        if found.verdict is Verdict.NOTE or not blames or "world_size" in names:
             return None
         values = ((name, getattr(settings, name)) for name in deciding)
         condition = " and ".join(

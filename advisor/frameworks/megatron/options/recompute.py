@@ -104,6 +104,7 @@ class Recompute(Options, title="Recompute and activation offload"):
     moe_paged_stash_buffer_size_factor_cuda: float = harmless(1.1, _WITH_STASH, since="0.18")
     moe_paged_stash_buffer_size_factor_cpu: float = harmless(0.0, _WITH_STASH, since="0.18")
     expandable_segments: bool = option(False, "job", flag="", bridge="")
+    world_size: int | None = checked(None, "the number of GPUs", flag="", bridge="")
     packed_sequences: bool = option(
         False,
         "job.mean_packed_length",

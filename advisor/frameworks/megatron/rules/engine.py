@@ -23,6 +23,7 @@ from advisor.frameworks.megatron.rules import (
     recompute_labels,
     step_faults,
     unmodelled,
+    written_jobs,
 )
 from advisor.frameworks.megatron.rules.stated import Authority, Rule
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
@@ -51,6 +52,7 @@ RULES: Final[dict[str, Rule]] = {
     **step_faults.HYBRID_RULES,
     **recompute_labels.EFFECT_RULES,
     **unmodelled.RULES,
+    **written_jobs.RULES,
 }
 """Every rule by its id; TransformerConfig's come first and in its own order."""
 
@@ -63,13 +65,16 @@ _OWN: Final = {
 
 
 @lru_cache(maxsize=64)
-def rules_in_force(revision: Revision) -> Mapping[str, Rule]:
-    """The rules that can fire in `revision`: its framework asks them, and the release has them."""
+def rules_in_force(revision: Revision, *, of_ranked: bool = False) -> Mapping[str, Rule]:
+    """The rules that can fire in `revision`: its framework asks them, and the release has them; of
+    jobs that are ranked without those that only written ones can break."""
     others = set(_OWN.values()) - {_OWN[revision.framework]}
     return {
         name: rule
         for name, rule in RULES.items()
-        if rule.authority not in others and rule.stated_in(revision)
+        if rule.authority not in others
+        and rule.stated_in(revision)
+        and not (of_ranked and name in written_jobs.RULES)
     }
 
 
@@ -165,7 +170,8 @@ def _notes(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> tu
 
 @lru_cache(maxsize=16384)
 def _find(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> tuple[Finding, ...]:
-    return find(lower(setting, facts, revision), revision)
+    asked = rules_in_force(revision, of_ranked=True)
+    return tuple(_fired(asked, lower(setting, facts, revision), revision))
 
 
 def _rejection(setting: RecomputeSetting, finding: Finding, revision: Revision) -> Rejection:

@@ -24,7 +24,6 @@ from advisor.frameworks.megatron.rules.stated import (
     clash,
     config,
     marked,
-    names,
 )
 
 _OF_BRIDGE: Final[dict[str, Any]] = {
@@ -98,14 +97,6 @@ RULES: Final[dict[str, Rule]] = {
         "(Megatron Core and Bridge take it)",
     ),
     "bridge_deterministic_loss_fusion": replace(_deterministic_loss_fusion, **_OF_BRIDGE),
-    "checkpoint_activations": argument(
-        summary="--checkpoint-activations was removed: the program prints a hint and exits.",
-        when=lambda raw, _: raw.checkpoint_activations,
-        reason="--checkpoint-activations is no longer valid",
-        fix="use --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-        source=arguments(492, 599, 583),
-        example="checkpoint_activations=true",
-    ),
     "distribute_needs_tp": _clash(
         "distribute_saved_activations",
         "tensor_model_parallel_size<=1",
@@ -284,51 +275,15 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
 """What Megatron-LM's command line makes of --optimizer."""
 
 
-def _partial_microbatches(raw: RawSettings, _: Revision) -> Match | None:
-    window = (
-        "num_micro_batches_with_partial_activation_checkpoints",
-        "activations_checkpoint_layers_per_pipeline",
-    )
-    given = names([name for name in window if getattr(raw, name) is not None])
-    plain = raw.pipeline_model_parallel_size == 1
-    if not given or not (plain or raw.mcore_gpt):
-        return None
-    mcore = "the model uses Megatron Core's transformer (mcore_gpt)"
-    why = "there is no pipeline" if plain else mcore
-    return Match(f"NeMo 1 ignores {given}: {why}", f"drop {given}")
-
-
 _nemo = partial(
     Rule, authority=Authority.NEMO, source="NeMo 1.x modules/common/megatron/transformer.py"
 )
 
 NEMO_RULES: Final[dict[str, Rule]] = {
-    "nemo_selective_needs_method": _nemo(
-        summary="NeMo 1's own transformer needs a method for selective recompute as well.",
-        when=lambda raw, _: not raw.mcore_gpt and raw.selective and raw.recompute_method is None,
-        reason="activations_checkpoint_granularity = selective needs activations_checkpoint_method",
-        fix="add activations_checkpoint_method uniform, or use Megatron Core's transformer "
-        "(mcore_gpt true)",
-        example="recompute_granularity=selective mcore_gpt=false",
-    ),
     "nemo_distribute": _nemo(
         when=lambda raw, revision: raw.distribute_saved_activations and revision.version == "1",
         reason="NeMo 1 has no key for distribute_saved_activations",
         fix="drop distribute_saved_activations, or use NeMo 2",
         example="distribute_saved_activations=true",
-    ),
-    "nemo_default_layers": _nemo(
-        when=lambda raw, _: not raw.mcore_gpt and raw.full and raw.recompute_num_layers is None,
-        reason="activations_checkpoint_num_layers is unset: NeMo 1 then takes 1",
-        fix="write the number you mean",
-        verdict=Verdict.REPLACED,
-        example="mcore_gpt=false recompute_granularity=full",
-    ),
-    "nemo_partial_microbatches": _nemo(
-        summary="NeMo 1 ignores its keys of partial recompute without a pipeline or with Megatron "
-        "Core.",
-        when=_partial_microbatches,
-        verdict=Verdict.NO_EFFECT,
-        example="num_micro_batches_with_partial_activation_checkpoints=1",
     ),
 }

@@ -7,7 +7,7 @@ from typing import Final
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown, unknown_to
-from advisor.frameworks.megatron.rules.stated import Rule, arguments, clash, config, ignored, noted
+from advisor.frameworks.megatron.rules.stated import Rule, clash, config, ignored, noted
 from advisor.frameworks.names import Framework
 
 
@@ -124,14 +124,6 @@ _OFFLOAD: Final = "megatron-core 0.16.1 transformer_config.py:1268-1292"
 _BLOCK: Final = "megatron-core 0.16.1 transformer_block.py"
 
 UNREAD_RULES: Final[dict[str, Rule]] = {
-    "recompute_activations": noted(
-        when=lambda raw, _: raw.recompute_activations,
-        reason="--recompute-activations means recompute_granularity selective and overrides the "
-        "recompute_granularity given",
-        fix="write --recompute-granularity selective --recompute-modules with the modules you mean",
-        source=arguments(498, 605, 589),
-        example="recompute_activations=true",
-    ),
     "modules_without_selective": ignored(
         summary="recompute_modules is used only with recompute_granularity selective.",
         when=_unread_modules,

@@ -7,7 +7,7 @@ Adding a rule is adding one entry to one table.
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
@@ -116,7 +116,7 @@ def clash(one: str, other: str, fix: str, **rest: Any) -> Rule:
     """A rule that two settings cannot be combined: ``name`` where it is set, ``name=value|value``,
     ``name!=value``, ``name>1`` or ``name<=1``; the example is such settings, where `rest` has
     none."""
-    first, second = _holds(one), _holds(other)
+    first, second = holds(one), holds(other)
     rest.setdefault("example", " ".join(filter(None, (_example(one), _example(other)))))
     return Rule(
         summary=f"{_in_words(one)} cannot be combined with {_in_words(other)}.",
@@ -133,12 +133,14 @@ def _parts(side: str) -> tuple[str, str, str]:
     return found[1], found[2] or "", found[3] or ""
 
 
-def _holds(side: str) -> Callable[[RawSettings], bool]:
+@cache
+def holds(side: str) -> Callable[[RawSettings], bool]:
+    """Whether settings have one side of a clash."""
     name, sign, text = _parts(side)
     if not sign:
-        return lambda raw: getattr(raw, name) is not None and getattr(raw, name) is not False
+        return lambda raw: str(getattr(raw, name)) not in ("None", "False", "()")
     if sign in (">", "<="):
-        return lambda raw: (getattr(raw, name) > int(text)) == (sign == ">")
+        return lambda raw: ((getattr(raw, name) or 0) > int(text)) == (sign == ">")
     return lambda raw: (getattr(raw, name) in text.split("|")) == (sign == "=")
 
 

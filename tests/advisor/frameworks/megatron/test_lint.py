@@ -40,7 +40,8 @@ def found(report: LintReport) -> str:
         (f"{SELECTIVE}", "ERROR recompute_modules_empty"),
         (
             f"{SELECTIVE} layernorm --transformer-impl local --fp8-format hybrid",
-            "ERROR fp8_layernorm_recompute, NOTE output_discarding_extension",
+            "ERROR fp8_layernorm_recompute, WARNING fp8_under_local, "
+            "NOTE output_discarding_extension",
         ),
         ("--sequence-parallel", "NOTE sequence_parallel_disabled"),
         (
@@ -294,4 +295,4 @@ def test_no_beginning_and_no_likeness_is_taken_for_an_option(written: str, meant
 
 def test_an_option_of_the_scripts_own_is_none_of_ours() -> None:
     report = lint_target("pretrain_gpt.py --num-layers 2 --my-own-corpus wiki")
-    assert not report.findings
+    assert [(f.level, f.rule) for f in report.findings] == [("NOTE", "not_known")]

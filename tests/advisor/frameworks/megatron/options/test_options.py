@@ -114,8 +114,8 @@ def test_what_no_prediction_counts_is_named() -> None:
     assert said["refused_options"].startswith(
         "predictions do not cover a job with dsa_indexer_topk_freq ("
     )
-    assert said["unpriced_options"].startswith("predictions do not include tp_comm_split_ag (")
-    assert "tp_comm_split_rs" not in said["unpriced_options"]  # at its default
+    assert said["untimed_options"].startswith("predictions do not include tp_comm_split_ag (")
+    assert "tp_comm_split_rs" not in said["untimed_options"]  # at its default
 
 
 def test_what_a_command_line_leaves_out_has_the_parsers_default() -> None:
