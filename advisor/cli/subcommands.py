@@ -148,7 +148,7 @@ def _advise_line(found: "Diagnosis") -> str:
                 doubt = " (it says that what ran fits, too: compare --explain with the log)"
                 return join(("advise", *line)) + (doubt if ran in fitting else "")
     except UserError as error:
-        return f"no line: {error}"
+        return f"{str(error).removeprefix('LOG: ')}: run advise --from your launch script"
     return "no setting and no layout of this job fits on these GPUs: take more, or a smaller model"
 
 

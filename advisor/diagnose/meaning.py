@@ -9,7 +9,9 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.limits import MOST_COUNT_DIGITS
+from advisor.diagnose.catalog import Case
 from advisor.diagnose.late_rank import who_was_late
+from advisor.diagnose.out_of_memory import MOST_CASES, families_of, is_of
 from advisor.diagnose.scan import Finding
 
 
@@ -29,6 +31,19 @@ def meaning_of(finding: Finding) -> Meaning:
     with suppress(KeyError):  # the message lacks one of them
         return Meaning(text=finding.failure.meaning.format(**readings))
     return Meaning(text="")
+
+
+def cases_of(finding: Finding, when: str, head: str) -> tuple[Case, ...]:
+    """Two cases at most, of this reading of the numbers: of the same text, else of a framework of
+    the log, else any; the best known first."""
+    failure, known_by = finding.failure, families_of(finding, head)
+    said = [one.regex for one in failure.templates if one.regex.search(finding.excerpt)]
+    left = [one for one in failure.cases if not when or one.when in ("", when)]
+    own = [one for one in left if is_of(one, known_by)]
+    alike = [one for one in left if any(r.search(" ".join(one.message.split())) for r in said)]
+    near = sorted(alike or own or left, key=lambda one: one.evidence.rank)
+    near.sort(key=lambda one: (one.when != when, one not in own))
+    return tuple(near[:MOST_CASES])
 
 
 def _metadata(finding: Finding) -> Meaning:

@@ -36,7 +36,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     line_number: 1-based; rank: as the launcher's prefix prints it or the message says, None where
     neither does. numbers: what the message says, by name. occurrences and ranks cover the whole
     log, and so does by_rank: the first that each rank said under each name.
-    message: all of the window from the text on; frames: the traceback, innermost first, as
+    message: all of the window; frames: the traceback, innermost first, as
     ``path in function: source``; step: the last one reported before; went_on: steps came after its
     last occurrence, so it was caught. The first occurrence is that after the last such steps. These
     four are read of what ran out of memory alone.
@@ -208,7 +208,7 @@ class _Scanner(Struct, kw_only=True):
                     rank=rank,
                     occurrences=0,
                     ranks=(),
-                    message=text[match.start() :] if failure.memory else "",
+                    message=text if failure.memory else "",
                     frames=frames(around.above, window.lines[0]),
                     step=around.step,
                 )
