@@ -3,7 +3,7 @@
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -175,8 +175,10 @@ class _Scanner(Struct, kw_only=True):
         )
         for index, at in sorted(hits):
             if not self.waiting or self.waiting[-1].line_number != first_line + index:
-                around, cut = self.story.around(index), [_cut(lines[index], at)]
-                self.waiting.append(_Window(first_line + index, cut, around))
+                around, cut = self.story.around(index), lines[index]
+                if len(cut) > LINE_BYTES:
+                    cut = cut[max(0, at - 128) : at + LINE_BYTES]
+                self.waiting.append(_Window(first_line + index, [cut], around))
                 self.waiting[-1].take(lines[index + 1 : index + 1 + WINDOW_LINES])
         while self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
             self.settle(self.waiting.popleft())
@@ -200,10 +202,12 @@ class _Scanner(Struct, kw_only=True):
                 rank = int(said)
             tally, around = self.tallies.get(failure.id), window.around
             if tally is None or (failure.memory and around.passed - tally.passed >= _WENT_ON):
+                start = match.start()
+                name = _EXCEPTION.search(text, max(0, start - 200), start) or match
                 finding = Finding(
                     failure=failure,
                     line_number=window.line_number,
-                    excerpt=_excerpt(text, match),
+                    excerpt=text[name.start() : match.end()][:EXCERPT_CHARACTERS],
                     numbers=tuple(readings.values()),
                     rank=rank,
                     occurrences=0,
@@ -226,7 +230,7 @@ class _Scanner(Struct, kw_only=True):
             self.settle(window)
         found = sorted(
             (tally.finding(self.story.passed) for tally in self.tallies.values()),
-            key=lambda one: (*_after(one), one.line_number),
+            key=lambda o: (o.severity is Severity.WARNING, o.failure.follows, o.line_number),
         )
         return Diagnosis(
             findings=tuple(found),
@@ -234,10 +238,6 @@ class _Scanner(Struct, kw_only=True):
             damaged=damaged,
             head=self.story.head.decode("utf-8", "replace"),
         )
-
-
-def _after(one: Finding) -> tuple[bool, bool]:
-    return one.severity is Severity.WARNING, one.failure.follows
 
 
 def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
@@ -249,19 +249,14 @@ def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
     return [text for text in likely if text in block]
 
 
-def _cut(line: bytes, start: int) -> bytes:
-    """A long line (progress bars, garbage) from a little before its first anchor."""
-    return line if len(line) <= LINE_BYTES else line[max(0, start - 128) : start + LINE_BYTES]
-
-
-@lru_cache(maxsize=1)
+@cache
 def _ordered() -> tuple[tuple[Template, Failure], ...]:
     """Every template with its failure, the most specific first."""
     pairs = [(t, failure) for failure in load_catalog() for t in failure.templates]
     return tuple(sorted(pairs, key=lambda pair: -pair[0].specificity))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _anchors() -> tuple[_Anchor, ...]:
     """The anchors of all templates, each with its longest word that the log has as a whole."""
     anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
@@ -275,10 +270,7 @@ def _anchors() -> tuple[_Anchor, ...]:
 
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
     """First line and whole window with single blanks, the rank of the first line, and where each
-    line ends in the whole.
-
-    Lines that carry another rank's prefix are left out; ranks write over each other's messages.
-    """
+    line ends in the whole; without the lines of other ranks, which write between."""
     rank, first = _without_prefix(lines[0])
     parts, ends = [first], [(0, len(first))]
     for number, line in enumerate(lines[1:], 1):
@@ -291,10 +283,3 @@ def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[in
 
 def _without_prefix(line: bytes) -> tuple[int | None, str]:
     return clean_line(line.decode("utf-8", errors="replace"))
-
-
-def _excerpt(text: str, match: re.Match[str]) -> str:
-    """The matched text, with what its line has before it from the exception's name on."""
-    before = _EXCEPTION.search(text, max(0, match.start() - 200), match.start())
-    start = before.start() if before else match.start()
-    return text[start : match.end()][:EXCERPT_CHARACTERS]
