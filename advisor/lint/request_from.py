@@ -1,8 +1,5 @@
-"""`advise --from FILE`: the job that a configuration describes, as a Request.
-
-A file that holds one job, however many branches lead to it, is that job; of several, one is named
-by its number, `train.sh#2`.
-"""
+"""`advise --from FILE`: the job that a configuration describes, as a Request. Of several jobs that
+a file holds, one is named by its number, `train.sh#2`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -48,11 +45,8 @@ class ReadJob(Struct, frozen=True, kw_only=True):
 
 
 def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
-    """The job that a file describes, with what the command line says instead.
-
-    given: fields of Request that the command line gives. UserError where the file holds no job,
-    several, or one whose model or GPUs neither it nor the command line names.
-    """
+    """The job that a file describes, with the fields of Request that the command line has `given`.
+    UserError where it is no job, several, or one whose model or GPUs neither of them names."""
     match = _NUMBERED.fullmatch(target)
     name, number = (match[1], int(match[2])) if match else (target, None)
     shown = show_path(name)
@@ -67,8 +61,7 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
         nearest = min(max(number, 1), len(jobs))
         held, where = counted(len(jobs), "job"), f"nearest: {shown}#{nearest}"
         raise UserError(_FLAG, show_path(target), f"holds {held}", where)
-    configuration = jobs[(number or 1) - 1]
-    configuration = _without_foreign(configuration, given)
+    configuration = _without_foreign(jobs[(number or 1) - 1], given)
     request = request_from(configuration, given)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
     return ReadJob(request=request, configuration=replace(configuration, unknown=tuple(unknown)))
@@ -178,8 +171,7 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         return ""
     for key, text in split_key_values(given.get("overrides", ())).items():
         if key.startswith("model."):
-            name = key.removeprefix("model.")
-            fields[name] = int(text) if text.isdigit() else text
+            fields[key.removeprefix("model.")] = int(text) if text.isdigit() else text
     sequence = configuration.values.get("job.seq_length")
     if "max_position_embeddings" not in fields and sequence is not None:
         fields["max_position_embeddings"] = sequence.value
@@ -272,19 +264,16 @@ def _merged(
         first,
         framework=owner.framework,
         takes_over=owner.takes_over,
-        hands_to=first.hands_to or second.hands_to,
         values=_said_first(first.values, second.values),
-        recompute=first.recompute or second.recompute,
-        recompute_at=first.recompute_at or second.recompute_at,
-        model=first.model or second.model,
-        num_gpus=first.num_gpus or second.num_gpus,
-        partial_training=_once(first.partial_training, second.partial_training),
-        untaken=_once(first.untaken, second.untaken),
-        unread=_once(first.unread, second.unread),
-        unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         shape=_said_first(first.shape, second.shape),
-        num_microbatches=first.num_microbatches or second.num_microbatches,
+        unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
+        **{name: getattr(first, name) or getattr(second, name) for name in _EITHER},
+        **{name: _once(getattr(first, name), getattr(second, name)) for name in _BOTH},
     )
+
+
+_EITHER: Final = ("hands_to", "recompute", "recompute_at", "model", "num_gpus", "num_microbatches")
+_BOTH: Final = ("partial_training", "untaken", "unread")
 
 
 def _once(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
@@ -297,11 +286,9 @@ def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
     if other.names_files is not None:
         mine, theirs = ({k: v.value for k, v in part.values.items()} for part in (one, other))
         return mine == theirs and one.recompute == other.recompute
-    for path in one.values.keys() & other.values.keys():
-        first, second = one.values[path], other.values[path]
-        if first.value != second.value and not (first.omitted or second.omitted):
-            return False
-    return len({one.recompute, other.recompute} - {None}) < 2
+    both = ((one.values[path], other.values[path]) for path in one.values if path in other.values)
+    same = all(a.value == b.value or a.omitted or b.omitted for a, b in both)
+    return same and len({one.recompute, other.recompute} - {None}) < 2
 
 
 def _said_first(
@@ -317,7 +304,10 @@ def _said_first(
 def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:
     """Number and line of each, with its conditions, or else the values that tell them apart."""
     paths = dict.fromkeys(path for job in jobs for path in job.values)
-    texts = {path: [_text_of(job, path) for job in jobs] for path in paths}
+    texts = {
+        path: [_text(j.values[path].value) if path in j.values else "not given" for j in jobs]
+        for path in paths
+    }
     differing = [path for path in paths if len(set(texts[path])) > 1]
     described = []
     for number, job in enumerate(jobs):
@@ -331,7 +321,3 @@ def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:
             text += f" with {job.recompute or 'an unknown recompute setting'}"
         described.append(text)
     return described
-
-
-def _text_of(job: ReadConfiguration, path: str) -> str:
-    return _text(job.values[path].value) if path in job.values else "not given"

@@ -18,12 +18,9 @@ def _rows(reports: Sequence[LintReport]) -> list[dict[str, Any]]:
     """A row for each finding, and for each that a comment ignores."""
     every = [(one, False) for report in reports for one in report.findings]
     every += [(one, True) for report in reports for one in report.ignored]
-    return [
-        {name: str(getattr(one, name)) for name in _TEXTS}
-        | to_plain(one.place)
-        | {"ignored": ignored}
-        for one, ignored in every
-    ]
+    texts = ({name: str(getattr(one, name)) for name in _TEXTS} for one, _ in every)
+    pairs = zip(every, texts, strict=True)
+    return [said | to_plain(one.place) | {"ignored": ignored} for (one, ignored), said in pairs]
 
 
 def _message(row: dict[str, Any]) -> str:
@@ -92,6 +89,6 @@ _FORMATS: Final[dict[str, Callable[[Sequence[LintReport]], Any]]] = {
 def formatted(reports: Sequence[LintReport], name: str) -> str:
     """Reports in a format, by its name."""
     found = _FORMATS[name](reports)
-    return (
-        found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, indent=2) + "\n"
-    )
+    if isinstance(found, str):
+        return found
+    return json.dumps(found, ensure_ascii=False, indent=2) + "\n"

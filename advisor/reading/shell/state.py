@@ -36,9 +36,8 @@ class State(Struct):
     """One way through a script.
 
     assumed: what conditions that are not known were taken to be, by their text.
-    functions: bodies by name. ended: after `exit`, or `return` of a function.
-    declared: names that the text assigns somewhere: empty where it has not done so yet, unless a
-    file that is not read was sourced. folder: of the script.
+    functions: bodies by name. ended: by `exit` or `return`. folder: of the script. declared: names
+    that the text assigns somewhere: empty before, unless a file that is not read was sourced.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -82,12 +81,8 @@ class State(Struct):
 
     def environment(self) -> dict[str, Word]:
         """Exported variables with a value that is known."""
-        found = {}
-        for name in sorted(self.exported):
-            variable = self.variables.get(name)
-            if variable is not None and variable.values:
-                found[name] = variable.values[0]
-        return found
+        known = ((name, self.variables.get(name)) for name in sorted(self.exported))
+        return {name: one.values[0] for name, one in known if one is not None and one.values}
 
 
 def doubted(variable: Variable) -> Variable:
@@ -102,8 +97,8 @@ def doubted(variable: Variable) -> Variable:
 
 
 def joined(states: Iterable[State], before: State) -> State:
-    """One state out of several ways: where they differ, `before`'s value is likely, or none is, as
-    of what was empty or holds words."""
+    """One state of several ways: where they differ, `before`'s value is likely, or none is, as of
+    what was empty or holds words."""
     ways = list(states)
     result = before.copy()
     for name in {name for way in ways for name in way.variables}:

@@ -1,8 +1,5 @@
-"""Walks a shell script along all its branches.
-
-A condition that the script decides itself is decided; any other parts the way in two, each with its
-own variables, so that what one branch sets never meets what another does.
-"""
+"""Walks a shell script along all its branches: a condition that the script itself does not decide
+parts the way in two, each with its own variables."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -41,10 +38,9 @@ class Walk(Commands):
         """Statements one after the other, each in all states that still run."""
         for node in nodes:
             running = [state for state in states if not state.ended]
-            stopped = [state for state in states if state.ended]
             if not running:
                 return states
-            states = stopped + self.statement(node, running)
+            states = [s for s in states if s.ended] + self.statement(node, running)
         return states
 
     def statement(self, node: "Node", states: list[State]) -> list[State]:
@@ -66,7 +62,8 @@ class Walk(Commands):
     def _follow(self, node: "Node", states: list[State]) -> list[State]:
         step, effect = _STEPS.get(node.type), _EFFECTS.get(node.type)
         if step is not None:
-            return self._each(states, lambda state: step(self, node, state))
+            results = [result for state in states for result in step(self, node, state)]
+            return self._bounded(results, states[0])
         if effect is not None:
             for state in states:
                 effect(self, node, state)
@@ -75,9 +72,6 @@ class Walk(Commands):
             self._directive(node)
             return states
         return self.statements(node.named_children, states)
-
-    def _each(self, states: list[State], step: Callable[[State], list[State]]) -> list[State]:
-        return self._bounded([result for state in states for result in step(state)], states[0])
 
     def _bounded(self, states: list[State], before: State) -> list[State]:
         """At most so many ways: beyond that, those that differ become one."""
@@ -94,13 +88,10 @@ class Walk(Commands):
 
     def _directive(self, node: "Node") -> None:
         text = self.source.text(node)
-        match = _DIRECTIVE.match(text)
-        if match:
-            rest = word(
-                text[match.end() :].partition(" #")[0], self.source.place(node).after(match[0])
-            )
-            expanded = [Piece(text=p.text, place=p.place, splits=True) for p in rest.pieces]
-            self.record.script.directives.extend(split_words(expanded))
+        if match := _DIRECTIVE.match(text):
+            rest, place = text[match.end() :], self.source.place(node).after(match[0])
+            piece = Piece(text=rest.partition(" #")[0], place=place, splits=True)
+            self.record.script.directives.extend(split_words([piece]))
 
     def _if(self, node: "Node", state: State) -> list[State]:
         results: list[State] = []
@@ -308,8 +299,8 @@ def _text(node: "Node", expander: Expander) -> str | None:
 
 
 def assume(state: State, node: "Node", source: Source, text: str, *, truth: bool) -> State:
-    """The state in which a condition that is not known is `truth`: a variable that equals one value
-    has it, and one that does not equal its default has another that is not known."""
+    """The state in which a condition is `truth`: a variable that equals a value has it; of one that
+    does not equal its default nothing is known."""
     way = state.copy()
     equal = _EQUAL.fullmatch(text)
     if equal is not None:
@@ -326,8 +317,8 @@ def assume(state: State, node: "Node", source: Source, text: str, *, truth: bool
 
 
 def read_shell(text: str, file: str, folder: Path | None = None) -> Script:
-    """Every command of a shell text, each as it is run on each way through it; what cannot be read
-    is a note. folder: of the script, whose files it may source.
+    """Every command of a shell text as it is run on each way through it; what cannot be read is a
+    note. folder: of the script, whose files it may source.
 
     >>> [c.texts for c in read_shell("N=4; run --n $N 2>&1 | tee log", "a.sh").commands]
     [('run', '--n', '4'), ('tee', 'log')]
