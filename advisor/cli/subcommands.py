@@ -80,9 +80,11 @@ def _files(word: str) -> list[str]:
     """A file, or those of a folder that may be launch scripts or configurations, none hidden."""
     from glob import glob
 
-    names = sorted(glob("**", root_dir=word, recursive=True)) if Path(word).is_dir() else None
-    below = (Path(word, name) for name in names or () if name.endswith(_SUFFIXES))
-    return [word] if names is None else [str(path) for path in below if path.is_file()]
+    if not Path(word).is_dir():
+        return [word]
+    names = sorted(glob("**", root_dir=word, recursive=True))
+    below = (Path(word, name) for name in names if name.endswith(_SUFFIXES))
+    return [str(path) for path in below if path.is_file()]
 
 
 _SUFFIXES: Final = (

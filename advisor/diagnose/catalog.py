@@ -45,10 +45,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Template(Struct, frozen=True, kw_only=True, dict=True):
-    """One text of a failure.
-
-    anchor: the first characters of the text, which must stand on the line where it begins.
-    """
+    """One text of a failure; its anchor must stand on the line where it begins."""
 
     text: str
 
@@ -59,8 +56,8 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def anchor(self) -> str:
-        """The first words of the first literal part that says something: few, so that a wrapped
-        line still holds them, but no option's name alone, which settings that are printed hold."""
+        """The first words of the first literal part that says something: few, for wrapped lines,
+        but no option's name alone, which settings that are printed hold."""
         parts = [part.strip() for part in _PLACEHOLDER.sub("\n", self.text).split("\n")]
         telling = next((part for part in parts if len(part) >= _TELLING), max(parts, key=len))
         ends = [word.end() for word in _WORD.finditer(telling)][_WORDS - 1 :]
@@ -135,11 +132,8 @@ class Evidence(StrEnum):
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One real occurrence: where a text was seen, why, and what helped.
-
-    when: the reading of the numbers for which the case is meant (advisor/diagnose/meaning.py);
-    empty where the text alone decides.
-    """
+    """One real occurrence: where a text was seen, why, and what helped. when: the reading of the
+    numbers for which the case is meant; empty where the text alone decides."""
 
     id: str
     framework: str
@@ -200,8 +194,7 @@ def _case_of(rule: str, failure: Failure) -> Case:
 
 @cache
 def load_catalog() -> tuple[Failure, ...]:
-    """Everything that a log shows, in the order of the files; UserError or msgspec's
-    ValidationError on a broken one."""
+    """Everything that a log shows; UserError or msgspec's ValidationError on a broken file."""
     files = sorted((packaged_configs() / "failures").glob(f"*{SUFFIX}"))
     known = (convert(load_yaml(one).values.get("failures", []), list[Failure]) for one in files)
     return tuple(failure for of_file in known for failure in of_file)

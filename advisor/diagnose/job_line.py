@@ -30,7 +30,7 @@ _CARD: Final = re.compile(r"\b(?:NVIDIA|AMD Instinct) ((?:RTX )?[A-Z]+\d+\w*(?:[
 
 def job_words(head: str) -> tuple[tuple[str, ...], str | None]:
     """What `advise` is asked for the job of a log with this beginning, and the recompute setting
-    that ran, where the log says it. UserError that says what is missing."""
+    that ran, if known. UserError that says what is missing."""
     text = "\n".join(clean_line(line)[1] for line in head.splitlines())
     reader, read = next(_configurations(text), (None, None))
     if reader is None or read is None:

@@ -1,7 +1,5 @@
-"""Out of memory: who asked, in which phase, what helps. All words stand in owners.yaml.
-
-Another process goes before fragmentation, and that before the owner of the request.
-"""
+"""Out of memory: who asked, in which phase, what helps. All words stand in owners.yaml. Another
+process goes before fragmentation, and that before the owner of the request."""
 
 import re
 from collections.abc import Collection
@@ -28,8 +26,7 @@ _SETTLED: Final = re.compile(
 _EXPANDABLE: Final = "expandable_segments"
 _FIRST: Final = ("other_process", "fragmentation")  # before the owner of the request
 MOST_CASES: Final = 2
-# Below a tenth of the device a cached block is the ordinary slack of the allocator's size classes:
-# curing it gives the headroom of one request, not of a run.
+# Below this share of the device a cached block is the ordinary slack of the allocator's classes.
 _LARGE_CACHE: Final = 0.1
 # NCCL and the CUDA context together were measured at an eighth of a device at most: what no process
 # of the message holds, and is twice that, is another process's.
@@ -42,8 +39,7 @@ _SMALL: Final = 0.05  # of the device: contexts that other ranks or a display le
 
 
 class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose memory a request was, by patterns of frames or of what follows the message, and what
-    frees it, by framework."""
+    """Whose memory a request was, by patterns, and what frees it, by framework."""
 
     id: str
     title: str
@@ -216,14 +212,12 @@ def _at(finding: Finding) -> str:
     """The phase and the step, where they are known."""
     weak = _matching(finding.frames, "weak")
     phase = knowledge().phases.get(weak.id, "") if weak else ""
-    if finding.step is None:
-        return phase
-    return phase + (f", after step {finding.step:,}" if finding.step else ", in the first step")
+    step = f", after step {finding.step:,}" if finding.step else ", in the first step"
+    return phase + ("" if finding.step is None else step)
 
 
 def _time(finding: Finding, owner: Owner | None) -> str:
-    """What the steps before tell: Adam's states come at the end of the first, and after many steps
-    a batch or an expert was larger than all before."""
+    """What the steps before tell: Adam's states came with the first, later a batch was larger."""
     if not (owner and owner.by_batch and finding.step):
         return ""
     late = "later_experts" if owner.id == "experts" else "later"
@@ -246,8 +240,8 @@ def families(text: str) -> tuple[str, ...]:
 
 
 def _allocator(message: str, head: str) -> str:
-    """The allocator's option against fragmentation, as the torch of the log spells it; empty where
-    it is on, or the platform has none."""
+    """The option against fragmentation, as the log's torch spells it; empty where it is on, or the
+    platform has none."""
     if _SETTLED.search(head):
         return ""
     release, variable = _TORCH.search(head), _ALLOC_CONF.search(message)

@@ -31,15 +31,12 @@ _Anchor = tuple[bytes, bytes, bytes]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A failure at its first occurrence.
+    """A failure at its first occurrence; occurrences, ranks and by_rank cover the whole log.
 
-    line_number: 1-based; rank: as the launcher's prefix prints it or the message says, None where
-    neither does. numbers: what the message says, by name. occurrences and ranks cover the whole
-    log, and so does by_rank: the first that each rank said under each name.
-    message: all of the window; frames: the traceback, innermost first, as
-    ``path in function: source``; step: the last one reported before; went_on: steps came after its
-    last occurrence, so it was caught. The first occurrence is that after the last such steps. These
-    four are read of what ran out of memory alone.
+    line_number: 1-based; rank: by the launcher's prefix or the message. by_rank: what each rank
+    said first under each name. Of what ran out of memory alone: message: all of the window; frames:
+    innermost first, as ``path in function: source``; step: the last one before; went_on: steps came
+    after its last occurrence, so it was caught, and the first one is that after the last such.
     """
 
     failure: Failure
@@ -66,9 +63,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """All findings of one log: errors, then those that another error causes, then warnings; each
-    in its order. damaged: what follows cannot be decompressed. head: its first bytes, where it
-    names its job."""
+    """Findings of a log: errors, then those that another error causes, then warnings. damaged: what
+    follows cannot be decompressed. head: its first bytes, where it names its job."""
 
     findings: tuple[Finding, ...]
     num_lines: int
@@ -102,12 +98,11 @@ class _Tally(Struct):
         return bool(self.first.failure.memory) and passed - self.passed < _WENT_ON
 
     def finding(self, passed: int) -> Finding:
-        ranks = sorted(rank for rank in self.ranks if rank is not None)
         return replace(
             self.first,
             failure=self.first.failure.known,
             occurrences=self.ranks.total(),
-            ranks=tuple(ranks),
+            ranks=tuple(sorted(rank for rank in self.ranks if rank is not None)),
             went_on=bool(self.first.failure.memory) and not self.waits(passed),
             by_rank=self.said,
         )
@@ -115,9 +110,7 @@ class _Tally(Struct):
 
 def scan(source: Path | str) -> Diagnosis:
     """Known failures of a log: a Path is a file (``-`` is stdin), a str is the log's text.
-
-    Raises UserError where the file cannot be read.
-    """
+    UserError where the file cannot be read."""
     scanner, damaged = _Scanner(anchors=_anchors()), False
     try:
         for block in _blocks(read_pieces(source, BLOCK_BYTES)):
@@ -184,15 +177,12 @@ class _Scanner(Struct, kw_only=True):
             self.settle(self.waiting.popleft())
 
     def settle(self, window: _Window) -> None:
-        """Enter the failure that begins on the first line, if one does and no message of the
-        same rank that began before is still going on there."""
+        """Enter the failure that begins on the first line, unless an earlier one goes on there."""
         first, text, rank, ends = _joined(window.lines)
         if window.line_number <= self.covered.get(rank, 0):
             return
         for template, failure in _ordered():
-            if template.anchor not in first:
-                continue
-            match = template.regex.search(text)
+            match = template.regex.search(text) if template.anchor in first else None
             if match is None or match.start() >= len(first):
                 continue
             last = next(line for line, end in ends if end >= match.end())
@@ -228,10 +218,8 @@ class _Scanner(Struct, kw_only=True):
         """Settle what is open at the end of the log."""
         for window in self.waiting:
             self.settle(window)
-        found = sorted(
-            (tally.finding(self.story.passed) for tally in self.tallies.values()),
-            key=lambda o: (o.severity is Severity.WARNING, o.failure.follows, o.line_number),
-        )
+        found = [tally.finding(self.story.passed) for tally in self.tallies.values()]
+        found.sort(key=lambda o: (o.severity is Severity.WARNING, o.failure.follows, o.line_number))
         return Diagnosis(
             findings=tuple(found),
             num_lines=self.newlines + self.unfinished,
@@ -261,10 +249,9 @@ def _anchors() -> tuple[_Anchor, ...]:
     """The anchors of all templates, each with its longest word that the log has as a whole."""
     anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
     folded = [(text, text.translate(_FOLDED), b" " * begins) for begins, text in sorted(anchors)]
-    words = (_WHOLE_WORD.findall(before + alike) for _, alike, before in folded)
-    longest = (max(found, key=len, default=b"") for found in words)
     return tuple(
-        (text, alike, word) for (text, alike, _), word in zip(folded, longest, strict=True)
+        (text, alike, max(_WHOLE_WORD.findall(before + alike), key=len, default=b""))
+        for text, alike, before in folded
     )
 
 

@@ -68,8 +68,7 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
 
 
 def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadConfiguration:
-    """Without options that the framework of the job does not have: what a Trainer says may not be
-    for DeepSpeed, whose file it is handed."""
+    """Without options that the framework of the job, which a Trainer hands it to, does not have."""
     framework = str(given.get("framework") or read.hands_to or read.framework)
     kept, foreign = dict(read.values), []
     for path, found in read.values.items():
@@ -109,11 +108,10 @@ def _is_settled(
     one: UnknownValue, configuration: ReadConfiguration, given: Mapping[str, Any]
 ) -> bool:
     """Whether the command line, or another document, says what one leaves open."""
-    if one.path.startswith("model.") and given.get("model"):
-        return True
-    if one.path == "job.global_batch_size" and configuration.num_microbatches:
-        return True
-    return bool(one.path) and (one.path in configuration.values or is_given(one.path, given))
+    named = one.path.startswith("model.") and given.get("model")
+    counted_out = one.path == "job.global_batch_size" and configuration.num_microbatches
+    said = one.path in configuration.values or is_given(one.path, given)
+    return bool(named or counted_out or (one.path and said))
 
 
 def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
@@ -162,8 +160,8 @@ def is_given(path: str, given: Mapping[str, Any]) -> bool:
 
 
 def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Any:
-    """The fields of a model that is no preset; what is given as KEY=VALUE is among them. Nothing
-    where the file does not spell them out; UserError where the vocabulary alone is missing."""
+    """The fields of a model that is no preset, with those given as KEY=VALUE; empty where the file
+    does not spell them out, UserError where the vocabulary alone is missing."""
     fields: dict[str, Any] = {
         path.removeprefix("model."): found.value for path, found in configuration.shape.items()
     }
@@ -225,8 +223,8 @@ def _text(value: object) -> str:
 
 
 def _jobs(found: Sequence[tuple[Reader, ReadConfiguration]]) -> list[ReadConfiguration]:
-    """Configurations that differ in what they say; documents that complete each other are one, and
-    a file is part of every command that names it."""
+    """Configurations that differ; documents that complete each other are one, and a file is part of
+    every command that names it."""
     jobs: list[ReadConfiguration] = []
     for reader, configuration in found:
         named = replace(configuration, model=reader.model(configuration))
@@ -294,8 +292,7 @@ def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
 def _said_first(
     first: Mapping[str, ReadValue], second: Mapping[str, ReadValue]
 ) -> dict[str, ReadValue]:
-    """Values of both; what somebody has said goes before defaults, and the first before the
-    second."""
+    """Values of both: what somebody has said before defaults, the first before the second."""
     said = {path: value for path, value in second.items() if not value.omitted}
     said |= {path: value for path, value in first.items() if not value.omitted}
     return {**second, **first, **said}

@@ -43,8 +43,7 @@ _MOST: Final = 64
 
 
 class LintReport(Struct, frozen=True, kw_only=True):
-    """What one target holds: its configurations, each with its findings; ignored: those that a
-    comment in the file says to ignore."""
+    """What one target holds, each with its findings; ignored: those that comments ignore."""
 
     target: str
     checked: tuple[Checked, ...]
@@ -165,8 +164,7 @@ def _asked(
 
 
 def _lent(configuration: ReadConfiguration) -> LentJob | None:
-    """The published recipe that a configuration names; else, without its recompute, that of its
-    model which pretrains on most GPUs."""
+    """The recipe that a configuration names; else the one of its model that pretrains on most."""
     texts = {text.rpartition(".")[2].removesuffix("_config") for text in configuration.recipe}
     recipes = load_recipes(configuration.model) if configuration.model and texts else ()
     its = [r for r in recipes if framework_of_recipe(r.framework) == configuration.framework]

@@ -34,9 +34,7 @@ class Tree(Struct, frozen=True, kw_only=True):
         """The value at `path`; None where there is none."""
         value: Any = self.values
         for name in path:
-            if not isinstance(value, Mapping) or name not in value:
-                return None
-            value = value[name]
+            value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
     def where(self, *path: str) -> Place:

@@ -13,9 +13,8 @@ _MARGIN: Final = 11
 
 
 def diagnosis_page(diagnosis: Diagnosis, advise: str = "") -> Block:
-    """One block for every finding, errors first; a single line where nothing was found, and one
-    where the file is damaged and was not read to its end. advise: the line that asks for a setting
-    that fits."""
+    """A block for every finding, errors first; a line where nothing was found or the file is
+    damaged. advise: the line that asks for a setting that fits."""
     findings = diagnosis.findings
     parts = [part for one in findings for part in ("", *_block(one, diagnosis.head))][1:]
     if not findings:
@@ -37,9 +36,8 @@ def symptoms_page(symptoms: Sequence[Case], *, short: bool) -> Block:
 
 
 def _indented(rows: Iterable[tuple[str, str]]) -> Block:
-    return Indented(
-        labelled_rows(((label, Text(text)) for label, text in rows if text), margin=_MARGIN), 2
-    )
+    shown = ((label, Text(text)) for label, text in rows if text)
+    return Indented(labelled_rows(shown, margin=_MARGIN), 2)
 
 
 def _block(finding: Finding, head: str) -> Iterator[Block]:
@@ -85,6 +83,7 @@ def _place(finding: Finding) -> str:
 def _case(case: Case, *, alone: bool) -> Iterator[tuple[str, str]]:
     """A text's only case is its cause; one of several is a place where it was seen."""
     yield "seen in", f"{case.framework} {case.versions}: {case.context}"
-    yield ("cause" if alone else "  cause"), case.cause
-    yield ("fix" if alone else "  fix"), case.fix
-    yield ("status" if alone else "  status"), f"{case.evidence.meaning} ({case.source})"
+    indent = "" if alone else "  "
+    yield f"{indent}cause", case.cause
+    yield f"{indent}fix", case.fix
+    yield f"{indent}status", f"{case.evidence.meaning} ({case.source})"

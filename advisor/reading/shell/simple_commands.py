@@ -197,8 +197,7 @@ class Commands:
             state.ended = program
             return [state]
         if program in ("source", "."):
-            content = state.file(words[1]) if words[1:] else None
-            if content is not None:
+            if words[1:] and (content := state.file(words[1])) is not None:
                 return self._nested(content, state)
             state.sourced = True
             what = " ".join(w.text for w in words[1:2])
@@ -211,10 +210,9 @@ class Commands:
         if program == "shift":
             self.record.spend((), len(positional(state)))
             shift(state, words[1:])
-        if program == "read":
-            for w in words[1:]:
-                if w.text.isidentifier():
-                    state.set(w.text, UNKNOWN)
+        for w in words[1:] if program == "read" else ():
+            if w.text.isidentifier():
+                state.set(w.text, UNKNOWN)
         if program in _SILENT:
             return [state]
         words, environment = prefixed(words, environment)

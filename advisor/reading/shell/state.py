@@ -89,11 +89,8 @@ def doubted(variable: Variable) -> Variable:
     """The same value, of which it is no longer certain that it holds."""
     if variable.values is None:
         return variable
-    values = tuple(
-        Word(tuple(replace(piece, certain=False) for piece in value.pieces))
-        for value in variable.values
-    )
-    return replace(variable, values=values)
+    doubts = ((replace(piece, certain=False) for piece in w.pieces) for w in variable.values)
+    return replace(variable, values=tuple(Word(tuple(pieces)) for pieces in doubts))
 
 
 def joined(states: Iterable[State], before: State) -> State:

@@ -130,7 +130,9 @@ class Walk(Commands):
             texts = [self.source.text(pattern).strip("\"'") for pattern in patterns]
             if known is not None and not any(fnmatchcase(known, text) for text in texts):
                 continue
-            way = self._assume_pattern(state, subject, patterns, texts, known is None)
+            way = state.copy()
+            if subject is not None and known is None:
+                self._assume_pattern(way, subject, patterns[0], texts)
             body = [c for c in item.named_children if c.start_byte > patterns[-1].end_byte]
             results += self.statements(body, [way])
             matched = matched or "*" in texts or known is not None
@@ -141,21 +143,12 @@ class Walk(Commands):
         return results
 
     def _assume_pattern(
-        self,
-        state: State,
-        subject: "Node | None",
-        patterns: Sequence["Node"],
-        texts: Sequence[str],
-        unknown: bool,
-    ) -> State:
-        way = state.copy()
-        if subject is None or not unknown:
-            return way
+        self, way: State, subject: "Node", pattern: "Node", texts: list[str]
+    ) -> None:
         way.branch = (*way.branch, f"{self.source.text(subject)} is {' or '.join(texts)}")
         name = self.source.text(subject).strip('"').removeprefix("$").strip("{}").partition(":")[0]
         if name.isidentifier() and len(texts) == 1 and not set(texts[0]) & set("*?[$"):
-            way.set(name, scalar(word(texts[0], self.source.place(patterns[0])).pieces))
-        return way
+            way.set(name, scalar(word(texts[0], self.source.place(pattern)).pieces))
 
     def _for(self, node: "Node", state: State) -> list[State]:
         variable = node.child_by_field_name("variable")
