@@ -166,8 +166,7 @@ def _reading(flag: Flag) -> dict[str, Any]:
 def _overrides(extras: Sequence[str]) -> tuple[str, ...]:
     """What is left is KEY=VALUE, or a flag or a word that is not known."""
     for extra in extras:
-        if extra.startswith("-"):
-            name = key_of(extra)
+        if (name := key_of(extra)).startswith("-"):
             flags = (spelling for flag in RANKING.flags for spelling in flag.names)
             near = _nearest(name, [*flags, "--help", "--version"])
             hint = f"did you mean {near}?" if near else "advise --help lists them"
@@ -265,8 +264,7 @@ def _choice(option: str, text: str, flag: Flag) -> Any:
     return _ENUMS.get(flag.name, str)(text.lower())
 
 
-_ONE_ALONE: Final = ("search", "against")
-"""Each is a search, or a comparison, of its own."""
+_ONE_ALONE: Final = ("search", "against")  # each is a search, or a comparison, of its own
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     **{"output": OutputFormat, "search": SearchScope, "plot_kind": PlotKind}
 }

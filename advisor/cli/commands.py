@@ -197,8 +197,7 @@ def _is_not_the_preset(advice: "Answer", options: RankingOptions) -> bool:
     return bool(asked) or not published or bool(advice.recipe_differs)
 
 
-_QUIET_SECONDS: Final = 0.5
-"""A search that ends sooner shows nothing."""
+_QUIET_SECONDS: Final = 0.5  # a search that ends sooner shows nothing
 _BETWEEN_SECONDS: Final = 0.1
 _BAR: Final = 20
 _WIDTH: Final = 100

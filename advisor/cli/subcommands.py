@@ -43,7 +43,8 @@ def _lint(arguments: Sequence[str]) -> Outcome:
     asked, words = parser_of("lint").parse_known_args(list(arguments))
     if not words:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    are_files = all(Path(word).exists() or _names_a_file(word) for word in words)
+    no_names = [word for word in words if word[:1] == "-" or "=" in word or not Path(word).suffix]
+    are_files = all(Path(word).exists() for word in no_names)
     if (asked.fix or asked.diff) and not are_files:
         raise UsageError(f"lint: --{'fix' if asked.fix else 'diff'}: needs a FILE")
     from advisor.lint.target import NothingToLintError, lint_target
@@ -90,10 +91,6 @@ def _files(word: str) -> list[str]:
 _SUFFIXES: Final = (
     *(".sh", ".bash", ".sbatch", ".slurm", ".yaml", ".yml", ".toml", ".json", ".py"),
 )
-
-
-def _names_a_file(word: str) -> bool:
-    return not word.startswith("-") and "=" not in word and bool(Path(word).suffix)
 
 
 def _fixed(path: Path, asked: "Namespace") -> "tuple[LintReport, str]":

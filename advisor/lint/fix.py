@@ -17,8 +17,7 @@ from advisor.lint.entries import BREAK, Entry, bare, entries, offset_of
 from advisor.lint.target import LintReport, lint_target
 from advisor.reading.read_configuration import Checked
 
-_MOST: Final = 100
-"""Texts that are tried for a file."""
+_MOST: Final = 100  # texts that are tried for a file
 _MATHEMATICS: Final = re.compile(
     r"(?!recompute|.*(checkpoint|offload))(.*(precision|dtype|bf16|fp8|fp4|dropout|jitter|router|bias"
     r"|capacity|optimizer|batch|seq_len|num_layers$|experts|hidden|heads|parallel_size|_degree)"

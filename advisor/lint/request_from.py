@@ -139,7 +139,9 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
     values |= {name: value for name, value in given.items() if value not in (None, ())}
     values["overrides"] = (*overrides, *given.get("overrides", ()))
     values["model"] = named or _spelled_out(configuration, given)
-    values["gpus"] = _gpus(configuration, given.get("gpus"))
+    values["gpus"] = gpus = given.get("gpus") or ""
+    if gpus and configuration.num_gpus and not re.match(r"\d+x", gpus):
+        values["gpus"] = f"{configuration.num_gpus}x{gpus}"  # `--gpus H100` leaves it to the file
     for name, flag, example in (("model", "--model", "llama3_8b"), ("gpus", "--gpus", "8xH100")):
         if not values[name]:
             relation = f"does not state the {name}"
@@ -205,13 +207,6 @@ def _batch(num_microbatches: int, values: Mapping[str, Any]) -> dict[str, int]:
     if whole and in_one_pass and not micro and whole % in_one_pass == 0:
         return {"micro_batch_size": whole // in_one_pass}
     return {}
-
-
-def _gpus(configuration: ReadConfiguration, given: str | None) -> str:
-    """`--gpus H100` leaves the number to the file."""
-    if given and configuration.num_gpus and not re.match(r"\d+x", given):
-        return f"{configuration.num_gpus}x{given}"
-    return given or ""
 
 
 def _text(value: object) -> str:

@@ -18,8 +18,7 @@ Document = ShellCommand | Tree | PythonSource
 
 
 class ReadValue(Struct, frozen=True, kw_only=True):
-    """A value by one of our fields, and the option as it is written; `omitted`: nobody has written
-    it, and it is the framework's default."""
+    """A value by one of our fields, and the option as written; omitted: it is a default."""
 
     value: Any
     written: str

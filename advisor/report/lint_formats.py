@@ -1,8 +1,7 @@
-"""Findings for other programs: JSON, SARIF 2.1.0 (GitHub's code scanning), GitHub's workflow
-commands, JUnit."""
+"""Findings for other programs: JSON, SARIF 2.1.0, GitHub's workflow commands, JUnit."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -81,9 +80,7 @@ def _as_sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
     return {"$schema": schema, "version": "2.1.0", "runs": [run]}
 
 
-_FORMATS: Final[dict[str, Callable[[Sequence[LintReport]], Any]]] = {
-    **{"json": _as_json, "sarif": _as_sarif, "github": _as_github, "junit": _as_junit}
-}
+_FORMATS: Final = {"json": _as_json, "sarif": _as_sarif, "github": _as_github, "junit": _as_junit}
 
 
 def formatted(reports: Sequence[LintReport], name: str) -> str:

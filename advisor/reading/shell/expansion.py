@@ -155,9 +155,8 @@ class Expander:
             at = child.end_byte
         yield from self._literal(at, node.end_byte)
 
-    def _literal(self, start: int, stop: int) -> Iterator[Piece]:
-        if start < stop:
-            yield from self.source.pieces(start, stop)
+    def _literal(self, start: int, stop: int) -> Sequence[Piece]:
+        return self.source.pieces(start, stop) if start < stop else ()
 
     def _unescaped(self, start: int, stop: int, escapable: str | None) -> Iterator[Piece]:
         """Literal text without its backslashes; one before a newline joins the lines."""
@@ -199,7 +198,10 @@ class Expander:
         if variable is None or variable.values is None:
             yield self._unknown(node)
             return
-        yield from _spread(_elements(variable, _ALL[0] if name in "@*" else index), quoted=quoted)
+        values = _elements(variable, _ALL[0] if name in "@*" else index)
+        for number, value in enumerate(values):
+            yield from (None,) if number else ()
+            yield from (piece.splitting(not quoted and not piece.unknown) for piece in value.pieces)
 
     def _expansion(self, node: "Node", *, quoted: bool) -> Iterator[Piece | None]:
         match = _PARAMETER.fullmatch(self.source.text(node))
@@ -313,14 +315,6 @@ def _elements(variable: Variable, index: str) -> Sequence[Word]:
         return values
     number = whole_number(index.strip("[]") or "0")
     return values[number : number + 1] if number is not None else ()
-
-
-def _spread(values: Sequence[Word], *, quoted: bool) -> Iterator[Piece | None]:
-    for number, value in enumerate(values):
-        if number:
-            yield None
-        for piece in value.pieces:
-            yield piece.splitting(not quoted and not piece.unknown)
 
 
 _OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {

@@ -1,5 +1,4 @@
-"""Commands of a shell script: what they set, what runs, what another program runs for it, what it
-writes."""
+"""Commands of a shell script: what they set, run, have others run, and write."""
 
 import re
 from abc import abstractmethod

@@ -66,14 +66,12 @@ class State(Struct):
         self.variables[name] = variable
         if export:
             self.exported.add(name)
-        for text in [text for text in self.assumed if name in text]:
-            del self.assumed[text]
+        self.assumed = {text: truth for text, truth in self.assumed.items() if name not in text}
 
     def file(self, name: Word) -> Word | None:
         """The text of a file in the script's folder or where it is run, by the end of its name."""
-        unknown = [number for number, piece in enumerate(name.pieces) if piece.unknown]
-        last = unknown[-1] + 1 if unknown else 0
-        text = "".join(piece.text for piece in name.pieces[last:]).lstrip("/")
+        known = max((n + 1 for n, piece in enumerate(name.pieces) if piece.unknown), default=0)
+        text = "".join(piece.text for piece in name.pieces[known:]).lstrip("/")
         if self.folder is None or not text:
             return None
         found = [path for path in (self.folder / text, Path(text)) if os.path.isfile(path)]

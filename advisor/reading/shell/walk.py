@@ -132,7 +132,7 @@ class Walk(Commands):
                 continue
             way = state.copy()
             if subject is not None and known is None:
-                self._assume_pattern(way, subject, patterns[0], texts)
+                self._assume_arm(way, subject, patterns[0], texts)
             body = [c for c in item.named_children if c.start_byte > patterns[-1].end_byte]
             results += self.statements(body, [way])
             matched = matched or "*" in texts or known is not None
@@ -142,9 +142,7 @@ class Walk(Commands):
             results.append(state)
         return results
 
-    def _assume_pattern(
-        self, way: State, subject: "Node", pattern: "Node", texts: list[str]
-    ) -> None:
+    def _assume_arm(self, way: State, subject: "Node", pattern: "Node", texts: list[str]) -> None:
         way.branch = (*way.branch, f"{self.source.text(subject)} is {' or '.join(texts)}")
         name = self.source.text(subject).strip('"').removeprefix("$").strip("{}").partition(":")[0]
         if name.isidentifier() and len(texts) == 1 and not set(texts[0]) & set("*?[$"):
@@ -181,11 +179,10 @@ class Walk(Commands):
         ways = [way for way in self.statements([body], [inside.copy()]) if not way.ended]
         return [joined([inside, *ways], state)]
 
-    def _define(self, node: "Node", state: State) -> list[State]:
+    def _define(self, node: "Node", state: State) -> None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             state.functions[self.source.text(name)] = (self.source, body)
-        return [state]
 
     def _subshell(self, node: "Node", state: State) -> None:
         self.statements(node.named_children, [state.copy()])
@@ -211,7 +208,6 @@ _STEPS: Final[dict[str, "Callable[[Walk, Node, State], list[State]]"]] = {
     "for_statement": Walk._for,
     "while_statement": Walk._while,
     "c_style_for_statement": Walk._while,
-    "function_definition": Walk._define,
     "list": Walk._list,
     "redirected_statement": Walk.redirected,
     "command": Walk.command,
@@ -222,6 +218,7 @@ _EFFECTS: Final[dict[str, "Callable[[Walk, Node, State], None]"]] = {
     "declaration_command": Walk.declare,
     "unset_command": Walk.unset,
     "subshell": Walk._subshell,
+    "function_definition": Walk._define,
 }
 """Those that only change a state."""
 _NUMBERS: Final = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
