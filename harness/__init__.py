@@ -4,8 +4,7 @@
     harness.compare(list(outcome.results.values()), golden="results/golden").exit_code
 
 The calls do what the commands of the same names do, and return typed results instead of exit
-codes.
-Importing this loads nothing: each name is imported when it is first used.
+codes. Importing this loads nothing: each name is imported when it is first used.
 """
 
 from importlib import import_module
@@ -44,19 +43,13 @@ __all__ = [
 
 _MODULES: Final = {
     "Comparison": "harness.judge.comparison",
-    "RunOutcome": "harness.api.running",
-    "SweepOutcome": "harness.api.sweeping",
-    "TrialResult": "harness.trial.result",
-    "TrialStatus": "harness.trial.result",
     "UserError": "advisor.base.errors",
     "calibrate": "harness.api.calibrating",
-    "compare": "harness.api.comparing",
     "ingest": "harness.api.ingesting",
-    "json_schema": "harness.api.comparing",
-    "load_run": "harness.api.comparing",
-    "rehearse": "harness.api.running",
-    "run": "harness.api.running",
-    "sweep": "harness.api.sweeping",
+    **dict.fromkeys(("RunOutcome", "rehearse", "run"), "harness.api.running"),
+    **dict.fromkeys(("SweepOutcome", "sweep"), "harness.api.sweeping"),
+    **dict.fromkeys(("TrialResult", "TrialStatus"), "harness.trial.result"),
+    **dict.fromkeys(("compare", "json_schema", "load_run"), "harness.api.comparing"),
     "update_goldens": "harness.api.comparing",
 }
 

@@ -35,17 +35,9 @@ _MEMORY: Final = (
     *("peak_allocated_bytes", "peak_reserved_bytes", "replayed", "simulated", "peak_stage"),
 )
 _RATES: Final = (
-    "step_time_seconds",
-    "step_time_low_seconds",
-    "step_time_high_seconds",
-    "tokens_per_second",
-    "tokens_per_second_per_gpu",
-    "gpu_hours_per_trillion_tokens",
-    "price_per_trillion_tokens",
-    "tflops_per_gpu",
-    "mfu",
-    "hfu",
-    "recompute_overhead",
+    *("step_time_seconds", "step_time_low_seconds", "step_time_high_seconds"),
+    *("tokens_per_second", "tokens_per_second_per_gpu", "gpu_hours_per_trillion_tokens"),
+    *("price_per_trillion_tokens", "tflops_per_gpu", "mfu", "hfu", "recompute_overhead"),
 )
 
 
@@ -223,16 +215,10 @@ class RejectedSetting(Struct, frozen=True, kw_only=True):
     source: str
 
 
-class MemoryShare(Struct, frozen=True, kw_only=True):
+class MemoryShare(answer.MemoryLine, frozen=True, kw_only=True):
     """Bytes of one named tensor or term on the worst rank: `count` copies of `unit_bytes` each;
     `shape` is empty for terms that are no tensor."""
 
-    component: str
-    name: str
-    shape: str
-    unit_bytes: int
-    count: float
-    source: str
     num_bytes: int
 
 

@@ -19,15 +19,8 @@ from advisor.base.plain_json import to_text
 SCHEMA_VERSION: Final = 1
 _FOLLOWS: Final = ("model_flops_per_step", "price_per_gpu_hour", "model", "layout", "gpus")
 _FIGURES: Final = (
-    "rank",
-    "fits",
-    "fit_probability",
-    "peak_stage",
-    "peak_reserved_bytes",
-    "peak_allocated_bytes",
-    "step_time_seconds",
-    "time_seconds",
-    "tokens_per_second_per_gpu",
+    *("rank", "fits", "fit_probability", "peak_stage", "peak_reserved_bytes"),
+    *("peak_allocated_bytes", "step_time_seconds", "time_seconds", "tokens_per_second_per_gpu"),
 )
 """Those of a candidate that a side has under the same names."""
 

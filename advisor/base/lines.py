@@ -9,14 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
-
 from advisor.base.documents import refuse_endless
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 
+BLOCK_BYTES: Final = 1 << 20
 LINE_CHARACTERS: Final = 1 << 14
 """A longer line is no framework's: progress bars, a dump of tensors, garbage."""
+MOST_UNPACKED: Final = 1 << 28
+_MOST_RATIO: Final = 500
+"""A compressed file that unpacks to more bytes is refused where it shrank by more: one line
+repeated shrinks to a 300th, zeros to a 1029th."""
 STDIN: Final = Path("-")
 _GZIP: Final = b"\x1f\x8b"
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -28,19 +31,6 @@ class DamagedError(Exception):
     """A compressed file that cannot be read beyond this point, or whose checksum fails."""
 
 
-class Line(Struct, frozen=True, kw_only=True):
-    """A line without colours and with single blanks; rank as a launcher's prefix says.
-
-    whole: it has its end. What a file breaks off in is not: its last number may be half a number.
-    damaged: the file cannot be decompressed from here on, or its checksum fails.
-    """
-
-    text: str
-    rank: int | None = None
-    whole: bool = True
-    damaged: bool = False
-
-
 def clean_line(line: str) -> tuple[int | None, str]:
     """Rank and text of a line: without colours, and with single blanks; nested prefixes (srun's and
     torchrun's) give the innermost rank."""
@@ -50,18 +40,34 @@ def clean_line(line: str) -> tuple[int | None, str]:
     return rank, " ".join(text.replace("\0", "").split())
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """Lines of a file, ended by a newline or, in progress bars, by a carriage return; too long ones
-    are left out.
+def clean_block(block: bytes) -> str:
+    """Text of many lines, without colours; what ends in a carriage return (a progress bar's state)
+    is a line too. What costs time is done only where it is needed."""
+    text = block.decode("utf-8", "replace")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = _ANSI.sub("", text) if "\x1b" in text else text
+    return text.replace("\0", "") if "\0" in text else text
 
-    A compressed file that is damaged ends where the damage is, with a line that says so.
-    UserError where the file cannot be read.
-    """
+
+def read_blocks(source: Path | str) -> Iterator[bytes]:
+    """Whole lines, about a block at a time; a line longer than a block comes in pieces. Errors as
+    of `read_pieces`: what comes before the damage is read."""
+    rest = b""
     try:
-        with opened(path) as file, _unzipped(file) as stream:
-            yield from _lines(io.TextIOWrapper(stream, _encoding(stream), "replace", newline=""))
+        for piece in read_pieces(source, BLOCK_BYTES):
+            whole = rest + piece
+            end = whole.rfind(b"\n") + 1 or whole.rfind(b"\r") + 1
+            if not end and len(whole) >= BLOCK_BYTES:
+                end = len(whole)
+            rest = whole[end:]
+            if end:
+                yield whole[:end]
     except DamagedError:
-        yield Line(text="", whole=False, damaged=True)
+        yield rest
+        raise
+    if rest:
+        yield rest
 
 
 def read_pieces(source: Path | str, most: int) -> Iterator[bytes]:
@@ -71,13 +77,13 @@ def read_pieces(source: Path | str, most: int) -> Iterator[bytes]:
     read.
     """
     with opened(source) as file, _unzipped(file) as stream:
-        if _encoding(stream) == "utf-8":
-            while piece := stream.read1(most):
-                yield piece
-            return
-        decoder = getincrementaldecoder("utf-16")("replace")
+        utf_16 = stream.peek(2)[:2] in _UTF_16  # what PowerShell redirects, which says so
+        decoder, unpacked = getincrementaldecoder("utf-16")("replace"), 0
         while piece := stream.read1(most):
-            yield decoder.decode(piece).encode("utf-8", "replace")
+            unpacked += len(piece)
+            if unpacked > MOST_UNPACKED and stream is not file and file.seekable():
+                _refuse_bomb(unpacked / file.tell(), source)
+            yield decoder.decode(piece).encode("utf-8", "replace") if utf_16 else piece
 
 
 @contextmanager
@@ -117,16 +123,8 @@ def _unzipped(file: io.BufferedReader) -> Iterator[io.BufferedReader]:
         raise DamagedError from None
 
 
-def _encoding(stream: io.BufferedReader) -> str:
-    """What PowerShell redirects is UTF-16 and says so."""
-    return "utf-16" if stream.peek(2)[:2] in _UTF_16 else "utf-8"
-
-
-def _lines(stream: io.TextIOWrapper) -> Iterator[Line]:
-    skipping = False
-    while piece := stream.readline(LINE_CHARACTERS):
-        ended = piece.endswith(("\n", "\r"))
-        if not skipping and (ended or len(piece) < LINE_CHARACTERS):
-            rank, text = clean_line(piece)
-            yield Line(text=text, rank=rank, whole=ended)
-        skipping = not ended
+def _refuse_bomb(ratio: float, source: Path | str) -> None:
+    """UserError where a file unpacks to more than any log does: a bomb would be read for hours."""
+    if ratio > _MOST_RATIO:
+        relation = f"unpacks to more than {_MOST_RATIO} times its size, which no log does"
+        raise UserError("LOG", show_path(source), relation, "unpack it, and give that file")

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -10,12 +10,11 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from advisor.base.lines import DamagedError, clean_line, read_pieces
+from advisor.base.lines import DamagedError, clean_line, read_blocks
 from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
 from advisor.diagnose.story import Around, Story, frames
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
-BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
 _WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, printed late
@@ -113,30 +112,11 @@ def scan(source: Path | str) -> Diagnosis:
     UserError where the file cannot be read."""
     scanner, damaged = _Scanner(anchors=_anchors()), False
     try:
-        for block in _blocks(read_pieces(source, BLOCK_BYTES)):
+        for block in read_blocks(source):
             scanner.read(block)
     except DamagedError:
         damaged = True
     return scanner.finish(damaged)
-
-
-def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Whole lines, about a piece at a time; a line longer than a block comes in pieces."""
-    rest = b""
-    try:
-        for piece in pieces:
-            whole = rest + piece
-            end = whole.rfind(b"\n") + 1 or whole.rfind(b"\r") + 1
-            if not end and len(whole) >= BLOCK_BYTES:
-                end = len(whole)
-            rest = whole[end:]
-            if end:
-                yield whole[:end]
-    except DamagedError:
-        yield rest
-        raise
-    if rest:
-        yield rest
 
 
 class _Scanner(Struct, kw_only=True):

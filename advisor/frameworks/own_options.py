@@ -8,11 +8,8 @@ from advisor.base.rule import Rule, refuse
 from advisor.job.job import JobConfig
 
 _MEGATRONS: Final = (
-    "cuda_graph_impl",
-    "cuda_graph_modules",
-    "use_precision_aware_optimizer",
-    "fp8_recipe",
-    "transformer_engine_version",
+    *("cuda_graph_impl", "cuda_graph_modules", "use_precision_aware_optimizer"),
+    *("fp8_recipe", "transformer_engine_version"),
 )
 """Of Megatron and what it is built on."""
 _LEAVE_OUT: Final = "leave it out, or --framework megatron_lm"

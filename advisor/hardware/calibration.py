@@ -255,20 +255,11 @@ def _fields(*, experts: bool, eager: bool) -> tuple[str, ...]:
 
 
 EFFICIENCIES = (
-    "gemm_efficiency",
-    "fp8_gemm_efficiency",
-    "attention_forward_efficiency",
-    "attention_backward_efficiency",
-    "bandwidth_efficiency",
-    "nvlink_efficiency",
-    "internode_efficiency",
-    "hidden_fraction",
-    "gemm_sustained_share",
-    "gemm_training_share",
-    "grouped_gemm_share",
-    "gemm_bandwidth_efficiency",
-    "scan_share",
-    "dispatch_training_share",
+    *("gemm_efficiency", "fp8_gemm_efficiency", "attention_forward_efficiency"),
+    *("attention_backward_efficiency", "bandwidth_efficiency"),
+    *("nvlink_efficiency", "internode_efficiency", "hidden_fraction"),
+    *("gemm_sustained_share", "gemm_training_share", "grouped_gemm_share"),
+    *("gemm_bandwidth_efficiency", "scan_share", "dispatch_training_share"),
 )
 AT_MOST_ONE = (
     "eager_bandwidth_share",

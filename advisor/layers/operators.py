@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache, wraps
 from math import prod
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from msgspec import Struct
 
@@ -74,16 +74,14 @@ class Module(StrEnum):
 SHARED_MODULES = frozenset(
     {Module.SHARED_FC1, Module.SHARED_ACTIVATION, Module.SHARED_FC2, Module.SHARED_GATE}
 )
-MOE_MODULES = SHARED_MODULES | frozenset(
-    {
-        Module.ROUTER,
-        Module.DISPATCH,
-        Module.EXPERT_FC1,
-        Module.EXPERT_ACTIVATION,
-        Module.EXPERT_FC2,
-        Module.COMBINE,
-    }
-)
+MOE_MODULES = SHARED_MODULES | {
+    Module.ROUTER,
+    Module.DISPATCH,
+    Module.EXPERT_FC1,
+    Module.EXPERT_ACTIVATION,
+    Module.EXPERT_FC2,
+    Module.COMBINE,
+}
 """Everything between the normalized input and the MoE layer's output."""
 
 
@@ -228,6 +226,17 @@ class Collective(Struct, frozen=True):
     group: Group
     num_bytes: int
     overlapped: bool = False
+
+    @staticmethod
+    def both_ways(forward: CollectiveKind, group: Group, num_bytes: int) -> dict[str, Any]:
+        """Fields of an operator whose backward does the reverse of what it does forward."""
+        reverse = {
+            CollectiveKind.ALL_GATHER: CollectiveKind.REDUCE_SCATTER,
+            CollectiveKind.REDUCE_SCATTER: CollectiveKind.ALL_GATHER,
+        }
+        back = Collective(reverse.get(forward, forward), group, num_bytes)
+        there = Collective(forward, group, num_bytes)
+        return {"forward_collectives": (there,), "backward_collectives": (back,)}
 
 
 class Operator(Struct, frozen=True, cache_hash=True):

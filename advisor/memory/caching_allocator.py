@@ -28,7 +28,7 @@ _SMALL_SEGMENT: Final = 2 * MIB
 _LARGE_SEGMENT: Final = 20 * MIB
 _OWN_SEGMENT: Final = 10 * MIB
 _ROUND_LARGE: Final = 2 * MIB
-_ADDRESS_SPACE: Final = 1 << 50
+_ADDRESS_SPACE: Final = 1 << 200
 """Of an expandable segment, bytes: more than any card has."""
 
 

@@ -382,10 +382,8 @@ def _passes(each: _Each, layers: Layers) -> tuple[list[_Named], list[_Named]]:
     between the passes."""
     forward, backward = list[_Named](), list[_Named]()
     for index, operators in enumerate(each):
-        found, kept = (
-            liveness.footprint(operators, layers.runs),
-            kept_tensors(operators, layers.runs),
-        )
+        found = liveness.footprint(operators, layers.runs)
+        kept = kept_tensors(operators, layers.runs)
         away = offloaded_names(operators, layers.runs, layers.offloaded)
         moved = [(GIVE, name, NEGLIGIBLE + 1) for name in kept if name in away]  # of any size
         forward += _requests(index, (*found.there, *moved), operators)

@@ -64,7 +64,8 @@ def _on(
 
 
 _LARGEST: Final = 10**8
-MOST_LAYERS: Final = 10_000
+MOST_LAYERS: Final = 1_000
+"""The deepest that was trained (DeepNet, arXiv 2203.00555); each layer costs time to predict."""
 _ABOVE_0, _BELOW_1 = nextafter(0.0, 1.0), nextafter(1.0, 0.0)
 _POSITIVE: Final = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),

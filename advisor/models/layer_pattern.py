@@ -26,6 +26,8 @@ class LayerPattern(str):
         if isinstance(value, bool) or not isinstance(value, int | str | list | tuple):
             raise UserError(where, str(value), "must be a number of layers or a pattern", _FORMS)
         text = str(list(value)) if isinstance(value, list | tuple) else str(value)
+        if len(text) > 5 * _MOST_ENTRIES:
+            raise UserError(where, text[:60], f"has more than {_MOST_ENTRIES:,} layers", _FORMS)
         pattern = cls("".join(text.split()))
         _entries(pattern, where)
         return pattern
@@ -41,9 +43,8 @@ class LayerPattern(str):
         if isinstance(entries, int):
             return tuple(layer % entries == 0 for layer in range(num_layers))
         if len(entries) != num_layers:
-            raise UserError(
-                where, self, f"has {len(entries)} layers, but the model has {num_layers}"
-            )
+            relation = f"has {len(entries)} layers, but the model has {num_layers}"
+            raise UserError(where, self[:60], relation)
         return entries
 
     def expand_from_one(self, num_layers: int, where: str) -> tuple[bool, ...]:

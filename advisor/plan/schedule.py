@@ -78,7 +78,8 @@ def chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
 def first_in_flight(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[int, ...]:
     """Microbatches in flight of each chunk in the last forward before the first backward."""
     forwards = 1 + num_warmup_passes(pp, vpp, microbatches, stage)
-    begun = chunk_order(pp, vpp, microbatches)[:forwards]
+    whole_groups = pp * (forwards // pp + 1)
+    begun = chunk_order(pp, vpp, min(microbatches, whole_groups))[:forwards]
     return tuple(begun.count(chunk) for chunk in range(vpp))
 
 

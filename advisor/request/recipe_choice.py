@@ -191,10 +191,8 @@ def _rows_on(wanted: Wanted) -> Iterator[Recipe]:
 
 def _preference(recipe: Recipe, wanted: Wanted) -> tuple[bool, bool, bool, bool, int]:
     """Smallest for the recipe that says most about the job."""
-    framework, names = (
-        registry.framework_of_recipe(recipe.framework),
-        tuple(registry.RECIPE_FRAMEWORKS),
-    )
+    framework = registry.framework_of_recipe(recipe.framework)
+    names = tuple(registry.RECIPE_FRAMEWORKS)
     return (
         wanted.seq_length not in (None, recipe.seq_length),
         recipe.precision != (wanted.precision or Precision.BF16),

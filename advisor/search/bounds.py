@@ -321,21 +321,15 @@ def _optimizer_options(job: Job) -> object:
     """A job's options except those that decide nothing of what a rank holds of parameters."""
     layout, config = job.layout, job.config
     return (
-        layout.use_distributed_optimizer,
-        config.optimizer_cpu_offload,
-        config.optimizer_offload_fraction,
-        config.param_cpu_offload,
-        config.use_precision_aware_optimizer,
-        config.fp8_recipe,
+        *(layout.use_distributed_optimizer, config.optimizer_cpu_offload),
+        *(config.optimizer_offload_fraction, config.param_cpu_offload),
+        *(config.use_precision_aware_optimizer, config.fp8_recipe),
     )
 
 
 HOLDING: Final = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "data_parallel_sharding",
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
+    *("expert_model_parallel_size", "expert_tensor_parallel_size", "data_parallel_sharding"),
 )
 """What of a layout decides how much of weights, gradients and optimizer its stages hold in the
 mean."""

@@ -23,7 +23,7 @@ from advisor.plan.recompute_plan import (
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.time.launches import EXCHANGES
-from advisor.time.passes import gather_seconds, tiled_operators
+from advisor.time.passes import end_operators, gather_seconds, tiled_operators
 from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
 
 
@@ -74,7 +74,7 @@ def _kept_lines(
         readers |= _readers(shape, chunk)
         for tensor, copies in _layer_tensors(shape, plan):
             counts[tensor] += copies * microbatches
-        for tensor in kept_tensors(_end_operators(shape, chunk), ()).values():
+        for tensor in kept_tensors(end_operators(shape, chunk.embedding, chunk.head), ()).values():
             counts[tensor] += microbatches
     package = family_of(shape.model).source
     lines = [
@@ -114,7 +114,7 @@ def _readers(shape: RankShape, chunk: ModelChunk) -> dict[str, str]:
     """By tensor: the submodule whose backward reads it."""
     kinds = dict.fromkeys(chunk.layers)
     operators = [op for kind in kinds for op in transformer.transformer_layer(shape, kind)]
-    operators += _end_operators(shape, chunk)
+    operators += end_operators(shape, chunk.embedding, chunk.head)
     return {tensor.name: op.module for op in operators for tensor in (*op.saved, *op.inputs[:1])}
 
 
@@ -124,12 +124,6 @@ def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
         return hidden
     elements = hidden.num_bytes // hidden.dtype.itemsize
     return Tensor("layer_input shard", (-(-elements // shape.tp),), hidden.dtype)
-
-
-def _end_operators(shape: RankShape, chunk: ModelChunk) -> tuple[Operator, ...]:
-    """Of the ends of the model that a chunk holds."""
-    first = transformer.embedding_operators(shape) if chunk.embedding else ()
-    return (*first, *(transformer.head_operators(shape) if chunk.head else ()))
 
 
 def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
@@ -211,7 +205,9 @@ def _stage_operators(
                 again = (operator.name in replayed) + (operator.name in tiled)
                 yield operator, count, count * again
     for chunk in _slowest_chunks(evaluator, evaluation):
-        yield from ((operator, 1, 0) for operator in _end_operators(shape, chunk))
+        yield from (
+            (operator, 1, 0) for operator in end_operators(shape, chunk.embedding, chunk.head)
+        )
 
 
 def _add_operator(

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from advisor.layers.operators import CollectiveKind, Module, Operator
+from advisor.layers.operators import MOE_MODULES, SHARED_MODULES, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import (
     LAYER_INPUT,
@@ -147,15 +147,7 @@ def layer_times(
     return times + PassTimes(exchange=-hidden, recompute=again)
 
 
-EXPERTS = frozenset(
-    (
-        Module.DISPATCH,
-        Module.EXPERT_FC1,
-        Module.EXPERT_ACTIVATION,
-        Module.EXPERT_FC2,
-        Module.COMBINE,
-    )
-)
+EXPERTS = MOE_MODULES - SHARED_MODULES - {Module.ROUTER}
 """Submodules whose work is that of EP and ETP; all other is that of TP and CP."""
 
 

@@ -13,7 +13,7 @@ from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job, Optimizer
 from advisor.request.origin import changed_fields, stated_fields
 from harness.backends.megatron_core.translate import as_megatron_runs
-from harness.backends.native.predict import native_model
+from harness.backends.native.predict import as_native
 from harness.trial.store import plain
 from harness.trial.trial import AsRun, Backend, Device, Workload
 
@@ -75,7 +75,7 @@ def as_run(job: Job, workload: Workload) -> Job:
         optimizer=Optimizer.ADAM,
         **fp32,
     )
-    return replace(job, model=native_model(workload), config=config)
+    return replace(job, model=as_native(workload.model), config=config)
 
 
 def differences_as_run(job: Job, workload: Workload) -> AsRun:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 from msgspec import Struct, field
@@ -11,9 +11,6 @@ from msgspec.structs import asdict
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.catalogue import Datasheet
 from harness.base.collections import dotted
-
-_FOLDER: Final = "calibration"
-_HARDWARE: Final = "hardware"
 
 
 class CalibrationDocument(Struct, frozen=True, kw_only=True):
@@ -81,6 +78,6 @@ class HardwareRecord(Struct, frozen=True, kw_only=True):
 def hardware_path(calibration: Path, name: str) -> Path:
     """Where the record lies: in the folder `hardware` next to one called `calibration`, so that
     both are found with --config-dir; else next to the calibration."""
-    if calibration.parent.name == _FOLDER:
-        return calibration.parent.parent / _HARDWARE / f"{name}.yaml"
+    if calibration.parent.name == "calibration":
+        return calibration.parent.parent / "hardware" / f"{name}.yaml"
     return calibration.with_name(f"{calibration.stem}.hardware.yaml")

@@ -56,9 +56,7 @@ def conclude(
     date: str | None = None,
 ) -> CalibrationOutcome:
     """Fit, validate and write: the calibration, and the hardware record that it is relative to.
-
-    date: of the measurement, where that is not today.
-    """
+    date: of the measurement, where that is not today."""
     relative_to = reference(facts, samples)
     rates = efficiencies.fit(samples, world_size)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -66,7 +64,8 @@ def conclude(
     said = (*again, *remarks(relative_to, rates, samples))
     date = date or today
     measured_on = f"{facts.name}, {date}, torch {environment.get('software', {}).get('torch')}"
-    calibration, notes = fitted(rates, relative_to, path.stem, within_one_node(world_size))
+    one_node = os.environ.get("LOCAL_WORLD_SIZE", str(world_size)) == str(world_size)
+    calibration, notes = fitted(rates, relative_to, path.stem, one_node)
     if not relative_to.measured:
         calibration, notes = _with_shapes(calibration, notes, relative_to.gpu, samples, rates)
     document = CalibrationDocument(
@@ -248,11 +247,6 @@ def band(errors: Sequence[float]) -> float:
     return max(_LEAST_BAND, quantiles([abs(e) for e in errors], n=10, method="inclusive")[-1])
 
 
-def within_one_node(world_size: int) -> bool:
-    """Whether the link that collectives used is that of one machine."""
-    return os.environ.get("LOCAL_WORLD_SIZE", str(world_size)) == str(world_size)
-
-
 def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
     """``gemm: 412 shapes`` for every kind that is fitted."""
     kinds = [
@@ -274,17 +268,14 @@ def _words(errors: Sequence[float]) -> str:
 
 
 _MEASURED_WITH: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commit|date): (.*)")
-"""Lines of a calibration's head that say what it was measured with (CalibrationDocument).
-"""
+"""Lines of a calibration's head that say what it was measured with (CalibrationDocument)."""
 
 
 def refit(path: Path) -> CalibrationOutcome:
-    """Write the calibration at `path` again, from its journal and with its own head.
-
-    It keeps its date, and says that it was fitted again. UserError where there is no journal of one
-    GPU with a datasheet: the peaks of other devices, and which link several ranks used, are known
-    to `harness calibrate` on them alone.
-    """
+    """Write the calibration at `path` again, from its journal and with its own head. It keeps its
+    date, and says that it was fitted again. UserError where there is no journal of one GPU with a
+    datasheet: the peaks of other devices, and which link several ranks used, are known to `harness
+    calibrate` on them alone."""
     journal = path.with_suffix(".jsonl")
     if not journal.is_file():
         raise _cannot_refit(path, f"has no samples: {journal.name} does not exist")
@@ -294,13 +285,7 @@ def refit(path: Path) -> CalibrationOutcome:
         raise _cannot_refit(path, f"{again} a CPU, whose peaks come from the samples")
     if machine.get("ranks") != "1":
         raise _cannot_refit(path, f"{again} several ranks, but does not state their link")
-    facts = DeviceFacts(
-        name=str(machine.get("device")),
-        is_cpu=False,
-        memory_bytes=0,
-        processors=0,
-        compute_capability=0.0,
-    )
+    facts = DeviceFacts(name=str(machine.get("device")))
     environment = _environment_of(path, machine)
     date = environment.pop("date", None)
     return conclude(samples, facts, environment, path, date=date)

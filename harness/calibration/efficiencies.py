@@ -23,6 +23,7 @@ from harness.calibration.bench.cases import (
     ATTENTION,
     BANDWIDTH,
     COLLECTIVES,
+    HOST_COPIES,
     Case,
     CaseKind,
     Sample,
@@ -45,12 +46,8 @@ class Resource(StrEnum):
 
 
 RESOURCES: Final = {
-    CaseKind.GEMM: Resource.GEMM,
-    CaseKind.GEMM_FP8: Resource.GEMM_FP8,
-    CaseKind.ATTENTION_FORWARD: Resource.ATTENTION_FORWARD,
-    CaseKind.ATTENTION_BACKWARD: Resource.ATTENTION_BACKWARD,
-    CaseKind.TO_DEVICE: Resource.TO_DEVICE,
-    CaseKind.TO_HOST: Resource.TO_HOST,
+    **{kind: Resource(kind) for kind in (CaseKind.GEMM, CaseKind.GEMM_FP8, *ATTENTION)},
+    **{kind: Resource(kind) for kind in HOST_COPIES},
     CaseKind.ADAM: Resource.OPTIMIZER,
     **dict.fromkeys(BANDWIDTH, Resource.BANDWIDTH),
     **dict.fromkeys(COLLECTIVES, Resource.COLLECTIVE),

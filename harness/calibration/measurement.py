@@ -32,7 +32,6 @@ _HOLD_SHARE: Final = 0.08
 _MOST_HOLD_SECONDS: Final = 5.0
 _MOST_SHARE: Final = 0.05
 """Of the budget, for one case."""
-_TICK: Final = 1e-6
 _PACES: Final = {
     Device.CUDA: Pace(flops_per_second=1e14, bytes_per_second=5e11, least_seconds=0.05),
     Device.CPU: Pace(flops_per_second=5e10, bytes_per_second=2e9, least_seconds=0.005),
@@ -50,12 +49,10 @@ def calibrate(
     say: Say = lambda _: None,
     tick: Tick = lambda *_: None,
 ) -> CalibrationOutcome | None:
-    """Measure this machine; None on ranks other than 0, which only help with collectives.
-
-    A signal to stop ends the measuring: the calibration is then of what was timed until then.
-    UserError where the device is not there, or nothing could be measured; Stop where that is
-    because of a signal.
-    """
+    """Measure this machine; None on ranks other than 0, which only help with collectives. A signal
+    to stop ends the measuring: the calibration is then of what was timed until then. UserError
+    where the device is not there, or nothing could be measured; Stop where that is because of a
+    signal."""
     ends = time.monotonic() + budget_seconds
     from harness.calibration.bench.timer import ranks
     from harness.measure.fingerprint import fingerprint
@@ -155,12 +152,10 @@ def _kernels(
     tick: Tick = lambda *_: None,
     now: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Time what is not in the journal yet until `ends`; whether nothing is left.
-
-    The smallest of every kind come first, whatever the budget: the first call of a kind loads
-    libraries and compiles, which must not count as the pace of those that follow. Then what lasting
-    load leaves of a burst, the kernels that most steps are made of, and all others.
-    """
+    """Time what is not in the journal yet until `ends`; whether nothing is left. The smallest of
+    every kind come first, whatever the budget: the first call of a kind loads libraries and
+    compiles, which must not count as the pace of those that follow. Then what lasting load leaves
+    of a burst, the kernels that most steps are made of, and all others."""
     from harness.calibration.bench.kernel_runs import Bench
 
     wanted = min(max(_CASE_SHARE * budget_seconds, _LEAST_CASE_SECONDS), _MOST_CASE_SECONDS)
@@ -184,7 +179,7 @@ def _kernels(
     pace = replace(_PACES[device], least_seconds=_PACES[device].least_seconds + wanted)
     finished = True
     for stage in stages(timing.new(cases), device):
-        left = max(ends - now(), _TICK)
+        left = max(ends - now(), 1e-6)
         share = _MOST_SHARE * budget_seconds / left
         schedule = Schedule(
             budget_seconds=left, pace=pace, measure=timing.measure, now=now, share=share

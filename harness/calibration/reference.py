@@ -28,10 +28,10 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     """What is known of a device without measuring; of one with a datasheet its name will do."""
 
     name: str
-    is_cpu: bool
-    memory_bytes: int
-    processors: int
-    compute_capability: float
+    is_cpu: bool = False
+    memory_bytes: int = 0
+    processors: int = 0
+    compute_capability: float = 0.0
 
 
 class Reference(Struct, frozen=True, kw_only=True):
@@ -45,10 +45,8 @@ class Reference(Struct, frozen=True, kw_only=True):
 
 
 def reference(facts: DeviceFacts, samples: Sequence[Sample]) -> Reference:
-    """The datasheet where the device's name is known, else peaks out of `samples`.
-
-    UserError where neither gives a peak: nothing that shows it was measured.
-    """
+    """The datasheet where the device's name is known, else peaks out of `samples`. UserError where
+    neither gives a peak: nothing that shows it was measured."""
     known = None if facts.is_cpu else _known(facts.name)
     if known is not None:
         return known

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _DEVICES: Final = {"choices": (Device.CUDA, Device.CPU)}
 COMMAND: Final = read_page(__file__, "calibrate", {"--device": _DEVICES})
 
-_MEASURING: Final = ("budget", "device", "out")
-
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
@@ -61,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Namespace:
     """Budget in seconds, device, and files; UserError for a flag that is not known."""
     found = Parser("calibrate", COMMAND).read(argv)
-    for flag in _MEASURING if found.refit else ():
+    for flag in ("budget", "device", "out") if found.refit else ():
         if (value := getattr(found, flag)) is not None:
             relation = "cannot be combined with --refit, which measures nothing"
             raise UserError(f"--{flag}", show(str(value)), relation)

@@ -23,7 +23,6 @@ from harness.trial.result import TrialResult, TrialStatus, reason
 _say: Final = partial(say, command="ingest")
 COMMAND: Final = read_page(__file__, "ingest")
 _OVERRIDE: Final = re.compile(r"[+~]?[A-Za-z_][\w.]*=.*", re.DOTALL)
-_OWN: Final = ("framework", "like")
 _SHOWN: Final = 3
 NO_VERDICT: Final = 3
 RUN_FAILED: Final = 4
@@ -51,7 +50,7 @@ def parse(argv: Sequence[str]) -> tuple[AskedLogs, bool]:
     own = split_key_values(pairs)
     asked = AskedLogs(
         logs=tuple(word for word in given.words if word not in pairs),
-        overrides=tuple(word for word in pairs if key_of(word) not in _OWN),
+        overrides=tuple(word for word in pairs if key_of(word) not in ("framework", "like")),
         framework=log_framework(own.get("framework", AUTO)),
         like=Path(own["like"]) if "like" in own else None,
         one_run=given.one_run,
@@ -81,10 +80,7 @@ def result_line(one: Ingested) -> str:
         more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
         words += _figures(result)
         words += [f"({'; '.join([*fatal[:_SHOWN], *more])})"] if fatal else []
-    return on_screen(Fitted(partial(hanging, "  ".join(words), columns=_INDENT)))
-
-
-_INDENT: Final = 12
+    return on_screen(Fitted(partial(hanging, "  ".join(words), columns=12)))
 
 
 def _figures(result: TrialResult) -> list[str]:

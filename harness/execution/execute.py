@@ -89,11 +89,12 @@ def conclude_log(
     """The result of a command that did what it should, or whose log names why it did not; None
     where the way in which it ended says more than the log."""
     framework = None if command.framework == OTHER else LogFramework(command.framework)
-    parsed = parse_logs([folder.log], framework)
+    plan = trial.measurement
+    parsed = parse_logs([folder.log], framework, plan.max_warmup_steps + plan.steps)
     question = LoggedRun(
         name=trial.name,
         trial=plain(trial),
-        plan=trial.measurement,
+        plan=plan,
         device=trial.workload.device,
         started_at=attempt.started_at,
         wall_seconds=time.monotonic() - attempt.clock,

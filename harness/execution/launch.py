@@ -1,7 +1,6 @@
 """The runner that ``launcher=`` means; and that of the other machines of a run without a scheduler,
 of which each starts its ranks of every trial that node 0 runs, in the same order, from the same
-folder on a shared file system.
-"""
+folder on a shared file system."""
 
 import time
 from collections.abc import Callable
@@ -87,10 +86,8 @@ def make_runner(
     retry: frozenset[TrialStatus] = frozenset(),
     mine: frozenset[str] | None = None,
 ) -> Runner:
-    """A runner of `plan`; what it needs beyond the standard library is imported only now.
-
-    UserError where that is not installed.
-    """
+    """A runner of `plan`; what it needs beyond the standard library is imported only now. UserError
+    where that is not installed."""
     given: dict[str, Any] = {"folder": folder, "plan": plan, "progress": progress}
     given |= {"retry": retry, "mine": mine}
     if options.kind is LauncherKind.SLURM:

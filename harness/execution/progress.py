@@ -13,7 +13,6 @@ from harness.trial.store import TrialState
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-_NOT_REWRITTEN: Final = ("dumb", "unknown")
 _BAR_WIDTH: Final = 30
 _REFRESH_SECONDS: Final = 0.5
 _PLAIN_SECONDS: Final = 30.0
@@ -39,16 +38,14 @@ class _Talk:
 
 
 class LiveLine:
-    """A line at the foot of a terminal that is rewritten, text and bar; elsewhere there is none.
-
-    It is drawn when it is told to, by no thread: nothing runs next to what is measured.
-    """
+    """A line at the foot of a terminal that is rewritten, text and bar; elsewhere there is none. It
+    is drawn when it is told to, by no thread: nothing runs next to what is measured."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream = cast(TextIO, _Talk(sys.stderr if stream is None else stream))
-        self.live = self._stream.isatty() and os.environ.get("TERM") not in _NOT_REWRITTEN
+        self.live = self._stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
         self._bar: Bar | None = None
         self._clock, self._began = clock, clock()
 

@@ -89,11 +89,9 @@ class Runner(Struct, frozen=True, kw_only=True):
         return [one for one in self.plan.trials() if names is None or one[1].name in names]
 
     def _finished(self, trial: Trial) -> TrialResult | None:
-        """The final result of an earlier run that answers the same question.
-
-        What an earlier runner left behind is put in order first: its processes are ended, the
-        results of all ranks become one, and results to other questions are set aside.
-        """
+        """The final result of an earlier run that answers the same question. What an earlier runner
+        left behind is put in order first: its processes are ended, the results of all ranks become
+        one, and results to other questions are set aside."""
         folder = self.folder.trial(trial.name)
         if not folder.path.exists():
             return None

@@ -24,10 +24,8 @@ class Stop(BaseException):
 
 
 class StopSignals:
-    """Raises Stop on SIGINT, SIGTERM or SIGHUP, at once or at the end of a `held` block.
-
-    Signals can only be handled in the main thread; in another one this does nothing.
-    """
+    """Raises Stop on SIGINT, SIGTERM or SIGHUP, at once or at the end of a `held` block. Signals
+    can only be handled in the main thread; in another one this does nothing."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -46,11 +44,6 @@ class StopSignals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    @property
-    def count(self) -> int:
-        """Signals received so far."""
-        return len(self._received)
-
     def _receive(self, number: int, _: FrameType | None) -> None:
         self._received.append(number)
         if not self._held:
@@ -60,12 +53,12 @@ class StopSignals:
     def held(self) -> Iterator[None]:
         """A signal that arrives inside is raised at the end, unless an exception is on its way."""
         self._held += 1
-        before = self.count
+        before = len(self._received)
         try:
             yield
         finally:
             self._held -= 1
-        if not self._held and self.count > before:
+        if not self._held and len(self._received) > before:
             raise Stop(self._received[-1])
 
 

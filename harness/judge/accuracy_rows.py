@@ -71,10 +71,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
 
 
 def setting_rows(results: Iterable[TrialResult]) -> tuple[SettingRow, ...]:
-    """A row a setting and cell, by group and cell; within a cell in order of predicted time.
-
-    A process that was killed before it could tell where it ran, ran where the others did.
-    """
+    """A row a setting and cell, by group and cell; within a cell in order of predicted time. A
+    process that was killed before it could tell where it ran, ran where the others did."""
     results = tuple(results)
     elsewhere = next((one.environment for one in results if one.environment), {})
     trials = [read_record(Trial, one.trial, f"{one.name}: trial") for one in results]

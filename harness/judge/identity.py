@@ -76,10 +76,8 @@ def workload_label(workload: Mapping[str, Any]) -> str:
 
 
 def place_of(result: TrialResult) -> MeasuredPlace:
-    """Where a result was measured: GPUs of the layout, type by its full name.
-
-    A process that died too early to leave a fingerprint still ran under its trial's variables.
-    """
+    """Where a result was measured: GPUs of the layout, type by its full name. A process that died
+    too early to leave a fingerprint still ran under its trial's variables."""
     environment, workload = result.environment, result.trial["workload"]
     if not environment:
         environment = {"variables": split_key_values(map(str, result.trial.get("variables", ())))}
@@ -109,11 +107,9 @@ def compared(environment: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def differences(golden: MeasuredPlace, new: MeasuredPlace) -> tuple[EnvironmentDifference, ...]:
-    """What differs between two environments; the GPUs come first.
-
-    A golden that records its software records everything, and what it lacks was not set. One that
-    does not (a published number) can only differ in what it records; see `unrecorded`.
-    """
+    """What differs between two environments; the GPUs come first. A golden that records its
+    software records everything, and what it lacks was not set. One that does not (a published
+    number) can only differ in what it records; see `unrecorded`."""
     old, now = (compared(place.environment) for place in (golden, new))
     names = sorted(old.keys() | now.keys() if golden.complete else old.keys())
     here = EnvironmentDifference(name=GPUS, golden=golden.gpus, new=new.gpus)

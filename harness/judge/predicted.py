@@ -96,19 +96,14 @@ def _reason(result: TrialResult) -> str:
     return "; ".join(map(str, result.fatal))
 
 
-def spearman(pairs: Sequence[Pair]) -> float | None:
-    """Spearman's rank correlation of the pairs with both numbers; None for fewer than three of them
-    or where one side does not vary, UserError without scipy."""
-    return _correlation("spearmanr", pairs)
-
-
 def kendall(pairs: Sequence[Pair]) -> float | None:
-    """Kendall's tau-b; None and UserError as for `spearman`."""
-    return _correlation("kendalltau", pairs)
+    """Kendall's tau-b; None and UserError as for `correlation`."""
+    return correlation("kendalltau", pairs)
 
 
-def _correlation(name: str, pairs: Sequence[Pair]) -> float | None:
-    """The correlation that scipy.stats calls `name`."""
+def correlation(name: str, pairs: Sequence[Pair]) -> float | None:
+    """The rank correlation that scipy.stats calls `name`, of the pairs with both numbers; None for
+    fewer than three of them or where one side does not vary, UserError without scipy."""
     whole = known(pair.both for pair in pairs)
     sides = list(zip(*whole, strict=True))
     if len(whole) < _FEWEST_RANKS or any(len(set(side)) == 1 for side in sides):
@@ -123,7 +118,7 @@ def order_lines(groups: Mapping[str, Sequence[Pair]]) -> list[str]:
     lines = []
     for words, pairs in groups.items():
         try:
-            rho, tau = spearman(pairs), kendall(pairs)
+            rho, tau = correlation("spearmanr", pairs), kendall(pairs)
         except UserError as error:
             return [f"No rank correlation: {error.relation}; {error.nearest}"]
         if rho is not None and tau is not None:

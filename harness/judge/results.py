@@ -1,13 +1,12 @@
 """Results from where they lie: folders of runs, of trials, or single result.json files; and the
-command that runs one of their trials again.
-"""
+command that runs one of their trials again."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,8 +22,6 @@ from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
 from harness.trial.store import RunFolder, TrialFolder, decode_result
 from harness.trial.trial import Backend, Trial
 
-_TRIAL: Final = "trial.json"
-
 
 class Loaded(Struct, frozen=True, kw_only=True):
     """Results, and the command that runs each workload again where its run is known. commands:
@@ -35,11 +32,9 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
 
 def load_results(paths: list[Path]) -> Loaded:
-    """All results below `paths`; UserError where a path holds none, or one cannot be read.
-
-    A trial of a run's plan without a final result was interrupted: it is there with status
-    no_data, for nothing that was planned may vanish from a comparison.
-    """
+    """All results below `paths`; UserError where a path holds none, or one cannot be read. A trial
+    of a run's plan without a final result was interrupted: it is there with status no_data, for
+    nothing that was planned may vanish from a comparison."""
     results: list[TrialResult] = []
     commands: dict[str, str] = {}
     for path in paths:
@@ -65,7 +60,7 @@ def _run(path: Path) -> Loaded:
 
 def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
     """A planned trial without a result: not begun, at work, or killed with its runner."""
-    begun = (folder.path / _TRIAL).exists()
+    begun = (folder.path / "trial.json").exists()
     broken = folder.broken_result()
     what = (
         f"result.json cannot be read: {broken.field.rpartition(': ')[2]} {broken.relation}"
@@ -100,17 +95,13 @@ def _read(path: Path) -> TrialResult:
 
 
 _JOB = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
-_DERIVED = ("name", "data_parallel_size")
 _OWN = Path(__file__).parents[1] / "configs"
 
 
 def reproduction_command(experiment: str, trial: Trial) -> str:
     """`harness run` with the setting of `trial` alone, in its environment, and with whatever it
-    changes in its preset.
-
-    Into a folder of its own: `harness run` measures nothing twice. An experiment that is no file
-    here is taken as it stands.
-    """
+    changes in its preset. Into a folder of its own: `harness run` measures nothing twice. An
+    experiment that is no file here is taken as it stands."""
     preset = None
     with suppress(UserError):
         preset = named_experiment(experiment, _OWN)
@@ -154,7 +145,7 @@ def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:
 def _overrides(group: str, now: Any, before: Any, kind: Any) -> Iterator[str]:
     for name in kind.__struct_fields__:
         value = getattr(now, name)
-        if value != getattr(before, name) and name not in _DERIVED:
+        if value != getattr(before, name) and name not in ("name", "data_parallel_size"):
             yield f"{group}.{name}={_shown(value)}"
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from advisor.base.lines import LINE_CHARACTERS, clean_line
 from advisor.diagnose.catalog import Severity
 from advisor.diagnose.scan import scan
 from harness.trial.failures import Failure, of_log, one_line
@@ -20,6 +21,13 @@ _CRASHED: Final = re.compile(
     r"^Fatal Python error: |\bSegmentation fault\b|\bSignal \d+ \(SIG\w+\)|\bCANCELLED AT\b"
     r"|^Aborted\b|^Killed\b|^Bus error\b"
 )
+ANCHORS: Final = (
+    *("out of memory", "allocate memory", "alloc_failed", "bad_alloc", "memoryallocation", "nccl"),
+    *("distbackenderror", "no space left on", "traceback (most recent", "time limit", "kill"),
+    *("fatal python error", "segmentation fault", "(sig", "cancelled at", "aborted", "bus error"),
+    *("found nan in", "found inf in"),
+)
+"""In lower case: a line without any of these names no cause, and begins no traceback."""
 ORDER: Final = (
     *(TrialStatus.OOM, TrialStatus.NAN, TrialStatus.TIMEOUT),
     *(TrialStatus.NCCL_ERROR, TrialStatus.FAILED),
@@ -33,6 +41,11 @@ class Causes(Struct):
     found: dict[TrialStatus, Failure] = field(default_factory=dict)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
     traceback: bool = False
+
+    def hear(self, text: str) -> None:
+        """Keep the last lines of a text in which nothing is named."""
+        lines = text.rsplit("\n", _KEPT_LINES)[-_KEPT_LINES:]
+        self.lines.extend(line[:LINE_CHARACTERS] for line in lines if line)
 
     def read(self, text: str) -> None:
         """Enter a line that is no record."""
@@ -56,7 +69,7 @@ class Causes(Struct):
         best = next((self.found[status] for status in ORDER if status in self.found), None)
         if not self.traceback or (best is not None and best.status is not TrialStatus.FAILED):
             return best
-        found = scan("\n".join(self.lines)).findings
+        found = scan("\n".join(clean_line(line)[1] for line in self.lines)).findings
         known = (one for one in found if one.failure.severity is Severity.ERROR)
         first = next(known, None)
         return Failure(TrialStatus.FAILED, one_line(first.excerpt)) if first else best

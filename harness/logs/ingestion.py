@@ -82,15 +82,17 @@ def ingest(
     accept_incomplete: bool = False,
 ) -> tuple[Ingested, ...]:
     """A result for every log; UserError where a file cannot be read or no setting is told."""
-    logs = [parse_logs(source.paths, framework) for source in sources]
-    settings = _repeats([_setting(log, identity) for log in logs], identity.config.measure)
+    plan = identity.config.measure
+    least = plan.max_warmup_steps + plan.steps
+    logs = [parse_logs(source.paths, framework, least) for source in sources]
+    settings = _repeats([_setting(log, identity) for log in logs], plan)
     found = []
     for source, log, setting in zip(sources, logs, settings, strict=True):
         latest = max(path.stat().st_mtime for path in source.paths)  # when it was written
         question = trial_result.LoggedRun(
             name=setting.trial.name if setting else source.name,
             trial=store.plain(setting.trial) if setting else _partial(source, log, identity),
-            plan=identity.config.measure,
+            plan=plan,
             started_at=datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds"),
             device=identity.device,
             environment=identity.environment,

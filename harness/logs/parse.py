@@ -4,7 +4,7 @@ lines of a step add to it.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
@@ -12,9 +12,9 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from advisor.base.lines import Line, read_lines
+from advisor.base.lines import LINE_CHARACTERS, DamagedError, clean_block, clean_line, read_blocks
 from harness.base.collections import known
-from harness.logs.causes import ORDER, Causes
+from harness.logs.causes import ANCHORS, ORDER, Causes
 from harness.logs.readers import READERS
 from harness.logs.records import (
     Argument,
@@ -30,6 +30,8 @@ from harness.logs.records import (
 )
 from harness.trial.failures import Failure
 
+KEPT_STEPS: Final = 10_000
+"""Of a log, of all its ranks: numbers are of the first steps after the warm-up."""
 _ROUNDING_SECONDS: Final = 0.0051
 """Bridge writes a step's seconds with two decimals next to Megatron's milliseconds."""
 
@@ -41,23 +43,32 @@ class Stream(Struct):
     last: int = 0
     epoch: float = 0.0
     restarts: int = 0
+    beyond: int = 0
+    unread: int = 0
 
-    def add(self, step: LoggedStep) -> None:
-        """Enter a step; what another line of it said already stays, the slower time counts."""
+    def add(self, step: LoggedStep, most: int) -> None:
+        """Enter a step; what another line of it said already stays, the slower time counts. Beyond
+        `most` steps only the last is kept, and where the loss is no number."""
         known = self.steps.get(step.number)
+        if known is None and len(self.steps) >= most:
+            self.unread += self.steps.pop(self.beyond, None) is not None
+            self.beyond = step.number if step.loss is None or math.isfinite(step.loss) else 0
         self.steps[step.number] = step if known is None else combined(known, step)
         self.last = step.number
 
     def restart(self) -> None:
         """What was said so far belongs to an earlier attempt."""
         self.steps.clear()
-        self.last, self.epoch = 0, 0.0
+        self.last, self.epoch, self.beyond, self.unread = 0, 0.0, 0, 0
         self.restarts += 1
 
 
 class Collector(Struct):
-    """Records of one framework from one file."""
+    """Records of one framework from one file. most: steps that are kept, of all ranks; least: of
+    each."""
 
+    most: int = KEPT_STEPS
+    least: int = 0
     streams: dict[int | None, Stream] = field(default_factory=dict)
     rates: list[Throughput] = field(default_factory=list)
     peaks: dict[int | None, LoggedPeak] = field(default_factory=dict)
@@ -76,7 +87,7 @@ class Collector(Struct):
             case LoggedLoss():
                 self._loss(record, rank)
             case Throughput():
-                self.rates.append(record)
+                self.rates += [record] * (len(self.rates) < self.most)
             case Timers():
                 self.timers.append(record.seconds)
             case LoggedPeak():
@@ -104,6 +115,16 @@ class Collector(Struct):
         """How often the run began anew, as the rank says that saw most of it."""
         return max((stream.restarts for stream in self.streams.values()), default=0)
 
+    @property
+    def full(self) -> bool:
+        """Whether of every rank as many steps are known as are kept."""
+        kept = [len(stream.steps) for stream in self.streams.values()]
+        return bool(kept) and min(kept) >= self._room
+
+    @property
+    def _room(self) -> int:
+        return max(self.least, self.most // len(self.streams))
+
     def _stream(self, rank: int | None) -> Stream:
         return self.streams.setdefault(rank, Stream())
 
@@ -111,14 +132,14 @@ class Collector(Struct):
         stream = self._stream(rank)
         if step.number < stream.last:  # an earlier step is run again
             self._again(rank)
-        stream.add(step)
+        stream.add(step, self._room)
 
     def _loss(self, loss: LoggedLoss, rank: int | None) -> None:
         stream = self._stream(rank)
         if loss.epoch < stream.epoch:
             self._again(rank)
         stream.epoch = loss.epoch
-        stream.add(LoggedStep(number=stream.last + 1, loss=loss.value))
+        stream.add(LoggedStep(number=stream.last + 1, loss=loss.value), self._room)
 
     def _peak(self, peak: LoggedPeak, writer: int | None) -> None:
         rank = writer if peak.rank is None else peak.rank
@@ -246,7 +267,8 @@ class ParsedLog(Struct, frozen=True, kw_only=True):
     names that. damaged: names of files that could not be read to their end.
     whole_run: means over the whole run, where the log tells any. odd_files: of several files, those
     that end before the others or say nothing, a text each. mistaken: whose lines these are, where
-    another framework's were asked for.
+    another framework's were asked for. unread: steps of a long log that are left out before its
+    last.
     """
 
     framework: LogFramework | None = None
@@ -261,16 +283,20 @@ class ParsedLog(Struct, frozen=True, kw_only=True):
     damaged: tuple[str, ...] = ()
     odd_files: tuple[str, ...] = ()
     mistaken: str = ""
+    unread: int = 0
 
 
-def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> ParsedLog:
-    """The run that `paths` are logs of: one file, or those of its ranks.
+def parse_logs(
+    paths: Sequence[Path], framework: LogFramework | None = None, least: int = 0
+) -> ParsedLog:
+    """The run that `paths` are logs of: one file, or those of its ranks. least: steps of which all
+    is wanted, from the first on.
 
     Where no line is a framework's, only a traceback is believed: a text about training speaks of
     running out of memory too. framework None: found out by the lines. UserError where a file cannot
     be read.
     """
-    scans = [_Scan(path, framework) for path in paths]
+    scans = [_Scan(path, framework, KEPT_STEPS // len(paths), least) for path in paths]
     found = {
         name: merged_collectors([s.collectors[name] for s in scans]) for name in scans[0].collectors
     }
@@ -293,6 +319,7 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
                 whole_run=collected.whole_run,
                 ended=said or (bool(steps) and steps[-1].number >= (steps[-1].total or math.inf)),
                 restarts=collected.restarts,
+                unread=max((stream.unread for stream in collected.streams.values()), default=0),
                 odd_files=tuple(_odd(paths, scans, name, steps)),
             )
     if framework is not None and (actual := parse_logs(paths).framework) is not None:
@@ -303,33 +330,91 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
 class _Scan:
     """One pass over a file, with every reader that may apply."""
 
-    def __init__(self, path: Path, framework: LogFramework | None) -> None:
+    def __init__(self, path: Path, framework: LogFramework | None, most: int, least: int) -> None:
         known = tuple(READERS) if framework is None else (framework,)
         megatron = READERS[LogFramework.MEGATRON_LM]  # Bridge's lines too
-        self._readers = [(name, READERS.get(name, megatron)) for name in known]
+        self._readers = {name: READERS.get(name, megatron) for name in known}
+        self._anchors = {word for reader in self._readers.values() for word in reader.anchors}
         self._rank = _rank_of(path)
-        self.collectors = {name: Collector() for name in known}
+        self.collectors = {name: Collector(most=most, least=least) for name in known}
         self.causes = Causes()
         self.lines = 0
-        self.damaged = False
-        for line in read_lines(path):
-            self._read(line)
+        self.damaged = self._begun = False
+        try:
+            for block in read_blocks(path):
+                self._read_block(clean_block(block))
+        except DamagedError:
+            self.damaged = True
+        self.lines += self._begun
 
-    def _read(self, line: Line) -> None:
-        """Enter a line; of one that is not whole only that there was one."""
-        self.lines += 1
-        self.damaged = line.damaged
-        if not line.whole or not line.text:
-            return
-        rank = self._rank if line.rank is None else line.rank
+    def _read_block(self, text: str) -> None:
+        """Enter whole lines, of steady ones few; of the last, where it has no end, nothing."""
+        whole, ended, begun = text.rpartition("\n")
+        if self._begun:  # in a line that is longer than a block
+            whole = whole.partition("\n")[2]
+        self.lines += text.count("\n")
+        self._begun = bool(begun) or (self._begun and not ended)
+        full = (name for name, one in self.collectors.items() if one.full)
+        name = next((name for name in full if self._readers[name].steady), None)
+        found = self._readers[name].steady_lines().split(f"\n{whole}\n") if name else [whole]
+        tells, begin = self._telling("\n".join(found[::5])), 0
+        for at in range(0, len(found), 5):
+            if at == len(found) - 1 or (len(found[at]) > 1 and tells(found[at])):
+                if name:
+                    self._pass(found[begin + 1 : at], self.collectors[name])
+                self._read_lines(found[at], tells)
+                begin = at
+
+    def _telling(self, text: str) -> Callable[[str], bool]:
+        """Whether a part of `text` may hold a record, or tell why the run ended."""
+        low = text.lower()
+        words = [word for word in self._anchors if word in text]
+        named = [word for word in ANCHORS if word in low]
+        return lambda part: (
+            self.causes.traceback
+            or any(word in part for word in words)
+            or (bool(named) and any(word in part.lower() for word in named))
+        )
+
+    def _read_lines(self, text: str, tells: Callable[[str], bool]) -> None:
+        """Enter each line that tells something."""
+        for part in text.split("\n") if tells(text) else (text,):
+            if len(part) < LINE_CHARACTERS and tells(part):
+                self._read(part)
+            else:
+                self.causes.hear(part)
+
+    def _pass(self, cells: list[str], collector: Collector) -> None:
+        """Enter steady lines: where enough steps are known, the first, the highest and the last of
+        a rank say what all of them do."""
+        lines, prefixes, steps, heights = (cells[group::5] for group in range(4))
+        for prefix in set(prefixes):
+            mine = [at for at, own in enumerate(prefixes) if own == prefix and steps[at]]
+            rank = self._read(lines[mine[0]]) if mine else None
+            rising = [float(steps[at]) for at in mine]
+            if len(mine) > 3 and collector.full and rising == sorted(rising):
+                high = [float(heights[at] or 0) for at in mine]
+                said = sorted({mine[0], mine[high.index(max(high))], mine[-1]})
+                stream = collector.streams[rank]
+                stream.unread += len(mine) - len(said)
+                stream.last += (len(mine) - len(said)) * bool(stream.epoch)  # it has no numbers
+                mine = said
+            for at in mine[1:]:
+                self._read(lines[at])
+
+    def _read(self, line: str) -> int | None:
+        """Enter what a line says to every reader that may apply; the rank that wrote it."""
+        own, text = clean_line(line)
+        rank = self._rank if own is None else own
         goes_on = False
-        for name, reader in self._readers:
-            for record in reader.read(line.text):
+        for name, reader in self._readers.items():
+            for record in reader.read(text):
                 goes_on |= self.collectors[name].add(record, rank)
         if goes_on:
             self.causes.survived()
-        else:
-            self.causes.read(line.text)
+        elif text:
+            self.causes.read(text)
+        return rank
 
 
 def _odd(
@@ -339,10 +424,11 @@ def _odd(
     empty one (a rank that has nothing to say) and what goes to stderr are as they should be."""
     for path, scan in zip(paths, scans, strict=True):
         collected = scan.collectors[name]
+        bare = Collector(collected.most, collected.least)
         last = max((stream.last for stream in collected.streams.values()), default=0)
         if 0 < last < steps[-1].number:
             yield f"{path.name} ends at step {last} of {steps[-1].number}"
-        elif scan.lines and collected == Collector() and path.stem != "stderr":
+        elif scan.lines and collected == bare and path.stem != "stderr":
             yield f"{path.name} holds no line of {name}"
 
 

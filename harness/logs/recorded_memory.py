@@ -100,10 +100,8 @@ LARGEST: Final = 1 << 50
 LATEST: Final = (1 << 64) - 1
 """Of addresses and of microseconds."""
 _REQUESTED: Final = "free_requested"
-_COMPLETED: Final = "free_completed"
 _SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 """Whether bytes come or go."""
-_MICRO: Final = 1e-6
 
 
 class ByteChange(Struct, frozen=True):
@@ -182,7 +180,7 @@ def _seconds(changes: Sequence[ByteChange]) -> list[float] | None:
     times = [change.micros for change in changes if change.micros is not None]
     if len(times) < len(changes):
         return None
-    return [(one - times[0]) * _MICRO for one in accumulate(times, max)]
+    return [(one - times[0]) * 1e-6 for one in accumulate(times, max)]
 
 
 class _Walk:
@@ -193,7 +191,7 @@ class _Walk:
     def __init__(self, requests: bool) -> None:
         self.alive: dict[int, tuple[int, str]] = {}
         self.before = self.reserved = 0
-        self._gone_by = _REQUESTED if requests else _COMPLETED
+        self._gone_by = _REQUESTED if requests else "free_completed"
         self._kinds = AllocationKinds()
 
     def changed(self, event: object) -> Iterator[ByteChange]:

@@ -115,10 +115,19 @@ Lines = tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], tuple[Record, ...
 class LogReader(Struct, frozen=True):
     """Reads the lines of one framework. anchors: a line without any of these says nothing; a cheap
     look before the patterns. lines: what its lines look like, and what each says: nothing where it
-    is damaged anywhere."""
+    is damaged anywhere. steady: a whole line of a step without anything that may be news but its
+    two groups: what rises from step to step, and what counts where it is the highest of all; a line
+    without the first adds nothing to steps that are known."""
 
     anchors: tuple[str, ...]
     lines: Lines
+    steady: str = ""
+
+    def steady_lines(self) -> re.Pattern[str]:
+        """Its steady lines within a text. Groups: the line, its launcher's prefix, and those of
+        `steady`."""
+        prefix = r"(?:\[?(?:[Rr]ank|default)? ?\d{1,9}\]?: ?)?"
+        return re.compile(rf"\n(({prefix}){self.steady}) *(?=\n)")
 
     def read(self, text: str) -> tuple[Record, ...]:
         """What a whole, cleaned line (single blanks, no colours, no rank's prefix) says; empty for

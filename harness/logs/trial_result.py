@@ -321,6 +321,7 @@ def _concerns(parsed: ParsedLog, question: LoggedRun, timed: TimedSteps) -> Iter
     for text in contradictions(question.workload, parsed.arguments):
         yield _concern("not_as_asked", text)
     mean = parsed.whole_run.tflops_per_gpu if parsed.whole_run else None
+    missing = timed.missing - parsed.unread
     first, more = parsed.odd_files[:_SHOWN], len(parsed.odd_files) - _SHOWN
     found = {
         "incomplete": not (question.done or parsed.ended) and f"the log ends {_last(parsed)}",
@@ -328,7 +329,7 @@ def _concerns(parsed: ParsedLog, question: LoggedRun, timed: TimedSteps) -> Iter
         "rank_files": "; ".join([*first, f"and {more} more"] if more > 0 else first),
         "restarts": parsed.restarts and str(parsed.restarts),
         "log_interval": timed.interval > 1 and f"a line every {timed.interval} steps",
-        "missing_lines": timed.missing and f"{timed.missing} between the first and the last step",
+        "missing_lines": missing > 0 and f"{missing} between the first and the last step",
         "job_mean": mean is not None and f"{mean:g} TFLOP/s/GPU since the job's start",
         "engine_timers": timed.clock == TIMERS and "step times are fwd + bwd + step",
         "time_stamps": timed.clock == STAMPS and "step times are differences of time stamps",

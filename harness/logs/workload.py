@@ -31,7 +31,6 @@ _SIZES: Final = {
     "train_micro_batch_size_per_gpu": "micro_batch_size",
 }
 """Argument -> field of a workload: Megatron's options, and DeepSpeed's two."""
-_WORLD: Final = "world_size"
 
 
 def stated_workload(arguments: Mapping[str, str]) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def stated_workload(arguments: Mapping[str, str]) -> dict[str, Any]:
         size = _size(arguments.get(name, ""))
         if size is not None:
             _enter(found, path, size)
-    replicas, rest = divmod(_size(arguments.get(_WORLD, "")) or 0, world_size(found))
+    replicas, rest = divmod(_size(arguments.get("world_size", "")) or 0, world_size(found))
     if replicas and not rest:
         _enter(found, "layout.data_parallel_size", replicas)
     recompute = stated_recompute(arguments)

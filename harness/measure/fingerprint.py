@@ -11,15 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from msgspec.structs import asdict
 
 from harness.measure.nvml import open_current_gpu
 from harness.trial.trial import Device, recorded
-
-_GIT_TIMEOUT_SECONDS: Final = 10
 
 
 def fingerprint(device: Device) -> dict[str, Any]:
@@ -121,12 +119,7 @@ def git_commit(folder: Path | None = None) -> str | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ("git", *arguments),
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_GIT_TIMEOUT_SECONDS,
+            ("git", *arguments), cwd=folder, capture_output=True, text=True, check=False, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -1,6 +1,5 @@
 """Peaks of one rank (the caching allocator's on CUDA, exact tensor accounting on a CPU), and
-allocated bytes against time over one step.
-"""
+allocated bytes against time over one step."""
 
 import gc
 import threading
@@ -174,10 +173,8 @@ SAMPLE_SECONDS: Final = 1e-3
 
 
 class Timeline:
-    """Points of one step; seconds count from its creation.
-
-    A Recorder: `phase` marks where a phase begins, with the bytes that `allocated` tells then.
-    """
+    """Points of one step; seconds count from its creation. A Recorder: `phase` marks where a phase
+    begins, with the bytes that `allocated` tells then."""
 
     def __init__(
         self, allocated: Callable[[], int], now: Callable[[], float] = time.perf_counter

@@ -102,11 +102,9 @@ class NvmlGpu:
         )
 
     def other_processes(self) -> int | None:
-        """Compute processes on the GPU next to this one.
-
-        A container's process numbers are not the driver's, so that ours cannot be looked up: with
-        a CUDA context of our own, one of those listed is this process.
-        """
+        """Compute processes on the GPU next to this one. A container's process numbers are not the
+        driver's, so that ours cannot be looked up: with a CUDA context of our own, one of those
+        listed is this process."""
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
         return None if processes is None else max(0, len(processes) - 1)
 
@@ -210,10 +208,8 @@ def _only_handle(nvml: Any) -> Any:
 
 
 def _quiet(question: Callable[[], T]) -> T | None:
-    """The answer; None where the driver, or an older binding, has none.
-
-    NVMLError is the binding's own class, so that nothing narrower can be named without it.
-    """
+    """The answer; None where the driver, or an older binding, has none. NVMLError is the binding's
+    own class, so that nothing narrower can be named without it."""
     with suppress(Exception):
         return question()
     return None

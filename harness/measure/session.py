@@ -116,9 +116,6 @@ class PhaseTimes:
         )
 
 
-_READING_SECONDS: Final = 0.25
-
-
 class _Window(Struct, frozen=True, kw_only=True):
     """The timed steps."""
 
@@ -133,10 +130,8 @@ def measure(
     step: TrainingStep, plan: MeasurementPlan, device: Device, limit_seconds: float | None = None
 ) -> Measured:
     """Warm up by rule, time plan.steps steps with nothing else running, then look at memory.
-
     limit_seconds: fewer steps, once their median is clearly above it on the slowest rank. All ranks
-    of a process group call it together. What `step` raises is the caller's.
-    """
+    of a process group call it together. What `step` raises is the caller's."""
     gpu = open_current_gpu() if device is Device.CUDA else None
     warmup = _warm_up(step, plan, device)
     allocator = CudaAllocator() if device is Device.CUDA else None
@@ -169,11 +164,9 @@ def measure(
 
 
 def _warm_up(step: TrainingStep, plan: MeasurementPlan, device: Device) -> tuple[float, ...]:
-    """Seconds of the dropped steps, of the slowest rank each: all ranks stop after the same one.
-
-    A CPU drops `min_warmup_steps` whatever they took: the steps that are measured, and their
-    losses, are then the same ones on every machine.
-    """
+    """Seconds of the dropped steps, of the slowest rank each: all ranks stop after the same one. A
+    CPU drops `min_warmup_steps` whatever they took: the steps that are measured, and their losses,
+    are then the same ones on every machine."""
     if device is Device.CPU:
         plan = replace(plan, max_warmup_steps=plan.min_warmup_steps)
     watch, recorder = stopwatch(device), Silent()
@@ -231,18 +224,16 @@ def _watched(gpu: NvmlGpu | None) -> Iterator[list[GpuReading]]:
     if gpu is None:
         yield readings
         return
-    with sampled(lambda: readings.append(gpu.reading()), _READING_SECONDS):
+    with sampled(lambda: readings.append(gpu.reading()), interval=0.25):
         yield readings
 
 
 def _cuda_memory(
     step: TrainingStep, plan: MeasurementPlan, allocator: CudaAllocator, gpu: NvmlGpu | None
 ) -> tuple[MemoryPeak, tuple[TimelinePoint, ...]]:
-    """The allocator's peaks over the timed steps, then one more step for the timeline.
-
-    The caching allocator keeps what it took, so that what the driver calls used after the steps is
-    also its peak.
-    """
+    """The allocator's peaks over the timed steps, then one more step for the timeline. The caching
+    allocator keeps what it took, so that what the driver calls used after the steps is also its
+    peak."""
     peaks = allocator.peaks()
     used = None if gpu is None else gpu.reading().used_bytes
     memory = MemoryPeak(rank=_rank(), stage=step.stage, nvml_used=used, **peaks)

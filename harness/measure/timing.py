@@ -39,11 +39,9 @@ class Stopwatch:
 
 
 class CudaStopwatch(Stopwatch):
-    """CUDA events on the current stream, and the host clock next to them.
-
-    An event is passed when all work queued before it is done: laps of steps queued ahead of the
-    device are exact, while the host's laps tell how long queueing took.
-    """
+    """CUDA events on the current stream, and the host clock next to them. An event is passed when
+    all work queued before it is done: laps of steps queued ahead of the device are exact, while the
+    host's laps tell how long queueing took."""
 
     clock = CUDA_EVENT
 

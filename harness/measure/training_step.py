@@ -51,12 +51,10 @@ class TrainingStep(Protocol):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What one process saw: of its rank, or of the stages that it rehearsed.
-
-    memory.allocated on CUDA is the peak over the timed steps; on a CPU, where counting slows the
-    step, that of one more step after them, and so is every timeline. phases are of one more step on
-    CUDA. loss is that of the timed steps; load the GPU's state meanwhile.
-    """
+    """What one process saw: of its rank, or of the stages that it rehearsed. memory.allocated on
+    CUDA is the peak over the timed steps; on a CPU, where counting slows the step, that of one more
+    step after them, and so is every timeline. phases are of one more step on CUDA. loss is that of
+    the timed steps; load the GPU's state meanwhile."""
 
     times: result.StepTimes | None
     memory: tuple[result.MemoryPeak, ...]

@@ -67,7 +67,6 @@ LIMITS: Final = {
 }
 """A CPU is shared with the rest of the system: its times are shown, and nothing is judged by
 them."""
-_NO_MEASURE: Final = "CPU times are not judged"
 
 _DAMAGING: Final = frozenset(
     ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -140,7 +139,7 @@ def _concern(name: str, seen: str, limit: float | str, times_count: bool = True)
         name=name,
         seen=seen,
         limit=limit if isinstance(limit, str) else _percent(limit),
-        advice=_NO_MEASURE if of_times and not times_count else _ADVICE[name],
+        advice="CPU times are not judged" if of_times and not times_count else _ADVICE[name],
         fatal=name in _FATAL or (of_times and times_count),
     )
 

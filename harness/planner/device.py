@@ -14,7 +14,6 @@ from harness.trial.trial import Device
 
 _AUTO: Final = "auto"
 _QUERY: Final = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-_TIMEOUT_SECONDS: Final = 30
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -65,9 +64,7 @@ def gpu_names() -> tuple[str, ...]:
         names = [nvml.nvmlDeviceGetName(handle) for handle in handles]
         return tuple(n.decode() if isinstance(n, bytes) else n for n in names)
     try:
-        done = subprocess.run(
-            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
-        )
+        done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
     return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())

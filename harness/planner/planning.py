@@ -85,9 +85,7 @@ def _is_for_another(config: RunConfig) -> bool:
 
 def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     """Trials of the settings asked for, else of the advisor's best; each with its prediction.
-
-    Raises UserError where the job is illegal or this machine cannot hold it.
-    """
+    Raises UserError where the job is illegal or this machine cannot hold it."""
     target = find_target(config, machine)
     job = target.job
     framework = job.config.framework
@@ -232,13 +230,10 @@ def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Tria
     )
 
 
-_OWN_KEYS: Final = ("command", "framework")
-
-
 def check_request(config: RunConfig) -> None:
     """UserError where command and backend do not belong together, or the command is no template."""
     if config.backend is not Backend.COMMAND:
-        given = next((key for key in _OWN_KEYS if getattr(config, key)), None)
+        given = next((key for key in ("command", "framework") if getattr(config, key)), None)
         if given is not None:
             relation = f"needs backend={Backend.COMMAND}"
             raise UserError(given, getattr(config, given), relation, f"backend is {config.backend}")

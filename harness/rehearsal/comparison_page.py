@@ -13,6 +13,8 @@ from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Device, Prediction
 
 _PHASES: Final = ("static", "forward", "backward", "optimizer", "peak")
+_SPARE: Final = {"static": 1, "optimizer": 2}
+_VISIBLE: Final = 5e-4
 
 
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
@@ -34,9 +36,6 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     parts += [found, ""] if found.rows else []
     talk = (text for setting in plan.settings for text in _talk(setting, results))
     return on_screen(group(*parts, *talk, *_assumptions(plan)))
-
-
-_SPARE: Final = {"static": 1, "optimizer": 2}
 
 
 def _assumptions(plan: RunPlan) -> list[str]:
@@ -72,9 +71,6 @@ def _rows(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterat
         cells = [f"{gib(one)} / {gib(other)}" for one, other in both]
         shown = signed_percent(error) if abs(error) >= _VISIBLE else "0 %"
         yield [spec_cell(setting.spec), str(rehearsed.stage), *cells, shown]
-
-
-_VISIBLE: Final = 5e-4
 
 
 def _phases(one: StagePeaks) -> tuple[int, ...]:

@@ -55,8 +55,6 @@ _SETTING: Final = re.compile(r"[\"']?(none|selective|full|op:)")
 _PLAIN: Final = ("device", "name", "runs", "steps")
 _OWN_KEYS: Final = ("model", "gpus", "layout", "stage", "recompute", *_PLAIN)
 
-_GROUPS: Final = ("model.", "layout.", "job.")
-
 
 class AskedRehearsal(Struct, frozen=True, kw_only=True):
     """One `harness rehearse`: the advisor's request, and which ranks are to be run, on what. stage:
@@ -80,7 +78,7 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> AskedRe
     given: dict[str, str] = {}
     overrides = []
     for key, value in split_key_values(pairs, "override").items():
-        if key.startswith(_GROUPS):
+        if key.startswith(("model.", "layout.", "job.")):
             overrides.append(f"{key}={value}")
         elif key in _OWN_KEYS:
             given[key] = value
@@ -105,9 +103,7 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> AskedRe
 
 def parse_layout(text: str) -> dict[str, Any]:
     """``tp4_pp4_vpp5_cp2_ep8_sp`` as fields of a request; ``nosp`` turns sequence parallelism off.
-
-    What is not named is the preset's, or 1; data parallelism is what the GPUs leave.
-    """
+    What is not named is the preset's, or 1; data parallelism is what the GPUs leave."""
     found: dict[str, Any] = {}
     for part in text.split("_") if text else ():
         match = _PART.fullmatch(part)

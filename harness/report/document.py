@@ -1,6 +1,5 @@
 """What a report consists of (sections of prose, tables and pictures), and a report as HTML, as
-GitHub's Markdown (whole or within a limit), and as a page for a terminal.
-"""
+GitHub's Markdown (whole or within a limit), and as a page for a terminal."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,18 +70,13 @@ class Document(Struct, frozen=True, kw_only=True):
     sections: tuple[Section, ...]
 
 
-_TEMPLATES = Path(__file__).parent / "templates"
-
-
 def html(document: Document) -> str:
-    """The report as a page, pictures inside; ImportError where jinja2 is not installed.
-
-    All text is escaped. The pictures' SVG, which we drew ourselves, goes in as it is.
-    """
+    """The report as a page, pictures inside; ImportError where jinja2 is not installed. All text is
+    escaped. The pictures' SVG, which we drew ourselves, goes in as it is."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,6 +1,5 @@
 """What was measured beyond the step time (memory of every stage, FLOPs, how far to trust it), and
-where the numbers come from.
-"""
+where the numbers come from."""
 
 from collections.abc import Iterator
 

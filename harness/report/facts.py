@@ -176,9 +176,7 @@ def load_facts(
     path: Path, goldens: Sequence[Golden] | None = None, options: CompareOptions | None = None
 ) -> Facts:
     """The facts of a run's folder, or of any folder of results; UserError where it holds none.
-
-    goldens: what the results are judged by; None where nobody asked for a verdict.
-    """
+    goldens: what the results are judged by; None where nobody asked for a verdict."""
     loaded = load_results([path])
     folder = RunFolder(path)
     plan = folder.plan() if folder.has_plan() else _plan_of(path, loaded)

@@ -184,7 +184,8 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
     """Name, caption, heights, and what paints it."""
     cpu = " (CPU times)" if facts.on_cpu else ""
     if shown := points(facts):
-        heights = heights_of(shown)
+        key = 0.19 * -(-len(shown) // _columns(shown))  # inches; a phone has it below
+        heights = kit.Heights(4.6, 3.6 + key)
         caption = f"Peak memory against step time of every setting{cpu}"
         yield "memory_and_time", caption, heights, partial(paint_time, facts=facts)
         caption = f"Pareto front of peak memory and throughput{cpu}"
@@ -204,7 +205,6 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
         yield "timeline", f"Allocated bytes over one step{cpu}", heights, paint
 
 
-_KEY_ROWS: Final = 0.19  # inches of a line of the key
 MOST: Final = 24
 
 
@@ -245,11 +245,6 @@ def points(facts: Facts) -> tuple[PlottedSetting, ...]:
 def best_of(shown: Sequence[PlottedSetting]) -> list[PlottedSetting]:
     """Settings that no other beats in both memory and time, by memory."""
     return pareto_front(shown, lambda one: (one.memory_bytes, one.seconds))
-
-
-def heights_of(shown: Sequence[PlottedSetting]) -> kit.Heights:
-    """Of a scatter; on a phone its key is below."""
-    return kit.Heights(4.6, 3.6 + _KEY_ROWS * -(-len(shown) // _columns(shown)))
 
 
 def paint_time(figure: "Figure", facts: Facts) -> None:

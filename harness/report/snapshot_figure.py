@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_POINTS: Final = 4000
-_HEIGHT: Final = 3.8
 
 
 def draw_recordings(recordings: Sequence[Recording], path: Path) -> None:
@@ -21,7 +20,7 @@ def draw_recordings(recordings: Sequence[Recording], path: Path) -> None:
     from matplotlib.figure import Figure
 
     with styled(path.stem, **{"font.size": 10}):
-        figure = Figure(figsize=(WIDE, _HEIGHT), layout="constrained")
+        figure = Figure(figsize=(WIDE, 3.8), layout="constrained")
         _paint(figure, recordings)
         save(figure, path)
 

@@ -1,6 +1,5 @@
 """Results of a run handed to experiment trackers, each trial once and through the tracker's own
-client.
-"""
+client."""
 
 import json
 import logging
@@ -159,9 +158,6 @@ class MlflowTracker:
         return str(run)
 
 
-_PROJECT: Final = "recompute-advisor"
-
-
 class WandbTracker:
     """Into `folder`/wandb; project and entity by WANDB_PROJECT and WANDB_ENTITY."""
 
@@ -176,7 +172,7 @@ class WandbTracker:
             ("disable_git", "disable_code", "x_disable_stats"), True
         )
         run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", _PROJECT),
+            project=os.environ.get("WANDB_PROJECT", "recompute-advisor"),
             group=trial.group,
             name=trial.name,
             tags=[trial.tags["status"]],
@@ -230,19 +226,13 @@ class TensorboardTracker:
         return name
 
 
-_TRACKED: Final = "tracked.json"
-_LOCK: Final = "tracked.lock"
-
-
 def track_run(run: Path, name: TrackerName) -> int:
-    """Hand over what has a result and was not handed over before; how many trials that were.
-
-    What was is in tracked.json: tracker -> trial and its start -> id there. UserError where the
-    folder holds no run; otherwise what the tracker's client raises.
-    """
+    """Hand over what has a result and was not handed over before; how many trials that were. What
+    was is in tracked.json: tracker -> trial and its start -> id there. UserError where the folder
+    holds no run; otherwise what the tracker's client raises."""
     trials = tracked_trials(load_facts(run))
-    path, count = run / _TRACKED, 0
-    with in_turn(run / _LOCK):
+    path, count = run / "tracked.json", 0
+    with in_turn(run / "tracked.lock"):
         known: dict[str, dict[str, str]] = read_json(path) if path.exists() else {}
         tracker, there = _TRACKERS[name](run), known.setdefault(name, {})
         for trial in trials:

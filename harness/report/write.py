@@ -15,7 +15,6 @@ from harness.report.facts import Facts, load_facts
 from harness.trial.files import write_atomic
 
 FOLDER: Final = "report"
-STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 
 
 class Written(Struct, kw_only=True):
@@ -38,10 +37,8 @@ class Written(Struct, kw_only=True):
 
 
 def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -> Written:
-    """Write all files of the report into `folder`, and append it to `step_summary`.
-
-    OSError where a file cannot be written.
-    """
+    """Write all files of the report into `folder`, and append it to `step_summary`. OSError where a
+    file cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = Written(folder=folder)
     try:
@@ -80,7 +77,7 @@ def report_run(run: Path, say: Callable[[str], None]) -> None:
 
 def step_summary_file() -> Path | None:
     """The file that GitHub shows next to a step, where there is one."""
-    name = os.environ.get(STEP_SUMMARY)
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
     return Path(name) if name else None
 
 

@@ -45,10 +45,8 @@ class Sweep(Struct, frozen=True, kw_only=True):
 
     def run(self) -> End:
         """Why it ended; by then `finished` holds what came of every task, whichever worker ran it.
-
         Raises as Runner.run does; UserError where the storage cannot be opened or holds another
-        sweep of this name.
-        """
+        sweep of this name."""
         progress = Progress(min(self.options.trials, len(self.space.legal)), growing=True)
         device, retry = self.plan.device_name, self.retry
         study = open_study(self.folder, self.space, self.options, device, retry, progress.say)

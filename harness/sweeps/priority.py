@@ -20,7 +20,7 @@ Bayesian Data Analysis, section 2.6). A mean is then Student-t distributed aroun
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from statistics import median
@@ -220,10 +220,11 @@ class PriorPolicy:
         that was claimed is in `history.running` of the next one who asks.
         """
         budget = self._options.budget_seconds()
-        if budget is not None and history.spent_seconds >= budget:
-            return End(why=Ending.BUDGET, words="The sweep.budget is used up.")
         standing = Standing(history, self._memory_bytes, self._assumed_noise)
         ahead = self._ahead(history, standing)
+        if budget is not None and history.spent_seconds >= budget:
+            words = f"The sweep.budget is used up. {_unsettled(ahead, standing, '--budget')}"
+            return End(why=Ending.BUDGET, words=words.rstrip())
         if ahead and len(self._begun(history)) < self._options.trials:
             return self._first_time(ahead, history, standing)
         return self._repeat(history, standing) or self._end(ahead, history, standing)
@@ -278,17 +279,17 @@ class PriorPolicy:
             return Wait()
         left = f" Points not yet measured: {len(ahead)}." if ahead else ""
         leader = standing.leader
-        if leader is None:
-            why = Ending.TRIALS if ahead else Ending.EXHAUSTED
-            return End(why=why, words=f"No point was measured.{left}")
+        if leader is None and not ahead:
+            return End(why=Ending.EXHAUSTED, words="No point was measured.")
         rivals = standing.rivals(MARGIN, _HALF)
-        if rivals:
+        if leader and rivals:
             names = ", ".join(point.label for point in (leader, *rivals))
             after = f"After sweep.repeats = {self._options.repeats}"
             words = f"{after} these may be equally fast: {names}.{left}"
             return End(why=Ending.TIED, words=words)
-        if ahead:
-            words = f"All sweep.trials = {self._options.trials} have run.{left}"
+        if leader is None or ahead:
+            spent = f"All sweep.trials = {self._options.trials} have run."
+            words = f"{spent} {_unsettled(ahead, standing, 'sweep.trials')}"
             return End(why=Ending.TRIALS, words=words)
         unstable = any(
             one.status is TrialStatus.UNSTABLE for one in history.finished[leader].values()
@@ -299,3 +300,15 @@ class PriorPolicy:
             f"{percent(1 - LEVEL)}{' (the times of the leader are unstable)' if unstable else ''}."
         )
         return End(why=Ending.SETTLED, words=words)
+
+
+def _unsettled(ahead: Sequence[Point], standing: Standing, limit: str) -> str:
+    """What is open where a limit ends a sweep, and how it goes on; empty where nothing is."""
+    leader, rivals = standing.leader, standing.rivals(MARGIN, _HALF)
+    if leader and not (ahead or rivals):
+        return ""
+    leads = f"{leader.label} leads so far" if leader else "no point was measured"
+    equal = f", and may be as fast as {', '.join(point.label for point in rivals)}"
+    left = f" Points not yet measured: {len(ahead)}." if ahead else ""
+    on = f"The same command with a larger {limit} goes on from here."
+    return f"Nothing is settled: {leads}{equal if rivals else ''}.{left} {on}"

@@ -30,7 +30,6 @@ def fastest_and_smallest(outcomes: Mapping[Point, Outcome], budget: int | None) 
 _MOST_REASONS: Final = 5
 _NAMES: Final = ("#", "layout", "mbs", "setting")
 _FIGURES: Final = ("status", "step ms", "predicted ms", "peak", "predicted peak")
-_FORECAST: Final = ("step ms", "peak", "fits")
 _LEFT: Final = ("layout", "setting", "status")
 
 
@@ -58,7 +57,7 @@ def dry_page(title: str, space: Space, folder: Path) -> str:
         for point in space.legal
     ]
     where = f"{len(rows)} points; results go to {folder}"
-    lines = [title, where, "", *_table((*_NAMES, *_FORECAST), rows)]
+    lines = [title, where, "", *_table((*_NAMES, "step ms", "peak", "fits"), rows)]
     return on_screen(group(*lines, "", *_not_run(space), *_assumptions(space)))
 
 

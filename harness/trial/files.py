@@ -16,6 +16,7 @@ _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f
 _TAIL_BYTES: Final = 16 * 1024
 _TAIL_WIDTH: Final = 300
 _TEMPORARY: Final = ".tmp"
+_OURS: Final = re.compile(r"\.(.+)\.\d+\.tmp")
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -37,7 +38,8 @@ class Reservation:
     def __init__(self, path: Path, num_bytes: int = RESERVED_BYTES) -> None:
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
-        self._file = open(self._temporary, "wb")  # noqa: SIM115 (lives until close)
+        remove_temporaries(path.parent, path.name)
+        self._file = _open_locked(self._temporary)
         try:
             if num_bytes:
                 os.posix_fallocate(self._file.fileno(), 0, num_bytes)
@@ -70,10 +72,25 @@ class Reservation:
         self.close()
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Delete what killed writers left behind."""
+def _open_locked(path: Path) -> IO[bytes]:
+    """A new file that `remove_temporaries` leaves alone for as long as it is open."""
+    while True:
+        file = open(path, "wb")  # noqa: SIM115 (lives until the reservation's close)
+        with suppress(OSError):  # some file systems know no locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+        if path.exists():  # not removed between the two
+            return file
+        file.close()
+
+
+def remove_temporaries(folder: Path, name: str = "") -> None:
+    """Delete what killed writers, of `name` if it is given, left behind."""
     for path in folder.glob(f".*{_TEMPORARY}"):
-        path.unlink(missing_ok=True)
+        match = _OURS.fullmatch(path.name)
+        if match and name in ("", match[1]):
+            with suppress(OSError), exclusive(path) as free:
+                if free:
+                    path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

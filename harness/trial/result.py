@@ -270,17 +270,9 @@ def reason(evidence: Evidence) -> str:
 
 
 _WORST_FIRST: Final = (
-    TrialStatus.OOM,
-    TrialStatus.NAN,
-    TrialStatus.FAILED,
-    TrialStatus.NCCL_ERROR,
-    TrialStatus.TIMEOUT,
-    TrialStatus.NO_DATA,
-    TrialStatus.INCOMPLETE,
-    TrialStatus.SKIPPED,
-    TrialStatus.PRUNED,
-    TrialStatus.UNSTABLE,
-    TrialStatus.OK,
+    *(TrialStatus.OOM, TrialStatus.NAN, TrialStatus.FAILED, TrialStatus.NCCL_ERROR),
+    *(TrialStatus.TIMEOUT, TrialStatus.NO_DATA, TrialStatus.INCOMPLETE, TrialStatus.SKIPPED),
+    *(TrialStatus.PRUNED, TrialStatus.UNSTABLE, TrialStatus.OK),
 )
 """Causes before consequences: the ranks that wait for a dead one report NCCL errors."""
 

@@ -99,11 +99,8 @@ def joined_plan(first: RunPlan, second: RunPlan) -> RunPlan:
 
 
 def same_question(asked: Trial, answered: Trial, result: TrialResult) -> bool:
-    """Whether `result` of `answered` is also the answer to `asked`.
-
-    The prediction and the number of repeats do not change a measurement; the time limit matters
-    where it was hit.
-    """
+    """Whether `result` of `answered` is also the answer to `asked`. The prediction and the number
+    of repeats do not change a measurement; the time limit matters where it was hit."""
     same_time = asked.measurement.timeout_seconds == answered.measurement.timeout_seconds
     return same_trial(asked, answered) and (same_time or result.status is not TrialStatus.TIMEOUT)
 

@@ -41,7 +41,7 @@ from advisor.base.record import as_dict
 from advisor.base.units import whole_number
 from harness.trial.files import Reservation, in_turn, remove_temporaries, tail, write_atomic
 from harness.trial.result import SCHEMA_VERSION, Phase, TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan, joined_plan
+from harness.trial.run_plan import RunPlan, joined_plan, same_trial
 from harness.trial.trial import Device, Trial
 
 _STATE_BYTES: Final = 160
@@ -95,16 +95,30 @@ class TrialFolder(Struct, frozen=True):
         return None
 
     def result(self) -> TrialResult | None:
-        """The final result; None where there is none that can be read."""
+        """The final result; None where there is none that can be read, or another trial's."""
         with suppress(UserError):
-            return decode_result(self.path / _RESULT)
+            return self._own(self.path / _RESULT)
         return None
+
+    def _own(self, path: Path) -> TrialResult:
+        """The result in a file; UserError where it is another trial's: a result holds its trial. Of
+        one of an older release, whose fields may be others, the name must do."""
+        result, trial = decode_result(path), self.trial()
+        if trial is None or "workload" not in result.trial:
+            return result
+        stated = trial
+        with suppress(UserError):
+            stated = read_record(Trial, result.trial, "trial")
+        if result.name != trial.name or not same_trial(trial, stated):
+            relation = f"is the result of another trial than the {_TRIAL} beside it tells"
+            raise UserError(f"{path}: name", result.name, relation)
+        return result
 
     def broken_result(self) -> UserError | None:
         """What is wrong with the result file; None where there is none, or nothing is."""
         if self.has_result():
             try:
-                decode_result(self.path / _RESULT)
+                self._own(self.path / _RESULT)
             except UserError as error:
                 return error
         return None
@@ -146,7 +160,7 @@ class TrialFolder(Struct, frozen=True):
             rank = whole_number(path.stem.removeprefix("rank"))
             if rank is not None:
                 with suppress(UserError):
-                    found[rank] = decode_result(path)
+                    found[rank] = self._own(path)
         return found
 
     def state(self) -> TrialState:
@@ -193,16 +207,21 @@ class RunFolder(Struct, frozen=True):
 
     def create(self, plan: RunPlan) -> None:
         """Make the folder and write the plan."""
-        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
-        remove_temporaries(self.path)
+        self._tidy()
         write_atomic(self.path / _PLAN, encode(plan))
 
     def join(self, plan: RunPlan) -> None:
         """Add `plan` to the plan that is there, as one of several processes that do so."""
-        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
+        self._tidy()
         with in_turn(self.path / _PLAN_LOCK):
             joined = joined_plan(self.plan(), plan) if self.has_plan() else plan
             write_atomic(self.path / _PLAN, encode(joined))
+
+    def _tidy(self) -> None:
+        """Make the folder; where it is there, without what killed writers left in it."""
+        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, *(self.path / _TRIALS).iterdir()):
+            remove_temporaries(folder)
 
     def has_plan(self) -> bool:
         """Whether this is the folder of a run at all."""

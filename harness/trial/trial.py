@@ -1,7 +1,6 @@
 """What one trial is: a workload, how it is run, the key under which its result is found, and the
 environment variables that change times or memory: recorded with every trial, never compared away.
-Others may hold secrets, and are not read.
-"""
+Others may hold secrets, and are not read."""
 
 import hashlib
 import json
@@ -47,11 +46,9 @@ class Device(StrEnum):
 
 class Workload(Struct, frozen=True, kw_only=True):
     """What is trained: the part of a trial that decides whether two results may be compared.
-
     recompute is the advisor's spelling of the setting (``none``, ``selective:mlp``,
     ``full:block:2``, ``op:<policy>``, with ``+offload=...``). main_grads_dtype is the type in which
-    gradients are accumulated.
-    """
+    gradients are accumulated."""
 
     model: ModelSpec
     layout: ParallelLayout
@@ -74,10 +71,8 @@ class Workload(Struct, frozen=True, kw_only=True):
         return self.global_batch_size // per_pass
 
     def key(self) -> str:
-        """Twelve hex digits of a SHA-256: the identity of the workload.
-
-        Fields at their default are left out, so that a new one orphans no result.
-        """
+        """Twelve hex digits of a SHA-256: the identity of the workload. Fields at their default are
+        left out, so that a new one orphans no result."""
         text = json.dumps(_given(self), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -98,11 +93,9 @@ def _given(instance: Struct) -> dict[str, object]:
 
 
 class MeasurementPlan(Struct, frozen=True, kw_only=True):
-    """How a trial measures: warm-up by rule, then steps, in `repeats` processes.
-
-    min_warmup_steps are always dropped; warm-up ends once the last three steps agree within
-    `warmup_tolerance`, or at max_warmup_steps. timeout_seconds bounds one process.
-    """
+    """How a trial measures: warm-up by rule, then steps, in `repeats` processes. min_warmup_steps
+    are always dropped; warm-up ends once the last three steps agree within `warmup_tolerance`, or
+    at max_warmup_steps. timeout_seconds bounds one process."""
 
     steps: int = 10
     min_warmup_steps: int = 3
@@ -263,9 +256,6 @@ RECORDED: Final = (
     *("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY"),
 )
-_THREADS: Final = "OMP_NUM_THREADS"
-_ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"
-_ALLOCATOR_OF_TORCH_2_9: Final = "PYTORCH_ALLOC_CONF"
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
@@ -276,16 +266,13 @@ def recorded(environment: Mapping[str, str]) -> dict[str, str]:
 def variables_of_trials(
     config: JobConfig, device: Device, environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """KEY=VALUE of everything recorded that a trial's processes will find set, by name.
-
-    What the user has set stands. Beyond that, on a GPU the allocator's option that the preset asks
-    for; on a CPU one thread, as threads that wait for a busy core cost a small step many times its
-    length.
-    """
+    """KEY=VALUE of everything recorded that a trial's processes will find set, by name. What the
+    user has set stands. Beyond that, on a GPU the allocator's option that the preset asks for; on a
+    CPU one thread, as threads that wait for a busy core cost a small step many times its length."""
     given = recorded(environment)
     wanted = {}
     if device is Device.CPU:
-        wanted = {_THREADS: "1"}
-    elif config.expandable_segments and _ALLOCATOR_OF_TORCH_2_9 not in given:
-        wanted = {_ALLOCATOR: "expandable_segments:True"}
+        wanted = {"OMP_NUM_THREADS": "1"}
+    elif config.expandable_segments and "PYTORCH_ALLOC_CONF" not in given:  # from torch 2.9 on
+        wanted = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     return tuple(sorted(f"{name}={value}" for name, value in (wanted | given).items()))

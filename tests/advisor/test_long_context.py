@@ -13,7 +13,7 @@ from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
-from tests.advisor.jobs import job_config
+from tests.advisor.jobs import batches, job_config, parallel
 
 NO_MASK = "job.create_attention_mask=false"
 LENGTHS = {4096: 1, 32768: 2, 131072: 8, 524288: 32, 1048576: 64}
@@ -25,12 +25,8 @@ def _ask(length: int, cp: int, *overrides: str, gpus: int = 64, **fields: Any) -
         Request(
             model="llama3_8b",
             gpus=f"{gpus}xH100",
-            seq_length=length,
-            micro_batch_size=1,
-            global_batch_size=gpus,
-            tensor_model_parallel_size=1,
-            pipeline_model_parallel_size=1,
-            context_parallel_size=cp,
+            **batches(length, 1, gpus),
+            **parallel(tp=1, pp=1, cp=cp),
             overrides=overrides,
             **{"quick": True, **fields},
         )

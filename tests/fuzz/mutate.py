@@ -42,6 +42,13 @@ def mutate(data: bytes, random: Random) -> bytes:
     return data
 
 
+def mutate_values(data: bytes, random: Random) -> bytes:
+    """A JSON document with one or two values of another type: what reads the text reads on."""
+    for _ in range(random.choice((1, 1, 2))):
+        data = _node(data, random)
+    return data
+
+
 def mutate_word(word: str, random: Random) -> str:
     """One KEY=VALUE, or another word of a command line, with something wrong with its value."""
     key, equals, _ = word.partition("=")

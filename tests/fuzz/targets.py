@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from msgspec import Struct, field
 
 from tests.advisor.models.config_json.published import PUBLISHED
-from tests.fuzz.mutate import mutate, mutate_word
+from tests.fuzz.mutate import mutate, mutate_values, mutate_word
 from tests.harness.logs.snapshot_by_hand import recorded_by_hand
 
 ROOT: Final = Path(__file__).parents[2]
@@ -26,7 +27,11 @@ _TRIAL: Final = "trials/2d4617e2c10d-r0/result.json"
 _GOLDEN: Final = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
 _LOGS: Final = tuple(sorted((ROOT / "tests/harness/logs/recorded").glob("*.log")))
 _CLEAN: Final = tuple(sorted((ROOT / "tests/advisor/diagnose/logs").glob("*.log")))
+_JOBS: Final = ROOT / "tests/advisor/lint/configurations"
+_RUNS: Final = ROOT / "results/measured/h100/runs/llama3_8b_l8_s8192_b2"
 _SLOW_EVERY: Final = 20
+TENTHS: Final = 10
+"""Of all cases CI tries one tenth: those whose number ends in a digit that the commit chooses."""
 _DEGREES: Final = "--tp 1 --pp 2 --cp 1"
 """Given, so that none is searched; where nothing fits on so few GPUs, few others are."""
 EXIT_CODES: Final = (0, 1, 2, 3, 4)
@@ -38,7 +43,8 @@ Run = Callable[[Path, Sequence[str]], int]
 class Target(Struct, frozen=True, kw_only=True):
     """One command. files: name in the folder -> content; broken: those of which one is mutated;
     words: the command, {} being the folder, of which those with an index in `spoken` are mutated
-    where no file is. slow: of some seconds, and tried by the bench alone."""
+    where no file is. values: only values of JSON documents are changed, so that the text is
+    still JSON. slow: of some seconds, and tried by the bench alone."""
 
     name: str
     run: Run
@@ -46,6 +52,7 @@ class Target(Struct, frozen=True, kw_only=True):
     files: Mapping[str, bytes] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
     spoken: tuple[int, ...] = ()
+    values: bool = False
     slow: bool = False
 
 
@@ -57,9 +64,10 @@ def target_of(number: int, targets: Sequence[Target]) -> Target:
     """The target of a case: the slow ones have one case in twenty."""
     quick = [target for target in targets if not target.slow]
     slow = [target for target in targets if target.slow]
-    if slow and number % _SLOW_EVERY == 0:
-        return slow[number // _SLOW_EVERY % len(slow)]
-    return quick[number % len(quick)]
+    turn = number // TENTHS  # each tenth tries all targets
+    if slow and turn % _SLOW_EVERY == 0:
+        return slow[turn // _SLOW_EVERY % len(slow)]
+    return quick[turn % len(quick)]
 
 
 def run_broken(number: int, folder: Path, target: Target) -> int:
@@ -72,7 +80,7 @@ def run_broken(number: int, folder: Path, target: Target) -> int:
     files, words = dict(target.files), list(target.words)
     if target.broken:
         name = random.choice(target.broken)
-        files[name] = mutate(files[name], random)
+        files[name] = (mutate_values if target.values else mutate)(files[name], random)
     for index in target.spoken:
         if len(target.spoken) == 1 or random.random() < 0.5:
             words[index] = mutate_word(words[index], random)
@@ -107,19 +115,29 @@ def _harness(_: Path, words: Sequence[str]) -> int:
     return main(words)
 
 
-def _campaign(folder: Path, _: Sequence[str]) -> int:
-    """What a campaign reads before it starts a process."""
+def _reported(read: Callable[[], object]) -> int:
+    """The exit code of what `read` stands for."""
     from advisor.base.errors import UserError
-    from research.campaign.items import load_campaign
-    from research.campaign.journal import Journal, standing
 
     try:
-        load_campaign(str(folder / "plan.yaml")).first_run()
-        standing(Journal(folder / "campaign.jsonl").attempts(), "")
+        read()
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _campaign(folder: Path, _: Sequence[str]) -> int:
+    """What a campaign reads before it starts a process."""
+    from research.campaign.items import load_campaign
+    from research.campaign.journal import Journal, standing
+
+    return _reported(
+        lambda: (
+            load_campaign(str(folder / "plan.yaml")).first_run(),
+            standing(Journal(folder / "campaign.jsonl").attempts(), ""),
+        )
+    )
 
 
 def _resume(folder: Path, _: Sequence[str]) -> int:
@@ -145,7 +163,8 @@ def _resume(folder: Path, _: Sequence[str]) -> int:
 
 def targets(*, slow: bool) -> tuple[Target, ...]:
     """All of them, or those that take less than a second or so."""
-    found = (*_advisor(), *_lint(), *_logs(), *_results(), *_spoken(), *_folders(), *_snapshots())
+    found = (*_advisor(), *_lint(), *_from(), *_logs(), *_results(), *_spoken(), *_folders())
+    found += (*_snapshots(), *_stores())
     return tuple(target for target in found if slow or not target.slow)
 
 
@@ -218,6 +237,34 @@ mixed_precision: bf16_with_fp8_current_scaling_mixed
     return tuple(
         _target(f"advise lint {name}", f"lint {{}}/{name}", {name: content})
         for name, content in (("a.sh", script), ("a.yaml", config), ("b.yaml", bridge))
+    )
+
+
+_LINTED: Final = (
+    *("bridge_recipe.py", "hf_sft_training_arguments.py", "torchtitan_llama3_8b.toml"),
+    *("deepspeed_zero3_auto.json", "accelerate_fsdp2.yaml", "trl_sft_recipe.yaml"),
+    *("megatron_slurm_srun.sbatch", "megatron_function_and_heredoc.sh", "nemo2_recipe.py"),
+)
+_READ: Final = (
+    *("llama3_8b.toml", "trainer.py", "gpt3_function.sh", "bridge_dumped.yaml", "axolotl.yaml"),
+    *("fsdp2.yaml", "accelerate_fsdp2.sh", "ds_auto.json"),
+)
+
+
+def _from() -> tuple[Target, ...]:
+    """Files of every framework and language as they lie in the corpora of lint and --from."""
+    asked = "--gpus 8xH100 --top 1"
+    linted = ((_JOBS / "correct" / name, "lint {{}}/{0}") for name in _LINTED)
+    more = dict.fromkeys(("ds_auto.json", "fsdp2.yaml"), " --model llama3_8b")
+    more["gpt3_function.sh"] = f" {_DEGREES}"
+    read = ((_JOBS / "jobs" / name, f"--from {{{{}}}}/{{0}} {asked}") for name in _READ)
+    return tuple(
+        _target(
+            f"advise {line.split()[0]} {path.name}",
+            line.format(path.name) + (more.get(path.name, "") if "--from" in line else ""),
+            {path.name: path.read_bytes()},
+        )
+        for path, line in (*linted, *read)
     )
 
 
@@ -415,6 +462,45 @@ def _folders() -> tuple[Target, ...]:
             {"experiment/mine.yaml": experiment, "recompute/ours.yaml": ours},
             slow=True,
         ),
+    )
+
+
+def _learned(folder: Path, _: Sequence[str]) -> int:
+    """What `advise --calibration RUNS` computes before it ranks: of two runs one stays whole."""
+    from advisor.hardware.calibration import load_calibration
+    from advisor.hardware.catalogue import load_gpu
+    from advisor.search.learn import calibration_from
+
+    gpu = load_gpu("H100-SXM-80GB")
+    return _reported(lambda: calibration_from([folder], load_calibration(gpu), gpu))
+
+
+def _store(folder: Path, _: Sequence[str]) -> int:
+    """What `harness sweep` reads of a sweep that it goes on with."""
+    from harness.planner.launcher_options import SweepOptions
+    from harness.sweeps.workers.opening import open_study
+    from harness.trial.store import RunFolder
+    from tests.harness.sweeps.workers.grid import grid
+
+    def read() -> None:
+        run, options = RunFolder(folder / "x"), SweepOptions()
+        with open_study(run, grid(2), options, "cpu", frozenset(), str) as study:
+            study.history()
+
+    return _reported(read)
+
+
+def _stores() -> tuple[Target, ...]:
+    """Runs to learn from, and the journal of a sweep that was told of one result."""
+    paths = sorted(_RUNS.glob("trials/*/result.json"))[:2]
+    runs = {f"{number}/result.json": path.read_bytes() for number, path in enumerate(paths)}
+    more = {"run": _learned, "values": True, "broken": ("0/result.json",)}
+    with TemporaryDirectory() as folder:
+        _store(Path(folder), ())
+        journal = {"x/optuna.journal": (Path(folder) / "x/optuna.journal").read_bytes()}
+    return (
+        _target("advise --calibration RUNS", "", runs, **more),
+        _target("harness sweep in a folder with a journal", "", journal, run=_store),
     )
 
 

@@ -27,12 +27,9 @@ def test_keywords_become_overrides() -> None:
         "name": None,
     }
     assert hydra_overrides(["measure.steps=3"], keywords) == (
-        "measure.steps=3",
-        "experiment=tiny_cpu",
-        "recompute.settings=[none,'selective:core_attn,mlp']",
-        "recompute.top=2",
-        "job.seq_length=64",
-        "job.expandable_segments=true",
+        *("measure.steps=3", "experiment=tiny_cpu"),
+        *("recompute.settings=[none,'selective:core_attn,mlp']", "recompute.top=2"),
+        *("job.seq_length=64", "job.expandable_segments=true"),
     )
     assert plain_overrides({"stage": 0}, {"recompute": ["none", "selective:mlp"]}) == (
         "stage=0",

@@ -11,6 +11,11 @@ if OTHER_RELEASE:  # else the tests would say that it is not installed, and be s
     import megatron.core  # noqa: F401
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.oracle)
+    item.add_marker(pytest.mark.filterwarnings("ignore"))
+
+
 def pytest_sessionfinish(exitstatus: int) -> None:
     mode = os.environ.get("ORACLES")
     assert mode != "record" or "PYTEST_XDIST_WORKER" not in os.environ, "record in one process"

@@ -140,11 +140,9 @@ FEW: Final[tuple[tuple[Case, tuple[str, ...], tuple[int, ...] | None], ...]] = (
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One stage under one setting as it was rehearsed, in bytes.
-
-    activations: peak of forward and backward beyond weights, gradients and optimizer states.
-    peak: the highest of the whole step, these included.
-    """
+    """One stage under one setting as it was rehearsed, in bytes. activations: peak of forward and
+    backward beyond weights, gradients and optimizer states. peak: the highest of the whole step,
+    these included."""
 
     case: Case
     recompute: str

@@ -1,6 +1,7 @@
 """What the advisor predicts for an oracle's case, and the model shapes that the tests share."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk, pipeline_stages
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
-from advisor.memory.activations import activation_peak, most_in_flight
+from advisor.memory import activations
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.models.options import Activation, AttentionBackend, CrossEntropyFusion, TransformerImpl
 from advisor.models.presets import load_model
@@ -22,7 +23,7 @@ from advisor.models.spec import ModelSpec
 from harness.backends.megatron_core.installed import installed_revision
 from tests.advisor.jobs import job_config
 
-from .megatron import CoreAttention, OracleCase
+from .megatron import CoreAttention, OracleCase, activation_peak
 
 RELEASE = installed_revision()
 COPIES = copies_outputs_of(RELEASE)
@@ -74,6 +75,11 @@ MODELS = {
 def selective(*modules: str) -> dict[str, Any]:
     """Fields of a case with selective recompute."""
     return {"recompute_granularity": "selective", "recompute_modules": modules}
+
+
+def selections(*settings: str) -> dict[str, dict[str, Any]]:
+    """Nothing recomputed, and the modules that each of `settings` lists."""
+    return {"none": {}, **{setting: selective(*setting.split(",")) for setting in settings}}
 
 
 def full(method: str, num_layers: int) -> dict[str, Any]:
@@ -185,8 +191,20 @@ def predicted_peak(case: OracleCase, stage: int, **variant: Any) -> int:
     held = pipeline_stages(shape.model, layout)[stage]
     footprints = tuple(_footprint(case, shape, chunk) for chunk in held)
     hidden, chunks = shape.hidden(LAYER_INPUT).num_bytes, tuple(range(vpp))
-    peak = activation_peak(hidden, footprints, chunks, pp, stage, case.num_microbatches)
+    peak = activations.activation_peak(hidden, footprints, chunks, pp, stage, case.num_microbatches)
     return peak.total + sum(term.num_bytes for term in process_buffers(shape, held))
+
+
+SCALARS_BYTES: Final = 64
+"""Token counts, loss values, and the one element that a sent output keeps: see
+test_activation_peaks."""
+
+
+def assert_peaks(case: OracleCase, stages: Iterable[int] | None = None) -> None:
+    """Measured minus predicted is what the schedule's scalars take, on every stage."""
+    for stage in stages or range(case.pipeline_model_parallel_size):
+        measured, predicted = activation_peak(case, stage), predicted_peak(case, stage)
+        assert 0 <= measured - predicted <= SCALARS_BYTES, f"stage {stage}: {predicted / measured}"
 
 
 def predicted_graph_inputs(case: OracleCase, stage: int) -> int:
@@ -203,7 +221,7 @@ def predicted_graph_inputs(case: OracleCase, stage: int) -> int:
     )
     held = pipeline_stages(shape.model, layout)[stage]
     each = [graph_inputs(config, shape, chunk.layers) for chunk in held]
-    return most_in_flight(each, tuple(range(vpp)), pp, stage, case.num_microbatches)
+    return activations.most_in_flight(each, tuple(range(vpp)), pp, stage, case.num_microbatches)
 
 
 def _footprint(case: OracleCase, shape: RankShape, chunk: ModelChunk) -> ChunkFootprint:

@@ -23,6 +23,7 @@ from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.rehearsal.rank import enough_microbatches, rehearse_fake
 from harness.backends.megatron_core.trainer import MegatronTraining
 from harness.backends.megatron_core.translate import megatron_case
+from harness.measure.memory import storage_bytes
 from harness.rehearsal.prediction import predicted_stages
 from harness.rehearsal.trials import workload_of
 from harness.trial.result import StagePeaks
@@ -127,11 +128,5 @@ def _resident_bytes(case: MegatronCase) -> tuple[int, ...]:
         training.optimizer.step()
         found = training.resident()
         training.close()
-    return tuple(
-        sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
-        for tensors in (
-            found["weights"],
-            found["gradients"],
-            [tensor for tensor in found["optimizer"] if tensor.dim()],
-        )
-    )
+    found["optimizer"] = [tensor for tensor in found["optimizer"] if tensor.dim()]
+    return tuple(map(storage_bytes, found.values()))

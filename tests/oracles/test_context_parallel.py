@@ -6,19 +6,18 @@ from msgspec.structs import astuple, replace
 
 pytest.importorskip("transformers")
 pytest.importorskip("deepspeed.runtime.sequence_parallel.ulysses_sp")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from advisor.layers.eager.context_parallel import attention_over_ranks  # noqa: E402
-from advisor.layers.eager.parts import activation  # noqa: E402
-from advisor.layers.operators import total_bytes  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.layers.transformer import transformer_layer  # noqa: E402
-from advisor.memory.liveness import footprint  # noqa: E402
-from advisor.models.options import CpCommType, TransformerImpl  # noqa: E402
-from advisor.models.spec import ModelSpec  # noqa: E402
+from advisor.layers.eager.context_parallel import attention_over_ranks
+from advisor.layers.eager.parts import activation
+from advisor.layers.operators import total_bytes
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.liveness import footprint
+from advisor.models.options import CpCommType, TransformerImpl
+from advisor.models.spec import ModelSpec
 
-from .recorded import measured  # noqa: E402
-from .stacks.shapes import LLAMA2_7B, LLAMA3_8B, QWEN3_8B, shape_of  # noqa: E402
+from .recorded import measured
+from .stacks.shapes import LLAMA2_7B, LLAMA3_8B, QWEN3_8B, shape_of
 
 TOLERANCE = 0.005
 

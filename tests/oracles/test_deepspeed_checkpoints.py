@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 deepspeed = pytest.importorskip("deepspeed")
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
 from deepspeed import accelerator as accelerators  # noqa: E402

@@ -23,7 +23,6 @@ from tests.advisor.jobs import job_config
 from tests.advisor.toys import H100, toy_model
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 GPU = replace(H100, compute_capability=10.0)

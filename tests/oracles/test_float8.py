@@ -13,26 +13,25 @@ from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from advisor.base.dtypes import Precision  # noqa: E402
-from advisor.frameworks.torch.parameter_groups import Sharding, _Layers  # noqa: E402
-from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel  # noqa: E402
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import budget, parse_setting  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment  # noqa: E402
-from tests.advisor.frameworks.torch.jobs import stack_job  # noqa: E402
+from advisor.base.dtypes import Precision
+from advisor.frameworks.torch.parameter_groups import Sharding, _Layers
+from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import budget, parse_setting
+from advisor.layers.shape import RankShape
+from advisor.memory.chunk import chunk_footprint
+from advisor.models.layer_kind import DENSE
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment
+from tests.advisor.frameworks.torch.jobs import stack_job
 
-from .recorded import measured  # noqa: E402
-from .stacks.measure import measure  # noqa: E402
-from .stacks.shapes import MODELS, shape_of  # noqa: E402
-from .test_memory_budget import BUDGETS, _wrapper  # noqa: E402
+from .recorded import measured
+from .stacks.measure import measure
+from .stacks.shapes import MODELS, shape_of
+from .test_memory_budget import BUDGETS, _wrapper
 
 TITAN, FACE = TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS
 SCALARS = 64

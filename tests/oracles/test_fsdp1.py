@@ -10,27 +10,26 @@ from msgspec.structs import replace
 
 pytest.importorskip("transformers")
 pytest.importorskip("tyro")  # for the other stacks next to it
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision  # noqa: E402
-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy  # noqa: E402
-from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from advisor.base.dtypes import DType  # noqa: E402
-from advisor.frameworks.torch.parameter_groups import Sharding  # noqa: E402
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
+from advisor.base.dtypes import DType
+from advisor.frameworks.torch.parameter_groups import Sharding
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import FULL, NONE
+from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import DENSE
+from advisor.models.options import TransformerImpl
 
-from .recorded import measured  # noqa: E402
-from .stacks.fsdp import RANKS, Step, assert_near, backward, llama, loss_inside, predicted_step  # noqa: E402
-from .stacks.kernels import GpuKernels, NoProducts  # noqa: E402
-from .stacks.meter import LiveBytes  # noqa: E402
-from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+from .recorded import measured
+from .stacks.fsdp import RANKS, Step, assert_near, backward, llama, loss_inside, predicted_step
+from .stacks.kernels import GpuKernels, NoProducts
+from .stacks.meter import LiveBytes
+from .stacks.shapes import LLAMA3_8B, shape_of
 
 LAYERS = 3
 TOLERANCE = 0.005
@@ -52,11 +51,7 @@ def _live(shape: RankShape, reduce_dtype: torch.dtype, checkpointed: bool) -> tu
 
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     try:
-        model = llama(shape)
-        if checkpointed:
-            model.gradient_checkpointing_enable(
-                {"use_reentrant": False, "preserve_rng_state": False}
-            )
+        model = llama(shape, checkpointed=checkpointed)
         mixed = MixedPrecision(torch.bfloat16, reduce_dtype, torch.bfloat16)
         policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})
         wrapped = FullyShardedDataParallel(

@@ -4,44 +4,45 @@ The whole model of torchtitan runs on fake tensors, on one of eight fake ranks.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint_sequential  # noqa: E402
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 
-from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set  # noqa: E402
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import sequential  # noqa: E402
-from advisor.job.pipeline_split import ModelChunk  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.caching_allocator import Block  # noqa: E402
-from advisor.memory.chunk import chunk_trace  # noqa: E402
-from advisor.memory.simulation import Held, Rank, simulate  # noqa: E402
-from advisor.memory.static import StaticMemory, stage_elements  # noqa: E402
-from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment  # noqa: E402
+from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import sequential
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.memory.caching_allocator import Block
+from advisor.memory.chunk import chunk_trace
+from advisor.memory.simulation import Held, Rank, simulate
+from advisor.memory.static import StaticMemory, stage_elements
+from advisor.models.layer_kind import DENSE
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment
 
-from .recorded import measured  # noqa: E402
-from .stacks.fsdp import (  # noqa: E402
+from .recorded import measured
+from .stacks.fsdp import (
     RANKS,
     Step,
     assert_near,
     predicted_step,
+    recorded_step,
     requests_of_two_steps,
     titan_step,
     tracked_peak,
 )
-from .stacks.parallel import expert_parallel_step  # noqa: E402
-from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
-from .stacks.titan import import_titan  # noqa: E402
+from .stacks.parallel import expert_parallel_step
+from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of
+from .stacks.titan import import_titan
 
 TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %."""
@@ -65,15 +66,8 @@ def _apply(mode: str) -> Callable[[nn.Module], None]:
 
 def step_of(shape: RankShape, mode: str, options: dict[str, bool]) -> Step:
     """Of stacks.fsdp, or as it was recorded."""
-    return Step(
-        *measured(
-            "titan_step",
-            shape,
-            mode,
-            options,
-            by=lambda: astuple(titan_step(shape, _apply(mode), **options)),
-        )
-    )
+    step = partial(titan_step, shape, _apply(mode), **options)
+    return recorded_step("titan_step", shape, mode, options, by=step)
 
 
 @pytest.mark.parametrize(
@@ -148,15 +142,8 @@ def test_checkpoint_sequential_over_groups(layers, segments, seq, reshards) -> N
     """A segment's replay gathers all its blocks, and each stays until it has gone back."""
     shape = shape_of(replace(SMALL_HEAD, num_layers=layers), TransformerImpl.TORCH, seq=seq)
     options = {"root_holds_ends": True, "reshards": reshards}
-    step = Step(
-        *measured(
-            "sequential_step",
-            shape,
-            segments,
-            options,
-            by=lambda: astuple(titan_step(shape, _in_segments(segments), **options)),
-        )
-    )
+    live = partial(titan_step, shape, _in_segments(segments), **options)
+    step = recorded_step("sequential_step", shape, segments, options, by=live)
     plan = chunk_plan(sequential(segments), shape, (DENSE,) * layers, Semantics())
     assert_near(predicted_step(shape, plan, Sharding(ranks=RANKS, **options)), step, TOLERANCE)
 
@@ -210,14 +197,8 @@ def test_peak_of_a_step_under_expert_parallelism(mode: str) -> None:
     )
     shape = shape_of(model, TransformerImpl.TORCH, seq=256, mbs=1)
     shape = replace(shape, expert_model_parallel_size=4)
-    step = Step(
-        *measured(
-            "expert_parallel_step",
-            shape,
-            mode,
-            by=lambda: astuple(expert_parallel_step(shape, _apply(mode))),
-        )
-    )
+    live = partial(expert_parallel_step, shape, _apply(mode))
+    step = recorded_step("expert_parallel_step", shape, mode, by=live)
     plan = RecomputePlan((replace(PLANS[mode], layers=shape.model.layer_kinds[:1]),))
     predicted = predicted_step(shape, plan, Sharding(ranks=RANKS, expert_ranks=RANKS // 4))
     assert predicted.forward == pytest.approx(step.forward, rel=0.055)

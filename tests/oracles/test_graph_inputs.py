@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from tests.advisor.jobs import parallel  # noqa: E402
+from tests.advisor.jobs import parallel
 
-from .megatron import graph_input_bytes  # noqa: E402
-from .prediction import LLAMA3_8B, predicted_graph_inputs, tensor_parallel  # noqa: E402
+from .megatron import graph_input_bytes
+from .prediction import LLAMA3_8B, predicted_graph_inputs, tensor_parallel
 
 CASES: list[dict[str, Any]] = [
     {"num_layers": 4, "num_microbatches": 3},

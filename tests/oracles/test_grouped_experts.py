@@ -24,8 +24,6 @@ from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.transformer.moe.experts import TEGroupedMLP
 from torch.nn import functional
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-
 ROWS = 2 * TOKENS
 SCALAR = 2
 """Bytes of quick GEGLU's offset, a number of Python that autograd keeps as a tensor."""

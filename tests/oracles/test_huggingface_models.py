@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
 

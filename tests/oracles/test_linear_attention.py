@@ -13,27 +13,26 @@ import pytest
 from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from megatron.core.process_groups_config import ProcessGroupCollection  # noqa: E402
-from megatron.core.ssm import gated_delta_net  # noqa: E402
-from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear  # noqa: E402
-from megatron.core.transformer.attention import SelfAttention  # noqa: E402
-from megatron.core.transformer.torch_norm import WrappedTorchNorm  # noqa: E402
+import torch
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.ssm import gated_delta_net
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.attention import SelfAttention
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
-from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.static import num_elements  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.models.presets import load_model  # noqa: E402
-from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
-from harness.backends.megatron_core.fake.saved import graph_nodes, saved_tensors  # noqa: E402
-from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu  # noqa: E402
-from harness.backends.megatron_core.model import transformer_config  # noqa: E402
+from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators
+from advisor.layers.shape import RankShape
+from advisor.memory.static import num_elements
+from advisor.models.options import TransformerImpl
+from advisor.models.presets import load_model
+from advisor.plan.recompute_plan import kept_tensors
+from harness.backends.megatron_core.fake.saved import graph_nodes, saved_tensors
+from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu
+from harness.backends.megatron_core.model import transformer_config
 
-from .megatron import OracleCase, saved_bytes_per_layer  # noqa: E402
-from .prediction import QWEN3_32B, predicted_saved_bytes, selective, tensor_parallel  # noqa: E402
+from .megatron import OracleCase, saved_bytes_per_layer
+from .prediction import QWEN3_32B, predicted_saved_bytes, selective, tensor_parallel
 
 
 class Kernel(torch.autograd.Function):

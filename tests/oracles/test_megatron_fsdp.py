@@ -46,15 +46,9 @@ from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu
 from harness.backends.megatron_core.model import build_chunks, fake_batch, transformer_config
 from tests.oracles.megatron.peak import run_schedule
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-
 RANKS = 8
 MODEL = LLAMA3_8B.changed(
-    data_parallel_size=RANKS,
-    num_layers=8,
-    seq_length=1024,
-    micro_batch_size=1,
-    num_microbatches=2,
+    data_parallel_size=RANKS, num_layers=8, seq_length=1024, micro_batch_size=1, num_microbatches=2
 )
 STRATEGIES = {
     "no_shard": DataParallelSharding.NONE,

@@ -9,33 +9,32 @@ from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from torch import nn  # noqa: E402
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: E402
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from advisor.frameworks.torch.partitioner.aten_layer import aten_graph  # noqa: E402
-from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel  # noqa: E402
-from advisor.frameworks.torch.partitioner.partition import partition  # noqa: E402
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import (  # noqa: E402
+from advisor.frameworks.torch.partitioner.aten_layer import aten_graph
+from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
+from advisor.frameworks.torch.partitioner.partition import partition
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import (
     Granularity,
     OpPolicy,
     TorchSetting,
     budget,
     parse_setting,
 )
-from advisor.layers.operators import total_bytes  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.layers.transformer import head_groups, transformer_layer  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.memory.liveness import footprint  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
+from advisor.layers.operators import total_bytes
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import head_groups, transformer_layer
+from advisor.memory.chunk import chunk_footprint
+from advisor.memory.liveness import footprint
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import Checkpoint
 
-from .recorded import measured  # noqa: E402
-from .stacks.shapes import MODELS, VARIANTS, shape_of  # noqa: E402
-from .test_stack_policies import listed_policy, titan_policy  # noqa: E402
+from .recorded import measured
+from .stacks.shapes import MODELS, VARIANTS, shape_of
+from .test_stack_policies import listed_policy, titan_policy
 
 TITAN, FACE = TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS
 FLASH, CUDNN = AttentionKernel

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from tests.advisor.jobs import parallel  # noqa: E402
+from tests.advisor.jobs import parallel
 
-from .megatron import OracleCase, activation_peak  # noqa: E402
-from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts  # noqa: E402
-from .prediction import full, predicted_peak, selective  # noqa: E402
+from .megatron import OracleCase, activation_peak
+from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts
+from .prediction import full, predicted_peak, selections, selective
 
 PLAIN, OVERLAPPED, INTERLEAVED = 0.0005, 0.01, 0.02
 EP4 = with_experts(MIXTRAL, expert_model_parallel_size=4)
@@ -37,12 +36,7 @@ def assert_peaks(case: OracleCase, tolerance: float = PLAIN) -> None:
 
 
 MODELS = {"mixtral": EP4, "etp2": ETP2, "allgather": ALLGATHER, "qwen3": QWEN3_MOE}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "moe": selective("moe"),
-    "layernorm": selective("layernorm"),
-    "full": full("uniform", 1),
-}
+SETTINGS: dict[str, dict[str, Any]] = {**selections("moe", "layernorm"), "full": full("uniform", 1)}
 
 
 @pytest.mark.parametrize(

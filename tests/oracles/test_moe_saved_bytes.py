@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from megatron.core.transformer.moe import moe_layer  # noqa: E402
+import torch
+from megatron.core.transformer.moe import moe_layer
 
-from .megatron import OracleCase, saved_bytes_of_a_layer  # noqa: E402
-from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts  # noqa: E402
-from .prediction import full, predicted_saved_bytes, selective  # noqa: E402
+from .megatron import OracleCase, saved_bytes_of_a_layer
+from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts
+from .prediction import full, predicted_saved_bytes, selective
 
 LLAMA4: dict[str, Any] = {
     "moe_router_topk": 1,
@@ -63,11 +62,8 @@ def test_tensor_parallelism(dispatcher: str, etp: int) -> None:
 @pytest.mark.parametrize(
     "recompute",
     [
-        selective("moe"),
-        selective("layernorm"),
+        *map(selective, ("moe", "layernorm", "mlp", "core_attn")),
         selective("moe", "layernorm"),
-        selective("mlp"),
-        selective("core_attn"),
         full("uniform", 1),
     ],
 )

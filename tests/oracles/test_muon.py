@@ -29,8 +29,6 @@ from tests.advisor.jobs import parallel
 from tests.oracles.moe_cases import MIXTRAL, with_experts
 from tests.oracles.prediction import GPT_22B, rank_shape, tensor_parallel
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-
 
 def _torch_muon(groups: Any, **_: Any) -> torch.optim.Optimizer:
     return torch.optim.Muon(groups)
@@ -66,10 +64,7 @@ DENSE = GPT_22B.changed(data_parallel_size=3, use_distributed_optimizer=False)
 LAYOUT = ParallelLayout(use_distributed_optimizer=False, data_parallel_size=3)
 CASES = [
     (DENSE, LAYOUT),
-    (
-        EXPERTS,
-        replace(LAYOUT, **parallel(tp=2, sp=True, dp=4, pp=2, ep=2, etp=1)),
-    ),
+    (EXPERTS, replace(LAYOUT, **parallel(tp=2, sp=True, dp=4, pp=2, ep=2, etp=1))),
 ]
 
 

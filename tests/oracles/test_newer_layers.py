@@ -7,25 +7,24 @@ from typing import Any
 import pytest
 
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from msgspec.structs import replace  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
-from transformers.masking_utils import create_sliding_window_causal_mask  # noqa: E402
+import torch
+from msgspec.structs import replace
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from advisor.frameworks.torch.expert_models import eager_experts  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.config_json.importer import load_config_json  # noqa: E402
-from advisor.models.layer_kind import Mixer  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import RecomputePlan, Segment  # noqa: E402
+from advisor.frameworks.torch.expert_models import eager_experts
+from advisor.layers.shape import RankShape
+from advisor.memory.chunk import chunk_footprint
+from advisor.models.config_json.importer import load_config_json
+from advisor.models.layer_kind import Mixer
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import RecomputePlan, Segment
 
-from .stacks.kernels import GpuKernels  # noqa: E402
-from .stacks.measure import Measured, passes  # noqa: E402
-from .test_stack_layers import PEAK_TOLERANCE  # noqa: E402
+from .stacks.blocks import sliding_mask
+from .stacks.kernels import GpuKernels
+from .stacks.measure import Measured, passes
+from .test_stack_layers import PEAK_TOLERANCE
 
 SEQ, BATCH = 512, 2
 UNCOUNTED = {"ministral3": 2 * SEQ}
@@ -75,15 +74,7 @@ def _measured(config: Any, layer: int, window: int | None) -> Measured:
         positions = torch.arange(SEQ)[None]
         rotary = {"layer_type": config.layer_types[layer]} if "olmo3" in config.model_type else {}
         tables = model.rotary_emb(leaf, positions, **rotary)
-        mask = None
-        if window is not None:
-            mask = create_sliding_window_causal_mask(
-                config=config,
-                inputs_embeds=leaf,
-                attention_mask=None,
-                past_key_values=None,
-                position_ids=positions,
-            )
+        mask = None if window is None else sliding_mask(config, leaf)
         named = {"position_embeddings": tables, "attention_mask": mask, "position_ids": positions}
         block = model.layers[layer]
         given = [tensor for tensor in (*tables, mask, positions) if tensor is not None]

@@ -4,30 +4,29 @@ import pytest
 from msgspec.structs import replace
 
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.base.dtypes import DType  # noqa: E402
-from advisor.frameworks.torch.memory_model import adam_memory, lone_memory  # noqa: E402
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
-from advisor.hardware.catalogue import load_gpu  # noqa: E402
-from advisor.job.job import Job, OptimizerImplementation  # noqa: E402
-from advisor.job.layout import ParallelLayout  # noqa: E402
-from advisor.job.pipeline_split import ModelChunk  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from tests.advisor.jobs import job_config  # noqa: E402
+from advisor.base.dtypes import DType
+from advisor.frameworks.torch.memory_model import adam_memory, lone_memory
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import FULL, NONE
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, OptimizerImplementation
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.memory.chunk import chunk_footprint
+from advisor.models.layer_kind import DENSE
+from advisor.models.options import TransformerImpl
+from tests.advisor.jobs import job_config
 
-from .recorded import measured  # noqa: E402
-from .stacks.fsdp import backward, llama, loss_inside  # noqa: E402
-from .stacks.kernels import GpuKernels  # noqa: E402
-from .stacks.meter import LiveBytes  # noqa: E402
-from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+from .recorded import measured
+from .stacks.fsdp import backward, llama, loss_inside
+from .stacks.kernels import GpuKernels
+from .stacks.meter import LiveBytes
+from .stacks.shapes import LLAMA3_8B, shape_of
 
 LAYERS = 4
 TOLERANCE = 0.005
@@ -50,11 +49,8 @@ def _live(
 ) -> tuple[int, int]:
     """Peaks of the last microbatch's forward and backward above weights and moments."""
     with FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
-        model = llama(shape, torch.float32 if shape.autocast else torch.bfloat16)
-        if checkpointed:
-            model.gradient_checkpointing_enable(
-                {"use_reentrant": False, "preserve_rng_state": False}
-            )
+        dtype = torch.float32 if shape.autocast else torch.bfloat16
+        model = llama(shape, dtype, checkpointed=checkpointed)
         size = shape.micro_batch_size, shape.seq_length
         tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
         if steps_in_backward:

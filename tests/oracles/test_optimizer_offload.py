@@ -37,8 +37,6 @@ from tests.oracles.test_precision_aware import (
     _transformer_engine,
 )
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-
 CASE = OracleCase(
     num_layers=2,
     hidden_size=256,

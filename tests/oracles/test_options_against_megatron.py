@@ -13,11 +13,10 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Option, Release, number
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from megatron.core.distributed import DistributedDataParallelConfig  # noqa: E402
-from megatron.core.optimizer import OptimizerConfig  # noqa: E402
-from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig  # noqa: E402
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 INSTALLED = resolve_revision(Framework.MEGATRON_LM, "0.16")
 CLASSES = (TransformerConfig, MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from tests.advisor.jobs import parallel  # noqa: E402
+from tests.advisor.jobs import parallel
 
-from . import prediction  # noqa: E402
-from .megatron import CoreAttention, OracleCase, saved_bytes_per_layer  # noqa: E402
-from .megatron.peak import activation_peak  # noqa: E402
-from .prediction import full, selective, tensor_parallel  # noqa: E402
+from . import prediction
+from .megatron import CoreAttention, OracleCase, saved_bytes_per_layer
+from .megatron.peak import activation_peak
+from .prediction import full, selective, tensor_parallel
 
 LLAMA3_70B = prediction.LLAMA3_70B.changed(
     num_layers=80, seq_length=8192, vocab_size=128256, **tensor_parallel(4, True)

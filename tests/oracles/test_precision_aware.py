@@ -34,8 +34,6 @@ from harness.backends.megatron_core.trainer import MegatronTraining
 from tests.advisor.jobs import job_config
 from tests.oracles.prediction import LLAMA3_8B, rank_shape
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-
 DATA_PARALLEL = 4
 MODEL = LLAMA3_8B.changed(data_parallel_size=DATA_PARALLEL, use_distributed_optimizer=True)
 SCALARS = 16

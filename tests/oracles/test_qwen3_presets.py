@@ -4,7 +4,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
-pytestmark = pytest.mark.oracle
 
 from advisor.layers.parameters import count_parameters  # noqa: E402
 from advisor.models.presets import load_model  # noqa: E402

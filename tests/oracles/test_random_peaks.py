@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from tests.advisor.jobs import parallel  # noqa: E402
+from tests.advisor.jobs import parallel
 
-from .megatron import CoreAttention, OracleCase, activation_peak  # noqa: E402
-from .prediction import full, predicted_peak, selective  # noqa: E402
-from .random_peaks import TOLERANCE, differences  # noqa: E402
+from .megatron import CoreAttention, OracleCase, activation_peak
+from .prediction import full, predicted_peak, selective
+from .random_peaks import TOLERANCE, differences
 
 SMALL_TENSORS = 0.0015
 """Of a stage so small: row indices that dispatchers' attributes keep (test_moe_peaks.py)."""

@@ -11,11 +11,10 @@ from statistics import mean
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from advisor.frameworks.megatron.setting import parse_setting  # noqa: E402
+from advisor.frameworks.megatron.setting import parse_setting
 
-from .peak_matrix import FOLDER, MATRIX, Row, predicted, read  # noqa: E402
+from .peak_matrix import FOLDER, MATRIX, Row, predicted, read
 
 MEAN, WORST = 0.005, 0.02
 EXPLAINED = {("0.13.1", "deepseek_v3"): 0.11}
@@ -67,25 +66,13 @@ def test_the_matrix_is_what_was_rehearsed_and_holds_what_was_asked_for() -> None
     ]
     assert [(row.case, row.recompute, row.stage) for row in rows] == asked
     assert {row.case.model for row in rows} == {
-        "llama3_8b",
-        "llama3_70b",
-        "llama3_405b",
-        "gpt3_175b",
-        "mixtral_8x7b",
-        "qwen3_30b_a3b",
-        "deepseek_v3",
-        "qwen3_8b",
-        "gpt_oss_20b",
+        *("llama3_8b", "llama3_70b", "llama3_405b", "gpt3_175b", "mixtral_8x7b", "qwen3_30b_a3b"),
+        *("deepseek_v3", "qwen3_8b", "gpt_oss_20b"),
     }
     assert {row.case.pp for row in rows} == {1, 2, 4, 8, 16}
     assert {row.case.vpp for row in rows} > {1, 2, 3}
     settings = [parse_setting(row.recompute) for row in rows]
     assert {name for setting in settings for name in setting.effective_modules} == {
-        "core_attn",
-        "layernorm",
-        "mla_up_proj",
-        "mlp",
-        "moe",
-        "shared_experts",
+        *("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
     }
     assert {setting.method for setting in settings} == {None, "uniform", "block"}

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [
-    pytest.mark.oracle,
-    pytest.mark.skipif(os.environ.get("ORACLES") == "record", reason="it is being written"),
-]
+recording = os.environ.get("ORACLES") == "record"
+pytestmark = pytest.mark.skipif(recording, reason="it is being written")
 
 from . import recorded  # noqa: E402
 from .megatron import OracleCase  # noqa: E402

@@ -9,21 +9,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from advisor.base.dtypes import DType  # noqa: E402
-from advisor.models.layer_pattern import LayerPattern  # noqa: E402
-from advisor.models.options import TokenDispatcher  # noqa: E402
-from harness.trial.result import StagePeaks  # noqa: E402
+from advisor.base.dtypes import DType
+from advisor.models.layer_pattern import LayerPattern
+from advisor.models.options import TokenDispatcher
+from harness.trial.result import StagePeaks
 
-from .rehearsed import (  # noqa: E402
-    compared,
-    evaluated_peak,
-    job_of,
-    rehearse,
-    resident_bytes,
-    static_of,
-)
+from .rehearsed import compared, evaluated_peak, job_of, rehearse, resident_bytes, static_of
 
 SCALARS_BYTES = 512
 
@@ -51,14 +43,8 @@ def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]]) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        "none",
-        "selective:core_attn",
-        "selective:mlp",
-        "selective:layernorm",
-        "selective:core_attn,mlp,layernorm",
-        "full:uniform:1",
-        "full:uniform:2",
-        "full:block:1",
+        *("none", "selective:core_attn", "selective:mlp", "selective:layernorm"),
+        *("selective:core_attn,mlp,layernorm", "full:uniform:1", "full:uniform:2", "full:block:1"),
     ],
 )
 def test_every_setting_of_llama3_8b(spec: str) -> None:

@@ -25,7 +25,6 @@ from tests.oracles.megatron.configuration import (
 )
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)

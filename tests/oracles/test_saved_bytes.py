@@ -9,20 +9,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from .megatron import CoreAttention, OracleCase, rows_of, saved_bytes_of_a_layer  # noqa: E402
-from .prediction import MODELS, full, predicted_saved_bytes, selective, tensor_parallel  # noqa: E402
+from .megatron import CoreAttention, OracleCase, rows_of, saved_bytes_of_a_layer
+from .prediction import MODELS, full, predicted_saved_bytes, selections, tensor_parallel
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "core_attn": selective("core_attn"),
-    "mlp": selective("mlp"),
-    "layernorm": selective("layernorm"),
-    "core_attn,mlp": selective("core_attn", "mlp"),
-    "core_attn,layernorm": selective("core_attn", "layernorm"),
-    "mlp,layernorm": selective("mlp", "layernorm"),
-    "core_attn,mlp,layernorm": selective("core_attn", "mlp", "layernorm"),
+    **selections("core_attn", "mlp", "layernorm", "core_attn,mlp", "core_attn,layernorm"),
+    **selections("mlp,layernorm", "core_attn,mlp,layernorm"),
     "full": full("uniform", 1),
     "block": full("block", 3),
 }

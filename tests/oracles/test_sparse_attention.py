@@ -14,14 +14,13 @@ from unittest.mock import patch
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
+import torch
 
-from harness.backends.megatron_core import model  # noqa: E402
+from harness.backends.megatron_core import model
 
-from .megatron import OracleCase, activation_peak, rows_of, saved_bytes_of_a_layer  # noqa: E402
-from .prediction import (  # noqa: E402
+from .megatron import OracleCase, activation_peak, rows_of, saved_bytes_of_a_layer
+from .prediction import (
     RELEASE,
     full,
     predicted_peak,
@@ -29,7 +28,7 @@ from .prediction import (  # noqa: E402
     selective,
     tensor_parallel,
 )
-from .test_latent_attention import rotary_table  # noqa: E402
+from .test_latent_attention import rotary_table
 
 DSA = OracleCase(
     num_layers=4,

@@ -8,17 +8,16 @@ import pytest
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import Checkpoint
 
-from .stacks.measure import measure  # noqa: E402
-from .stacks.shapes import MIXTRAL_8X7B, QWEN3_30B_A3B, shape_of  # noqa: E402
-from .test_stack_layers import assert_same, wrapped  # noqa: E402
-from .test_stack_policies import listed_policy, titan_policy  # noqa: E402
+from .stacks.measure import measure
+from .stacks.shapes import MIXTRAL_8X7B, QWEN3_30B_A3B, shape_of
+from .test_stack_layers import assert_same, wrapped
+from .test_stack_policies import listed_policy, titan_policy
 
 HOW = Semantics(hooked=Checkpoint.NON_REENTRANT, counts_addmm=False)
 WRAPS: dict[TorchSetting, Callable[..., Any]] = {

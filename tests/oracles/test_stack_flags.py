@@ -26,7 +26,6 @@ from advisor.plan.recompute_plan import Setting
 from tests.advisor.frameworks.torch.jobs import stack_job
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 
 def _settings(framework: str, **options: Any) -> list[tuple[Setting, Any, Any]]:
@@ -111,55 +110,6 @@ def test_torchtitan_reads_tensor_and_expert_parallelism(layout, etp, tmp_path) -
         assert (read.data_parallel_shard_degree, read.tensor_parallel_degree) == (4, 2)
         assert (read.expert_parallel_degree, read.expert_tensor_parallel_degree) == (ep, etp)
         dims(dp_replicate=1, dp_shard=4, cp=1, tp=2, pp=1, ep=ep, etp=etp, world_size=8)
-
-
-def test_torchtitan_0_3_has_subcommands() -> None:
-    """The annotation of torchtitan 0.3.0 distributed/activation_checkpoint.py, given to tyro; the
-    package itself wants more of a machine than a test has."""
-    tyro = pytest.importorskip("tyro")
-    from dataclasses import dataclass, field
-    from typing import Annotated
-
-    @dataclass(kw_only=True)
-    class Selective:
-        early_stop: bool = False
-
-    @dataclass(kw_only=True)
-    class Full:
-        early_stop: bool = False
-
-    @dataclass(kw_only=True)
-    class MemoryBudget:
-        memory_budget: float = 0.5
-
-    @dataclass
-    class Compile:
-        enable: bool = False
-
-    name = tyro.conf.subcommand
-    kinds = (
-        Annotated[Selective, name("selective")]
-        | Annotated[Full, name("full")]
-        | Annotated[MemoryBudget, name("memory-budget")]
-        | Annotated[None, name("none")]
-    )
-
-    @dataclass
-    class Config:
-        compile: Compile = field(default_factory=Compile)
-        activation_checkpoint: kinds = field(default_factory=Selective)
-
-    expected = {"none": type(None), "full": Full, "op:torchtitan": Selective}
-    stack, job = stack_job("torchtitan")
-    assert [setting.spec for setting in stack.settings.candidates(job)] == list(expected)
-    for setting in stack.settings.candidates(job):
-        words = shlex.split(stack.spelling.setting_flags(setting, job))
-        read = tyro.cli(Config, args=words, default=Config())
-        assert isinstance(read.activation_checkpoint, expected[setting.spec])
-    words = shlex.split(stack.spelling.setting_flags(budget(0.25), job))
-    read = tyro.cli(Config, args=words, default=Config())
-    assert read.compile.enable
-    assert read.activation_checkpoint == MemoryBudget(memory_budget=0.25)
 
 
 @pytest.mark.parametrize("sharding", list(DataParallelSharding))

@@ -8,26 +8,25 @@ from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.autograd.graph import saved_tensors_hooks  # noqa: E402
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (  # noqa: E402
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
     checkpoint_wrapper,
 )
-from torch.utils.checkpoint import checkpoint as torch_checkpoint  # noqa: E402
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from advisor.base.dtypes import DType  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import ON_HOST, Checkpoint, RecomputePlan, Segment  # noqa: E402
+from advisor.base.dtypes import DType
+from advisor.layers.shape import RankShape
+from advisor.memory.chunk import chunk_footprint
+from advisor.models.layer_kind import DENSE
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import ON_HOST, Checkpoint, RecomputePlan, Segment
 
-from .stacks.measure import Measured, measure  # noqa: E402
-from .stacks.shapes import MODELS, SHARING, VARIANTS, shape_of  # noqa: E402
+from .stacks.measure import Measured, measure
+from .stacks.shapes import MODELS, SHARING, VARIANTS, shape_of
 
 CHECKPOINTS = {
     Checkpoint.NON_REENTRANT: {"early_stop": False},

@@ -10,24 +10,23 @@ import pytest
 from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
-from advisor.layers.operators import CollectiveKind  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.layer_pattern import LayerPattern  # noqa: E402
-from advisor.models.options import ScoreFunction, TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import Checkpoint, RecomputePlan  # noqa: E402
-from tests.advisor.jobs import parallel  # noqa: E402
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op
+from advisor.layers.operators import CollectiveKind
+from advisor.memory.chunk import chunk_footprint
+from advisor.models.layer_pattern import LayerPattern
+from advisor.models.options import ScoreFunction, TransformerImpl
+from advisor.plan.recompute_plan import Checkpoint, RecomputePlan
+from tests.advisor.jobs import parallel
 
-from .stacks.parallel import measure_cut, measure_ends  # noqa: E402
-from .stacks.shapes import DEEPSEEK_V3, LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
-from .stacks.titan import import_titan  # noqa: E402
-from .test_stack_layers import PEAK_TOLERANCE, wrapped  # noqa: E402
-from .test_stack_policies import titan_policy  # noqa: E402
+from .stacks.parallel import measure_cut, measure_ends
+from .stacks.shapes import DEEPSEEK_V3, LLAMA3_8B, QWEN3_30B_A3B, shape_of
+from .stacks.titan import import_titan
+from .test_stack_layers import PEAK_TOLERANCE, wrapped
+from .test_stack_policies import titan_policy
 
 HOW = Semantics(
     hooked=Checkpoint.NON_REENTRANT,

@@ -8,24 +8,23 @@ import pytest
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: E402
-from torch.utils.checkpoint import checkpoint_sequential, create_selective_checkpoint_contexts  # noqa: E402
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import checkpoint_sequential, create_selective_checkpoint_contexts
 
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import OpPolicy, every, op, sequential  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import OpPolicy, every, op, sequential
+from advisor.memory.chunk import chunk_footprint
+from advisor.models.layer_kind import DENSE
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import Checkpoint
 
-from .stacks.measure import measure  # noqa: E402
-from .stacks.shapes import MODELS, shape_of  # noqa: E402
-from .stacks.titan import import_titan  # noqa: E402
-from .test_stack_layers import PEAK_TOLERANCE, assert_same  # noqa: E402
+from .stacks.measure import measure
+from .stacks.shapes import MODELS, shape_of
+from .stacks.titan import import_titan
+from .test_stack_layers import PEAK_TOLERANCE, assert_same
 
 ATEN = torch.ops.aten
 ATTENTION = ATEN._scaled_dot_product_flash_attention_for_cpu.default

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 pytest.importorskip("transformers")
 ulysses = pytest.importorskip("deepspeed.runtime.sequence_parallel.ulysses_sp")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from advisor.layers.transformer import transformer_layer  # noqa: E402
 from advisor.memory.liveness import footprint  # noqa: E402

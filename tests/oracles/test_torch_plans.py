@@ -13,37 +13,36 @@ from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions  # noqa: E402
-from advisor.frameworks.torch.optimum.plan_file import plan_file  # noqa: E402
-from advisor.frameworks.torch.optimum.solve import Blocks  # noqa: E402
-from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set  # noqa: E402
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import FULL, NONE, TorchSetting, by_block  # noqa: E402
-from advisor.frameworks.torchtitan.flags import PLAN_HOOK  # noqa: E402
-from advisor.hardware.calibration import load_calibration  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.layers.transformer import transformer_layer  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.memory.working_set import WorkingSet  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.plan.recompute_plan import computed_until_stop  # noqa: E402
-from advisor.search.evaluate import Evaluator  # noqa: E402
-from advisor.time.stage_times import Rates  # noqa: E402
-from tests.advisor.frameworks.torch.jobs import stack_job  # noqa: E402
+from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions
+from advisor.frameworks.torch.optimum.plan_file import plan_file
+from advisor.frameworks.torch.optimum.solve import Blocks
+from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import FULL, NONE, TorchSetting, by_block
+from advisor.frameworks.torchtitan.flags import PLAN_HOOK
+from advisor.hardware.calibration import load_calibration
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.chunk import chunk_footprint
+from advisor.memory.working_set import WorkingSet
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import computed_until_stop
+from advisor.search.evaluate import Evaluator
+from advisor.time.stage_times import Rates
+from tests.advisor.frameworks.torch.jobs import stack_job
 
-from .recorded import measured  # noqa: E402
-from .stacks.blocks import block  # noqa: E402
-from .stacks.fsdp import RANKS, Step, titan_step, transformers_step  # noqa: E402
-from .stacks.measure import measure  # noqa: E402
-from .stacks.plans import Row, with_host, written_plan  # noqa: E402
-from .stacks.shapes import GPT2_XL, LLAMA2_7B, LLAMA3_8B, QWEN3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
-from .stacks.titan import import_titan  # noqa: E402
+from .recorded import measured
+from .stacks.blocks import block
+from .stacks.fsdp import RANKS, Step, titan_step, transformers_step
+from .stacks.measure import measure
+from .stacks.plans import Row, with_host, written_plan
+from .stacks.shapes import GPT2_XL, LLAMA2_7B, LLAMA3_8B, QWEN3_8B, QWEN3_30B_A3B, shape_of
+from .stacks.titan import import_titan
 
 TOLERANCE = 0.005
 """Bar of the issue for the peak of a step: 0.5 %. What is kept is equal to the byte."""
@@ -217,10 +216,7 @@ def _gradients(
     ("model", "impl"),
     [(LLAMA3_8B, TITAN), (LLAMA3_8B, FACE), (QWEN3_8B, TITAN), (QWEN3_8B, FACE), (GPT2_XL, TITAN)],
     ids=[
-        "titan llama",
-        "transformers llama",
-        "titan qwen",
-        "transformers qwen",
+        *("titan llama", "transformers llama", "titan qwen", "transformers qwen"),
         "gpt with dropout",
     ],
 )

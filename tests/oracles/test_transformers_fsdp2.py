@@ -4,37 +4,38 @@ Eight fake ranks; groups as Accelerate 1.15 makes them, or the layers and the ro
 one's own does.
 """
 
+from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan
 pytest.importorskip("accelerate")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
+import torch
 
-from advisor.base.dtypes import DType  # noqa: E402
-from advisor.frameworks.torch.parameter_groups import Sharding  # noqa: E402
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
-from advisor.job.pipeline_split import ModelChunk  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.static import stage_elements  # noqa: E402
-from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
+from advisor.base.dtypes import DType
+from advisor.frameworks.torch.parameter_groups import Sharding
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import FULL, NONE
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.memory.static import stage_elements
+from advisor.models.layer_kind import DENSE
+from advisor.models.options import TransformerImpl
 
-from .recorded import measured  # noqa: E402
-from .stacks.fsdp import (  # noqa: E402
+from .recorded import measured
+from .stacks.fsdp import (
     RANKS,
     Step,
     assert_near,
     predicted_step,
+    recorded_step,
     tracked_peak,
     transformers_step,
 )
-from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, shape_of
 
 TOLERANCE = 0.002
 """A tenth of a percent is a hidden state and the masks of the loss; the bar is 0.5 %."""
@@ -67,16 +68,8 @@ def _compare(
     )
     predicted = _predicted(shape, sharding, checkpointed=checkpointed)
     options = {"checkpointed": checkpointed, "by_accelerate": by_accelerate, **given}
-    dtype = REDUCED[reduce_dtype]
-    step = Step(
-        *measured(
-            "transformers_step",
-            shape,
-            reduce_dtype,
-            options,
-            by=lambda: astuple(transformers_step(shape, reduce_dtype=dtype, **options)),
-        )
-    )
+    live = partial(transformers_step, shape, reduce_dtype=REDUCED[reduce_dtype], **options)
+    step = recorded_step("transformers_step", shape, reduce_dtype, options, by=live)
     assert_near(predicted, step, TOLERANCE)
 
 

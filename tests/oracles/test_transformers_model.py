@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402

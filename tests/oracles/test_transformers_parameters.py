@@ -7,7 +7,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from advisor.layers.parameters import count_parameters  # noqa: E402
 from advisor.models.config_json.importer import load_config_json  # noqa: E402
@@ -53,11 +52,7 @@ _MIXERS = ["linear_attention", "moe", "full_attention"]
         ("nemotron_h", {"layers_block_type": [*_MIXERS, "mlp"], "n_routed_experts": 16}),
         (
             "nemotron_h",
-            {
-                "layers_block_type": [*_MIXERS, "moe"],
-                "n_routed_experts": 16,
-                "moe_latent_size": 96,
-            },
+            {"layers_block_type": [*_MIXERS, "moe"], "n_routed_experts": 16, "moe_latent_size": 96},
         ),
         ("qwen3_5_text", {"num_hidden_layers": 5, "intermediate_size": 512}),
         ("qwen3_5_moe_text", {"num_hidden_layers": 4, "num_experts": 16}),

@@ -9,20 +9,26 @@ from typing import Any
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-import torch  # noqa: E402
-from megatron.core import activations  # noqa: E402
-from megatron.core.transformer.torch_norm import L2Norm  # noqa: E402
+import torch
+from megatron.core import activations
+from megatron.core.transformer.torch_norm import L2Norm
 
-from advisor.models.layer_pattern import LayerPattern  # noqa: E402
-from advisor.models.options import NormPlacement  # noqa: E402
-from harness.backends.megatron_core.fake import saved  # noqa: E402
-from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention  # noqa: E402
+from advisor.models.layer_pattern import LayerPattern
+from advisor.models.options import NormPlacement
+from harness.backends.megatron_core.fake import saved
+from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention
 
-from .megatron import Activation, CoreAttention, OracleCase, peak, saved_bytes_per_layer  # noqa: E402
-from .prediction import full, predicted_peak, predicted_saved_bytes, selective, tensor_parallel  # noqa: E402
-from .variants import (  # noqa: E402
+from .megatron import Activation, CoreAttention, OracleCase, peak, saved_bytes_per_layer
+from .prediction import (
+    SCALARS_BYTES,
+    full,
+    predicted_peak,
+    predicted_saved_bytes,
+    selections,
+    tensor_parallel,
+)
+from .variants import (
     CHUNK,
     WINDOW,
     CappedAttention,
@@ -90,12 +96,7 @@ MODELS: dict[str, tuple[OracleCase, Any, dict[str, Any]]] = {
     ),
 }
 # Bridge cuts chunks outside of what core_attn replays, the stand-in inside.
-SETTINGS = {
-    "none": {},
-    "mlp,layernorm": selective("mlp", "layernorm"),
-    "core_attn": selective("core_attn"),
-}
-SCALARS_BYTES = 64  # as in test_activation_peaks
+SETTINGS = selections("mlp,layernorm", "core_attn")
 CASES = [
     *((name, "none") for name in MODELS),
     ("gemma2, window", "core_attn"),

@@ -23,15 +23,7 @@ from research.steps import fit, published
 from research.steps.constants import CONSTANTS, GENERATIONS
 from research.steps.page import PAGE, page
 from research.steps.pairs import Pair, pair_rows, pairs
-from research.steps.published import (
-    WAYS,
-    Report,
-    fitted_targets,
-    main,
-    report,
-    table,
-    yaml_text,
-)
+from research.steps.published import WAYS, Report, fitted_targets, main, report, table, yaml_text
 from research.steps.scores import Scored, score
 
 LEFT_OUT = {

@@ -202,6 +202,4 @@ class _Spelling(stack.TorchSpelling):
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(
-        _FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory
-    )
+    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory)

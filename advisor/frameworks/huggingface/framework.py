@@ -239,6 +239,4 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
 
 def parts() -> framework_parts.FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(
-        _FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory
-    )
+    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory)

@@ -22,7 +22,7 @@ from advisor.frameworks.megatron.options.values import MIXED_PRECISION
 from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job.job import RECIPES_OF_PRECISIONS, Fp8Recipe, Job
+from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job
 from advisor.models.options import CrossEntropyFusion
 
 _SECTION: Final = "mixed_precision"
@@ -31,6 +31,9 @@ OPTIMIZER_RECIPE: Final = f"{_SECTION}.fp8_recipe"
 NEEDS_CONFIGURATION: Final = (
     f"the {_SECTION}.… overrides work only in recipes (perf_recipes) that set {_SECTION} to a "
     "configuration object, not to a name"
+)
+_NEEDS_OVERLAP: Final = (
+    "the comm_overlap.… overrides work only in recipes whose comm_overlap is set"
 )
 _HALF: Final = "torch.float16"
 _ENDS: Final = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
@@ -87,6 +90,8 @@ def _types(job: Job) -> dict[str, Any]:
         types["fp8"] = "e4m3" if precision is Precision.MXFP8 else "hybrid"
         types["fp8_recipe"] = RECIPES_OF_PRECISIONS[precision]
         types["fp8_param_gather"] = config.fp8_param_gather
+        if precision is Precision.MXFP8:  # which ConfigContainer.validate asks for
+            types["reuse_grad_buf_for_mxfp8_param_ag"] = config.fp8_param_gather
         types["first_last_layers_bf16"] = job.model.first_last_layers_bf16
         if job.model.first_last_layers_bf16:
             types |= {name: getattr(job.model, name) for name in _ENDS}
@@ -129,10 +134,12 @@ def _overrides(sections: Sections, values: Values, job: Job, revision: Revision)
         yield override(row.bridge.removesuffix(row.name) + row.name_in(revision), row, value)
 
 
-def _repeats(job: Job) -> Iterator[str]:
-    """What a recipe may have on that no step which repeats to the bit goes with."""
+def _switched_off(job: Job) -> Iterator[str]:
+    """What a recipe may have on that no step which repeats to the bit or is one graph goes with."""
     if job.config.deterministic_mode and job.layout.tensor_model_parallel_size > 1:
         yield "comm_overlap.tp_comm_overlap=false"
+    if job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
+        yield "rerun_state_machine.check_for_nan_in_loss=false"
 
 
 def bridge_layout_overrides(job: Job, revision: Revision) -> str:
@@ -148,7 +155,7 @@ def bridge_layout_overrides(job: Job, revision: Revision) -> str:
             *muon_overrides(job),
             *precision_overrides(job),
             *_overrides(RUN, values, job, revision),
-            *_repeats(job),
+            *_switched_off(job),
         )
     )
 
@@ -166,15 +173,17 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
             *(() if in_bf16 else precision_overrides(job)),
             *muon_overrides(job),
             *_overrides((*types, Implementation, *loss), values, job, revision),
-            *_repeats(job),
+            *_switched_off(job),
         )
     )
 
 
 def left_to_bridge(job: Job) -> str:
     """What of a job the overrides omit, and which recipe takes those of its types."""
-    left = f"set this in the recipe: sequence length {job.config.seq_length}"
-    return left if is_named(job) else f"{left} · {NEEDS_CONFIGURATION}"
+    left = [f"set this in the recipe: sequence length {job.config.seq_length}"]
+    left += [] if is_named(job) else [NEEDS_CONFIGURATION]
+    overlaps = job.layout.tp_comm_overlap or job.layout.overlap_moe_expert_parallel_comm
+    return " · ".join([*left, _NEEDS_OVERLAP] if overlaps else left)
 
 
 def muon_overrides(job: Job) -> Iterator[str]:

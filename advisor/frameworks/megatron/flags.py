@@ -100,20 +100,8 @@ def override(path: str, row: Option, value: object, quote: str = "") -> str:
 
 
 LAYOUT_SECTIONS: Final = (
-    Parallelism,
-    Experts,
-    Attention,
-    Hybrid,
-    OptimizerStep,
-    DataParallel,
-    Communication,
-    Batch,
-    Loop,
-    NumberTypes,
-    Implementation,
-    Dropout,
-    Loss,
-    CudaGraphs,
+    *(Parallelism, Experts, Attention, Hybrid, OptimizerStep, DataParallel),
+    *(Communication, Batch, Loop, NumberTypes, Implementation, Dropout, Loss, CudaGraphs),
 )
 """What a whole command line is given, in order."""
 _ASSUMED: Final = (NumberTypes, Implementation, OptimizerStep, Loss, Loop, CudaGraphs)

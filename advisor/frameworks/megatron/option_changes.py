@@ -23,7 +23,7 @@ def changes(job: Job, framework: str, *, loads_mask: bool) -> Iterator[JobChange
     if loads_mask:
         why = "the boolean mask [micro batch, 1, sequence, sequence] is not loaded"
         yield _change(job, why, Effect.FREE, config={"create_attention_mask": False})
-    yield from _free(job)
+    yield from _free(job, revision)
     yield from _graphs(job, revision)
     if job.model.num_moe_experts is not None:
         yield _dispatcher(job, revision)
@@ -50,11 +50,12 @@ def _keys(part: str, new: Mapping[str, Any]) -> str:
     return " ".join(f"{section}.{name}={spelled(value)}" for name, value in new.items())
 
 
-def _free(job: Job) -> Iterator[JobChange]:
+def _free(job: Job, revision: Revision) -> Iterator[JobChange]:
     """A fused loss; collectives during products, passes and reductions."""
     model, layout = job.model, job.layout
     if model.cross_entropy_fusion is CrossEntropyFusion.NONE:
         engine = model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+        engine &= not revision.refuses_engine_loss
         kind = CrossEntropyFusion.TE if engine else CrossEntropyFusion.NATIVE
         why = "the loss keeps no logits in fp32"
         yield _change(job, why, Effect.FREE, model={"cross_entropy_fusion": kind})

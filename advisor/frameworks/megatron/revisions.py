@@ -85,6 +85,11 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
         return self.framework != Framework.NEMO or self.version != "1"
 
     @property
+    def refuses_engine_loss(self) -> bool:
+        """Whether its command line refuses Transformer Engine's fused loss (arguments.py)."""
+        return self.framework == Framework.MEGATRON_LM and self.at_least(0, 18)
+
+    @property
     def label(self) -> str:
         """``megatron-core 0.19``, for reasons and headers."""
         if self.framework == Framework.MEGATRON_LM:

@@ -204,7 +204,7 @@ class MegatronJobs(JobSupport):
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """With the Transformer Engine that the release asks for, and without what of a recipe it
-        cannot capture or does not read."""
+        cannot capture, does not read or refuses."""
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
@@ -215,6 +215,9 @@ class MegatronJobs(JobSupport):
             raise UserError("model.experimental_attention_variant", "dsa", reason, fix)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
+        engine = model.cross_entropy_fusion is CrossEntropyFusion.TE
+        if engine and revision.refuses_engine_loss and "cross_entropy_fusion" not in given:
+            model = replace(model, cross_entropy_fusion=CrossEntropyFusion.NATIVE)
         flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
         if not flex and "moe_flex_dispatcher_backend" not in given:
             model = replace(model, moe_flex_dispatcher_backend=FlexBackend.DEEPEP)

@@ -19,13 +19,8 @@ _FACTS: Final = supported_jobs.StackFacts(
     source="torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py",
     own_options=(*supported_jobs.EAGER_OPTIONS, "optimizer_in_backward"),
     granularities=(
-        Granularity.NONE,
-        Granularity.FULL,
-        Granularity.SELECTIVE,
-        Granularity.SEQUENTIAL,
-        Granularity.OP,
-        Granularity.BUDGET,
-        Granularity.BLOCKS,
+        *(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
+        *(Granularity.SEQUENTIAL, Granularity.OP, Granularity.BUDGET, Granularity.BLOCKS),
     ),
     policies=(OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL),
     options=(Modifier.OFFLOAD,),
@@ -87,4 +82,4 @@ class _Spelling(stack.TorchSpelling):
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, dialect="other")
+    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, dialect="other")

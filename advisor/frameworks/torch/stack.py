@@ -87,7 +87,7 @@ class TorchOptimum(OptimumSpace):
 
 def torch_parts(
     facts: StackFacts,
-    spelling: Spelling,
+    spelling: type[TorchSpelling],
     *,
     settings: type[TorchSettings] = TorchSettings,
     jobs: type[TorchJobs] = TorchJobs,
@@ -103,7 +103,7 @@ def torch_parts(
         settings=its_settings,
         jobs=its_jobs,
         memory=its_memory,
-        spelling=spelling,
+        spelling=spelling(facts),
         harness=HarnessRuns(facts.framework, dialect),
         optimum=TorchOptimum(its_settings, its_memory),
     )

@@ -50,12 +50,8 @@ _FACTS: Final = supported_jobs.StackFacts(
         *("torch_compile", "compile_components"),
     ),
     granularities=(
-        Granularity.NONE,
-        Granularity.FULL,
-        Granularity.SELECTIVE,
-        Granularity.OP,
-        Granularity.BUDGET,
-        Granularity.BLOCKS,
+        *(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
+        *(Granularity.OP, Granularity.BUDGET, Granularity.BLOCKS),
     ),
     policies=(OpPolicy.TORCHTITAN,),
     replicates=True,
@@ -230,6 +226,4 @@ class _Spelling(stack.TorchSpelling):
 
 def parts() -> framework_parts.FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(
-        _FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory
-    )
+    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory)

@@ -65,12 +65,11 @@ def _ulysses(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> tup
         made,
         forward_workspace=largest,
         backward_workspace=largest,
-        forward_collectives=(_exchange(sent),),
-        backward_collectives=(_exchange(sent),),
         extra_forward_bytes=4 * sent,
         extra_backward_bytes=4 * sent,
         forward_kernels=2 * len(made),
         backward_kernels=2 * len(made),
+        **Collective.both_ways(CollectiveKind.ALL_TO_ALL, Group.CONTEXT, sent),
     )
     kernel = attention(inner, *made)
     whole = replace(kernel.outputs[0], name="context_by_heads")
@@ -87,16 +86,11 @@ def _ulysses(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> tup
         (output,),
         forward_workspace=output.num_bytes,
         backward_workspace=output.num_bytes,
-        forward_collectives=(_exchange(output.num_bytes),),
-        backward_collectives=(_exchange(output.num_bytes),),
         extra_forward_bytes=2 * output.num_bytes,
         extra_backward_bytes=2 * output.num_bytes,
+        **Collective.both_ways(CollectiveKind.ALL_TO_ALL, Group.CONTEXT, output.num_bytes),
     )
     return there, kernel, back
-
-
-def _exchange(num_bytes: int) -> Collective:
-    return Collective(CollectiveKind.ALL_TO_ALL, Group.CONTEXT, num_bytes)
 
 
 def _ring(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:

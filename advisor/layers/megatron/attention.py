@@ -97,17 +97,14 @@ def _gather_mixed(shape: RankShape, shard: Tensor) -> tuple[Tensor, Operator]:
     the same way back (megatron-core 0.16.1 attention.py, tensor_parallel/mappings.py).
     """
     whole = shape.activation(MIXED_QKV, _mixed_width(shape))
-    kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-    forward, backward = (Collective(kind, Group.TENSOR, whole.num_bytes) for kind in kinds)
     return whole, Operator(
         "gather_mixed_qkv",
         Module.LINEAR_QKV,
         (shard,),
         (whole,),
-        forward_collectives=(forward,),
-        backward_collectives=(backward,),
         forward_workspace=whole.num_bytes,
         backward_workspace=whole.num_bytes,
+        **Collective.both_ways(CollectiveKind.ALL_GATHER, Group.TENSOR, whole.num_bytes),
     )
 
 

@@ -144,18 +144,14 @@ def _kept_by_attention(
         return (*sources, output)
     if shape.precision is Precision.MXFP8:
         both = tuple(
-            Tensor(f"{tensor.name}_mxfp8", (2 * _mxfp8_bytes(tensor),), DType.UINT8)
-            for tensor in sources
+            Tensor(f"{tensor.name}_mxfp8", (2 * (n + n // 32),), DType.UINT8)
+            for tensor, n in ((source, source.num_elements) for source in sources)
         )
         return (*both, output)
     narrow = tuple(
         Tensor(f"{tensor.name}_fp8", tensor.shape, DType.FLOAT8) for tensor in (*sources, output)
     )
     return narrow if shape.precision is Precision.FP8_DELAYED else (*narrow[:-1], output)
-
-
-def _mxfp8_bytes(tensor: Tensor) -> int:
-    return tensor.num_elements + tensor.num_elements // 32
 
 
 def _unfused_attention(

@@ -44,16 +44,8 @@ def scatter_sequence(
 def gather_sequence(module: Module, part: Tensor, whole: Tensor) -> Operator:
     """All-gather of the first dimension; the gradient is reduced and scattered
     (_GatherFromSequenceParallelRegion)."""
-    kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-    forward, backward = (Collective(kind, Group.TENSOR, whole.num_bytes) for kind in kinds)
-    return Operator(
-        f"gather_{part.name}",
-        module,
-        (part,),
-        (whole,),
-        forward_collectives=(forward,),
-        backward_collectives=(backward,),
-    )
+    gather = Collective.both_ways(CollectiveKind.ALL_GATHER, Group.TENSOR, whole.num_bytes)
+    return Operator(f"gather_{part.name}", module, (part,), (whole,), **gather)
 
 
 def exchange_sequence_for_heads(
@@ -68,18 +60,16 @@ def exchange_sequence_for_heads(
     if shape.context_parallel_size == 1:
         return (), source
     output = Tensor(f"{source.name}_exchanged", source.shape, source.dtype)
-    exchange = Collective(CollectiveKind.ALL_TO_ALL, Group.CONTEXT, source.num_bytes)
     copies = 4 * source.num_bytes
     operator = Operator(
         f"exchange_{source.name}",
         module,
         (source,),
         (output,),
-        forward_collectives=(exchange,),
-        backward_collectives=(exchange,),
         forward_workspace=source.num_bytes,
         backward_workspace=source.num_bytes,
         extra_forward_bytes=copies,
         extra_backward_bytes=copies,
+        **Collective.both_ways(CollectiveKind.ALL_TO_ALL, Group.CONTEXT, source.num_bytes),
     )
     return (operator,), output

@@ -105,15 +105,8 @@ def _with_overlapped_gemms(operator: Operator, operators: tuple[Operator, ...]) 
 
 def all_to_all(name: str, module: Module, source: Tensor, output: Tensor) -> Operator:
     """Rows to the ranks of their experts, or back."""
-    collective = Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, source.num_bytes)
-    return Operator(
-        name,
-        module,
-        (source,),
-        (output,),
-        forward_collectives=(collective,),
-        backward_collectives=(collective,),
-    )
+    exchange = Collective.both_ways(CollectiveKind.ALL_TO_ALL, Group.EXPERT, source.num_bytes)
+    return Operator(name, module, (source,), (output,), **exchange)
 
 
 def _joined(shape: RankShape, whole: Tensor) -> int:

@@ -64,10 +64,8 @@ def _expanded(
     one head are views, which products in Python copy, and autocast's cast of the keys."""
     sources = key, value
     if shape.local_heads != shape.local_groups:
-        width, copied = (
-            shape.local_heads * shape.model.kv_channels,
-            copied or shape.local_groups > 1,
-        )
+        width = shape.local_heads * shape.model.kv_channels
+        copied = copied or shape.local_groups > 1
         keys, values = activation(shape, "key_all", width), activation(shape, "value_all", width)
         if not copied:
             keys = keys if shape.autocast else key.view(keys.name, keys.shape)

@@ -81,10 +81,8 @@ def with_own_input(
         for name, dtype in (("gate", shape.dtype), ("act", shape.dtype), ("product", own.dtype))
     )
     branch = parts.hidden(shape, "per_layer_projection_out", shape.dtype)
-    normed, output = (
-        parts.hidden(shape, "post_per_layer_input_norm_out"),
-        parts.hidden(shape, "with_own_input"),
-    )
+    normed = parts.hidden(shape, "post_per_layer_input_norm_out")
+    output = parts.hidden(shape, "with_own_input")
     after = norm(shape, "post_per_layer_input_norm", Module.POST_MLP_LAYERNORM, branch, normed)
     act = parts.nonlinearity(shape.model.activation, gate, activated)
     return (

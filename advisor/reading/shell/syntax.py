@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.errors import UserError
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
 
 TOO_DEEP: Final = f"is nested deeper than {MOST_DEPTH} levels: not read"
 _MOST_BRACKETS: Final = 10_000
-_BRACKETS: Final = re.compile(rf"(?:\([ \t]*){{{_MOST_BRACKETS}}}")
+_BRACKETS: Final = re.compile(rf"(?:\([ \t]*){{{MOST_DEPTH}}}")
 _QUOTED_COMMENT: Final = re.compile(r"`\s*#[^`\n]*`")
 
 
 def parsed(text: str) -> "Tree":
     """The syntax tree of a text, with ERROR nodes of what is no shell; UserError where brackets are
     opened that no shell would: the parser needs minutes for them."""
-    opened = _BRACKETS.search(text)
+    opened = next(islice(_BRACKETS.finditer(text), _MOST_BRACKETS // MOST_DEPTH - 1, None), None)
     if opened is not None:
         line = text.count("\n", 0, opened.start()) + 1
         raise UserError(f"line {line}", "((((…", f"opens more than {_MOST_BRACKETS} brackets")

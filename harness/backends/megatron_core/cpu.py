@@ -35,9 +35,7 @@ KernelScope = Callable[[], AbstractContextManager[None]]
 class CudaToCpu(TorchFunctionMode):
     """Sends `device="cuda"` to the CPU, and names types as on a GPU, where Megatron compares."""
 
-    replacements: Mapping[Any, Callable[..., Any]] = {
-        torch.Tensor.cuda: lambda tensor, *_, **__: tensor
-    }
+    replacements: Mapping[Any, Callable[..., Any]] = {Tensor.cuda: lambda tensor, *_, **__: tensor}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -48,7 +46,7 @@ class CudaToCpu(TorchFunctionMode):
         if "pin_memory" in given:  # pinning needs a CUDA driver
             given["pin_memory"] = False
         result = self.replacements.get(func, func)(*args, **given)
-        if func is torch.Tensor.type and isinstance(result, str):
+        if func is Tensor.type and isinstance(result, str):
             return f"torch.cuda.{result.rpartition('.')[2]}"
         return result
 
@@ -105,9 +103,9 @@ def _rng_patches() -> Iterator[Any]:
     yield patch.object(logging.getLogger(megatron_random.__name__), "disabled", True)
 
 
-def _sizes(sizes: torch.Tensor, as_numpy: bool = False, **_: Any) -> Any:
+def _sizes(sizes: Tensor, as_numpy: bool = False, **_: Any) -> Any:
     """Sizes of an all-to-all as numbers: Megatron makes numbers of a GPU's tensors only."""
-    return sizes.numpy() if as_numpy and isinstance(sizes, torch.Tensor) else sizes
+    return sizes.numpy() if as_numpy and isinstance(sizes, Tensor) else sizes
 
 
 def patches(kernel: KernelScope = nullcontext) -> Iterator[Any]:
@@ -134,11 +132,9 @@ def megatron_on_cpu() -> Iterator[None]:
 
 
 class SdpaAttention(torch.nn.Module):
-    """Causal attention through scaled_dot_product_attention; no scores are kept.
-
-    query [s, b, heads, channels], key and value with their own number of heads; gives
-    [s, b, heads x channels of the values].
-    """
+    """Causal attention through scaled_dot_product_attention; no scores are kept. query [s, b,
+    heads, channels], key and value with their own number of heads; gives [s, b, heads x channels of
+    the values]."""
 
     def __init__(self, config: Any, layer_number: int, **_: Any) -> None:
         super().__init__()

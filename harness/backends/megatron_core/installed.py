@@ -11,13 +11,11 @@ as long as all the rest. cpu.py runs what is inside of them anyway.
 """
 
 import functools
-import importlib
 import os
 import sys
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -34,7 +32,6 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 
 VARIABLE: Final = "MEGATRON_CORE"
-_DIST_INFO: Final = "megatron_core-*.dist-info"
 _ASKING: Final = (
     "torch._dynamo",
     "torch._inductor.runtime.hints",
@@ -66,7 +63,7 @@ def prefer(core: str) -> None:
 
 def _release(folder: Path) -> str:
     """major.minor of the wheel in `folder`; empty where there is none."""
-    for found in folder.glob(_DIST_INFO):
+    for found in folder.glob("megatron_core-*.dist-info"):
         return ".".join(found.name.removeprefix("megatron_core-").split(".")[:2])
     return ""
 
@@ -173,13 +170,13 @@ def _number(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.split(".")[:2]))
 
 
-@lru_cache(maxsize=1)
+@functools.cache
 def has_transformer_engine() -> bool:
     """Whether Transformer Engine can be imported: an installation without its library cannot."""
     if find_spec("transformer_engine") is None:
         return False
     try:
-        importlib.import_module("transformer_engine.pytorch")
+        import_module("transformer_engine.pytorch")
     except (ImportError, RuntimeError, OSError):
         return False
     return True

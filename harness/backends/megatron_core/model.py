@@ -1,6 +1,5 @@
 """The GPT model chunks of one rank out of settings, and their inputs: random tokens, the same at
-every step, so that a small model learns them.
-"""
+every step, so that a small model learns them."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -10,11 +9,7 @@ from typing import Any, Final
 import torch
 from megatron.core import parallel_state
 from megatron.core.fusions import fused_bias_geglu
-from megatron.core.models.gpt.gpt_layer_specs import (
-    get_gpt_decoder_block_spec,
-    get_gpt_layer_local_spec,
-    get_gpt_mtp_block_spec,
-)
+from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
@@ -119,10 +114,9 @@ def _layer_spec(case: MegatronCase, core_attention: type[torch.nn.Module]) -> An
     """Transformer Engine's layers, or Megatron's own with `core_attention` for a flash kernel."""
     kinds = {name: getattr(case, name) for name in ("qk_layernorm", "multi_latent_attention")}
     if case.transformer_impl == "transformer_engine":
-        from megatron.core.models.gpt import gpt_layer_specs
-
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(**kinds)
-    spec = copy.deepcopy(get_gpt_layer_local_spec(**kinds, normalization=case.normalization))
+    local = gpt_layer_specs.get_gpt_layer_local_spec(**kinds, normalization=case.normalization)
+    spec = copy.deepcopy(local)
     _set_core_attention(case, spec, core_attention)
     return spec
 
@@ -141,7 +135,8 @@ def _chunk_spec(
     if not case.has_experts:
         return _layer_spec(case, core_attention)
     engine = case.transformer_impl == "transformer_engine"
-    block = get_gpt_decoder_block_spec(config, engine, case.normalization, vp_stage=vp_stage)
+    make = gpt_layer_specs.get_gpt_decoder_block_spec
+    block = make(config, engine, case.normalization, vp_stage=vp_stage)
     if not engine:
         for spec in block.layer_specs:
             _set_core_attention(case, spec, core_attention)
@@ -160,7 +155,7 @@ def _build_chunk(case: MegatronCase, config: Any, spec: Any, vp_stage: int | Non
         rotary_percent=case.rotary_percent,
         share_embeddings_and_output_weights=case.share_embeddings_and_output_weights,
         vp_stage=vp_stage,
-        mtp_block_spec=get_gpt_mtp_block_spec(
+        mtp_block_spec=gpt_layer_specs.get_gpt_mtp_block_spec(
             config, spec, case.transformer_impl == "transformer_engine", vp_stage=vp_stage
         ),
     )

@@ -33,10 +33,8 @@ class FusedAdam(torch.optim.AdamW):
 
 
 class MegatronTraining:
-    """Model chunks, gradient buffers and optimizer of this rank, ready for steps.
-
-    To be built and run inside one of the worlds of world.py.
-    """
+    """Model chunks, gradient buffers and optimizer of this rank, ready for steps. To be built and
+    run inside one of the worlds of world.py."""
 
     def __init__(
         self, case: MegatronCase, config: Any, core_attention: type[torch.nn.Module]

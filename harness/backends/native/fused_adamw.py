@@ -15,10 +15,8 @@ from harness.backends.training_rank import LEARNING_RATE
 
 class _Bucket:
     """Some parameters with their fp32 copies (themselves where they are fp32) and AdamW states.
-
     16-bit gradients stay, as Megatron's buffers do; fp32 copies of them exist while the bucket is
-    updated, and only then.
-    """
+    updated, and only then."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
@@ -50,10 +48,8 @@ class _Bucket:
 
 class Optimizer:
     """All parameters of a rank; gradients are accumulated by autograd in the parameters' type.
-
     `partly_seen` are summed over the TP ranks, and all are averaged over the data-parallel ranks
-    unless FSDP2 has done it.
-    """
+    unless FSDP2 has done it."""
 
     def __init__(
         self,

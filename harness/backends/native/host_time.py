@@ -17,7 +17,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
 from advisor.models.options import Normalization
-from advisor.plan.recompute_plan import ReplayRun, Segment
+from advisor.plan.recompute_plan import Segment
 from advisor.time.machine import machine
 from advisor.time.passes import end_times, layer_passes
 from advisor.time.rank_links import network
@@ -110,10 +110,8 @@ def waiting_seconds(workload: Workload, gpu: Gpu, calibration: Calibration) -> f
 
 
 def idle_seconds(pieces: Iterable[Piece], answer_seconds: float) -> float:
-    """Seconds in which the GPU has nothing to do until the last of `pieces` begins.
-
-    answer_seconds: from the end of a kernel until the processor knows its result.
-    """
+    """Seconds in which the GPU has nothing to do until the last of `pieces` begins. answer_seconds:
+    from the end of a kernel until the processor knows its result."""
     queued = done = idle = 0.0
     for piece in pieces:
         if piece.answers:
@@ -153,7 +151,8 @@ class _Microbatch:
         for kind in reversed(segment.layers):
             operators, to_come = self._operators(kind), list(segment.runs)
             for operator in reversed(operators):
-                for run in [one for one in to_come if _is_needed(one, operator)]:
+                module = operator.module
+                for run in [r for r in to_come if module in (*r.modules, r.replayed_before)]:
                     to_come.remove(run)
                     again = tuple(one for one in operators if one.module in run.modules)
                     yield from self._replay(again, kind)
@@ -175,8 +174,3 @@ class _Microbatch:
         device = passes[backward].compute + passes[backward].exposed
         answers = 0 if backward else _ANSWERS.get(operator.name, 0)
         return Piece(self._call_seconds * calls(operator, self._shape)[backward], device, answers)
-
-
-def _is_needed(run: ReplayRun, operator: Operator) -> bool:
-    """Whether `run` is replayed before the backward of `operator`, if it was not yet."""
-    return operator.module in run.modules or operator.module is run.replayed_before

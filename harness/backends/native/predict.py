@@ -25,18 +25,11 @@ from harness.backends.native.unsupported import check, is_fully_sharded
 from harness.trial.trial import Workload
 
 
-def native_model(workload: Workload) -> ModelSpec:
-    """The workload's model as this backend runs it."""
-    return as_native(workload.model)
-
-
 def as_native(model: ModelSpec) -> ModelSpec:
-    """`model` with the options that this backend runs it with.
-
-    Megatron's local layers with flash attention and fused activation; rotary tables, bias and
-    dropout as single operators; logits kept as an fp32 softmax; weight gradients as tensors of
-    their own. Experts are one grouped MLP on the device that their tokens are on.
-    """
+    """`model` with the options that this backend runs it with. Megatron's local layers with flash
+    attention and fused activation; rotary tables, bias and dropout as single operators; logits kept
+    as an fp32 softmax; weight gradients as tensors of their own. Experts are one grouped MLP on the
+    device that their tokens are on."""
     return replace(
         _with_native_experts(model),
         transformer_impl=options.TransformerImpl.LOCAL,
@@ -67,7 +60,7 @@ def native_shape(workload: Workload) -> RankShape:
     """Local sizes of one rank of the native model."""
     layout = workload.layout
     return RankShape(
-        model=native_model(workload),
+        model=as_native(workload.model),
         seq_length=workload.seq_length,
         micro_batch_size=workload.micro_batch_size,
         precision=workload.precision,
@@ -77,11 +70,9 @@ def native_shape(workload: Workload) -> RankShape:
 
 
 def native_plan(workload: Workload, setting: NativeSetting) -> RecomputePlan:
-    """The advisor's plan of one pipeline stage, which the model follows to the letter.
-
-    Megatron's checkpoint of core attention keeps an attention-mask type; ours takes none.
-    """
-    model, layout = native_model(workload), workload.layout
+    """The advisor's plan of one pipeline stage, which the model follows to the letter. Megatron's
+    checkpoint of core attention keeps an attention-mask type; ours takes none."""
+    model, layout = as_native(workload.model), workload.layout
     chunk = pipeline_stages(model, layout)[0][0]
     plan = chunk_plan(setting.megatron, model, chunk.layers, layout.sequence_parallel)
     return RecomputePlan(tuple(one for segment in plan.segments for one in _single(segment)))
@@ -102,10 +93,9 @@ def predict_layer(workload: Workload) -> tuple[int, int]:
     shape = native_shape(workload)
     if setting.policy is not None:
         operators = transformer_layer(shape)
-        return (
-            total_bytes(tuple(kept_by_policy(operators, setting.policy).values())),
-            flops_by_policy(operators, setting.policy),
-        )
+        kept = _kept_operators(operators, setting.policy)
+        again = sum(one.forward_flops for one in operators if one not in kept)
+        return total_bytes(tuple(kept_by_policy(operators, setting.policy).values())), again
     plan = native_plan(workload, setting)
     saved = sum(_segment_bytes(shape, setting, segment) for segment in plan.segments)
     return saved // plan.num_layers, replayed_flops(shape, plan) // plan.num_layers
@@ -134,7 +124,7 @@ def optimizer_bytes(workload: Workload) -> int:
     check(workload)
     layout = workload.layout
     ranks = layout.tensor_model_parallel_size * layout.pipeline_model_parallel_size
-    elements, dp = count_parameters(native_model(workload)) // ranks, layout.data_parallel_size
+    elements, dp = count_parameters(as_native(workload.model)) // ranks, layout.data_parallel_size
     sharded = is_fully_sharded(workload)
     own = -(-elements // (dp if sharded else 1)) * _OPTIMIZER_BYTES
     if dp > 1 and not sharded:
@@ -144,7 +134,7 @@ def optimizer_bytes(workload: Workload) -> int:
 
 def unfused_bytes(workload: Workload) -> int:
     """Memory traffic of one step on one rank that plain modules have and the fused kernels of
-    native_model, as the advisor times them, have not: gated activations, forward again in a replay,
+    as_native, as the advisor times them, have not: gated activations, forward again in a replay,
     and the sums of gradients. UserError for what this backend does not run."""
     check(workload)
     shape = native_shape(workload)
@@ -192,22 +182,14 @@ def _layer_input(operators: tuple[Operator, ...]) -> Tensor:
 
 
 def kept_by_policy(operators: tuple[Operator, ...], policy: OpPolicy) -> dict[str, Tensor]:
-    """Storages kept of one layer: its input, and all outputs of the kept operators.
-
-    An operator's outputs are what it hands on and what it saves besides its inputs (log-sum-exp).
-    """
+    """Storages kept of one layer: its input, and all outputs of the kept operators. An operator's
+    outputs are what it hands on and what it saves besides its inputs (log-sum-exp)."""
     layer_input = _layer_input(operators)
     kept = {layer_input.name: layer_input}
     for operator in _kept_operators(operators, policy):
         made = [t for t in operator.saved if t.name not in {i.name for i in operator.inputs}]
         kept |= {tensor.storage.name: tensor.storage for tensor in (*operator.outputs, *made)}
     return kept
-
-
-def flops_by_policy(operators: tuple[Operator, ...], policy: OpPolicy) -> int:
-    """Forward FLOPs of the operators of one layer whose outputs are not kept."""
-    kept = _kept_operators(operators, policy)
-    return sum(operator.forward_flops for operator in operators if operator not in kept)
 
 
 def _kept_operators(operators: tuple[Operator, ...], policy: OpPolicy) -> tuple[Operator, ...]:

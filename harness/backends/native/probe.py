@@ -102,9 +102,7 @@ _ATTENTION_FLOPS: Final[dict[Any, Callable[..., int]]] = {
 
 def count(layers: nn.Module, run: Callable[[], None]) -> Counted:
     """What `layers` (with a `layer_scope`) keeps and replays in `run`, a forward and backward.
-
-    Random states are as before afterwards; gradients are the caller's to drop.
-    """
+    Random states are as before afterwards; gradients are the caller's to drop."""
     saved, replayed = SavedMeter(), ReplayMeter()
     usual = layers.layer_scope
     layers.layer_scope = saved.scope  # type: ignore[assignment]

@@ -14,10 +14,8 @@ from harness.trial.trial import Device
 
 class Groups(Struct, frozen=True, kw_only=True):
     """This rank's place: device, degrees and ranks; groups are None where the degree is 1.
-
     Tensor-parallel ranks are neighbours, then come data and pipeline parallel ones (Megatron's
-    order tp-dp-pp). `owns_world`: the process group was made here, and ends with the step.
-    """
+    order tp-dp-pp). `owns_world`: the process group was made here, and ends with the step."""
 
     device: torch.device
     mesh: DeviceMesh | None = None

@@ -125,18 +125,13 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def host_offload() -> saved_tensors_hooks:
-    """Inside, what autograd saves is copied to (pinned) host memory; parameters stay.
-
-    On a GPU the copy runs on a stream of its own, and the compute stream waits for it only before
-    the tensor is fetched back.
-    """
+    """Inside, what autograd saves is copied to (pinned) host memory; parameters stay. On a GPU the
+    copy runs on a stream of its own, and the compute stream waits for it only before the tensor is
+    fetched back."""
     return saved_tensors_hooks(_to_host, _from_host)
 
 
-@lru_cache(maxsize=16)
-def _host_stream(device: torch.device) -> Any:
-    make: Any = torch.cuda.Stream
-    return make(device)
+_host_stream: Final[Callable[[torch.device], Any]] = lru_cache(maxsize=16)(torch.cuda.Stream)
 
 
 def _to_host(tensor: Tensor) -> Any:
@@ -157,13 +152,12 @@ def _to_host(tensor: Tensor) -> Any:
 def _from_host(packed: Any) -> Tensor:
     if isinstance(packed, Tensor):
         return packed
+    host: Tensor
     host, device, stream = packed
     if stream is None:
-        kept: Tensor = host
-        return kept
+        return host
     torch.cuda.current_stream(device).wait_stream(stream)
-    fetched: Tensor = host.to(device, non_blocking=True)
-    return fetched
+    return host.to(device, non_blocking=True)
 
 
 class Regions:
@@ -203,10 +197,8 @@ class Dropped:
         self._replay = replay
 
     def until_backward_of(self, reader: Tensor) -> None:
-        """Free the outputs now; write them again as soon as the gradient of `reader` is known.
-
-        All that keeps the outputs for its backward must lie between them and `reader`.
-        """
+        """Free the outputs now; write them again as soon as the gradient of `reader` is known. All
+        that keeps the outputs for its backward must lie between them and `reader`."""
         if self._replay is None or not reader.requires_grad:
             return
         self._replay.drop()

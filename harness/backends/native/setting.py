@@ -17,11 +17,9 @@ _POLICY: Final = "op:"
 
 class OpPolicy(StrEnum):
     """`op:<policy>`: each layer is replayed, except for the operators whose outputs are kept.
-
     save_attention keeps the attention kernel's outputs, save_matmul those of the linear layers,
     torchtitan those of attention and of every second linear layer, the first one included
-    (torchtitan 0.2 distributed/activation_checkpoint.py).
-    """
+    (torchtitan 0.2 distributed/activation_checkpoint.py)."""
 
     SAVE_ATTENTION = "save_attention"
     SAVE_MATMUL = "save_matmul"

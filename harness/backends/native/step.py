@@ -99,10 +99,8 @@ class Pipeline:
 def build_step(
     workload: Workload, seed: int, *, dtype: torch.dtype = torch.bfloat16
 ) -> "NativeStep":
-    """Model, optimizer and data of this rank; UserError for what the backend does not run.
-
-    `dtype` fp32 is for tests of exactness: predictions are of 16-bit training.
-    """
+    """Model, optimizer and data of this rank; UserError for what the backend does not run. `dtype`
+    fp32 is for tests of exactness: predictions are of 16-bit training."""
     unsupported.check(workload)
     if workload.device is Device.CUDA:
         print("native: the layers are plain torch modules", file=sys.stderr)
@@ -116,7 +114,7 @@ def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: in
     layout, sharded = workload.layout, unsupported.is_fully_sharded(workload)
     model = GptModel(
         LayerSettings(
-            model=predict.native_model(workload),
+            model=predict.as_native(workload.model),
             seq_length=workload.seq_length,
             num_microbatches=workload.num_microbatches,
             dtype=torch.float32 if sharded else dtype,
@@ -151,10 +149,8 @@ def _fully_shard(model: GptModel, groups: Groups, dtype: torch.dtype) -> None:
 
 
 class NativeStep:
-    """One rank's training loop: gradient accumulation over microbatches, then fused AdamW.
-
-    Every step trains on the same random tokens: no data loading is in it.
-    """
+    """One rank's training loop: gradient accumulation over microbatches, then fused AdamW. Every
+    step trains on the same random tokens: no data loading is in it."""
 
     def __init__(
         self, workload: Workload, model: GptModel, groups: Groups, dtype: torch.dtype, seed: int
@@ -208,10 +204,8 @@ class NativeStep:
         return float(loss.item())
 
     def saved_bytes_per_layer(self) -> int | None:
-        """Bytes on the device that autograd keeps, one microbatch: mean of the stage's layers.
-
-        None where counting needs more memory than there is.
-        """
+        """Bytes on the device that autograd keeps, one microbatch: mean of the stage's layers. None
+        where counting needs more memory than there is."""
         if self._counted is None:
             return None
         return self._counted.saved_bytes // len(self.model.decoder.layers)
@@ -230,11 +224,9 @@ class NativeStep:
 
     @cached_property
     def _counted(self) -> probe.Counted | None:
-        """One more microbatch, counted; None where that fails, in whatever way.
-
-        The steps have been measured by now, and must not be lost for a count. Operators that torch
-        takes apart to count them need more memory than a step, which may just have fitted.
-        """
+        """One more microbatch, counted; None where that fails, in whatever way. The steps have been
+        measured by now, and must not be lost for a count. Operators that torch takes apart to count
+        them need more memory than a step, which may just have fitted."""
         try:
             return probe.count(self.model.decoder, self._one_microbatch)
         except Exception as error:
@@ -264,9 +256,7 @@ class NativeStep:
 
 def _tokens(workload: Workload, groups: Groups, seed: int) -> Tensor:
     """[microbatches x micro_batch_size, seq_length + 1]: this data-parallel rank's sequences.
-
-    Sequence i of the global batch depends on the seed and on i alone.
-    """
+    Sequence i of the global batch depends on the seed and on i alone."""
     ranks, vocab_size = workload.layout.data_parallel_size, workload.model.vocab_size
     mine = range(groups.data_rank, workload.global_batch_size, ranks)
     sequences = [random_tokens(seed, index, vocab_size, workload.seq_length) for index in mine]

@@ -11,23 +11,10 @@ from advisor.base.grouping import grouped
 from harness.calibration.bench.cases import Case, CaseKind
 
 ROUND: Final = (
-    CaseKind.GEMM,
-    CaseKind.ATTENTION_FORWARD,
-    CaseKind.NORM,
-    CaseKind.GEMM,
-    CaseKind.GEMM_FP8,
-    CaseKind.ATTENTION_BACKWARD,
-    CaseKind.ADD,
-    CaseKind.GEMM,
-    CaseKind.COPY,
-    CaseKind.ADAM,
-    CaseKind.GEMM_FP8,
-    CaseKind.SWIGLU,
-    CaseKind.TO_DEVICE,
-    CaseKind.TO_HOST,
-    CaseKind.GROUPED_GEMM,
-    CaseKind.LATENT_ATTENTION_FORWARD,
-    CaseKind.LATENT_ATTENTION_BACKWARD,
+    *(CaseKind.GEMM, CaseKind.ATTENTION_FORWARD, CaseKind.NORM, CaseKind.GEMM, CaseKind.GEMM_FP8),
+    *(CaseKind.ATTENTION_BACKWARD, CaseKind.ADD, CaseKind.GEMM, CaseKind.COPY, CaseKind.ADAM),
+    *(CaseKind.GEMM_FP8, CaseKind.SWIGLU, CaseKind.TO_DEVICE, CaseKind.TO_HOST),
+    *(CaseKind.GROUPED_GEMM, CaseKind.LATENT_ATTENTION_FORWARD, CaseKind.LATENT_ATTENTION_BACKWARD),
 )
 """One round of the schedule. GEMMs are most of a step's time, so they come most often."""
 
@@ -58,9 +45,6 @@ def scattered(count: int) -> list[int]:
     return [number for number in mirrored if number < count]
 
 
-_TICK: Final = 1e-6
-
-
 class Pace(Struct, frozen=True, kw_only=True):
     """How fast a device is thought to be before it is measured: FLOP/s, byte/s, and seconds that
     a case takes at least. Timing a long one takes `runs` calls."""
@@ -77,12 +61,10 @@ class Pace(Struct, frozen=True, kw_only=True):
 
 
 class Schedule(Struct, kw_only=True):
-    """Times cases until the budget is spent.
-
-    A case waits while it is thought to take more than a `share` of the budget, or more than what is
-    left: the next of its kind then has its turn. What the cases of a kind took corrects the guess
-    for the others. `measure` times a case and keeps what it finds.
-    """
+    """Times cases until the budget is spent. A case waits while it is thought to take more than a
+    `share` of the budget, or more than what is left: the next of its kind then has its turn. What
+    the cases of a kind took corrects the guess for the others. `measure` times a case and keeps
+    what it finds."""
 
     budget_seconds: float
     pace: Pace
@@ -124,5 +106,5 @@ class Schedule(Struct, kw_only=True):
         before = self.now()
         self.measure(case)
         known = self._corrections.get(case.kind, 1.0)
-        seen = max(self.now() - before, _TICK) / guess
+        seen = max(self.now() - before, 1e-6) / guess
         self._corrections[case.kind] = math.sqrt(known * seen)  # one hiccup is not the rule

@@ -313,9 +313,7 @@ class Bench:
 
     def measure(self, case: Case) -> Sample | None:
         """Time a case; None where torch refuses it (an old version, a head size, no memory).
-
-        Whatever is raised is this case's alone: the others are timed.
-        """
+        Whatever is raised is this case's alone: the others are timed."""
         try:
             timing, load = self._time(case, CALLS[case.kind](self.inputs, case))
         except Exception as error:

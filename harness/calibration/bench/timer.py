@@ -37,11 +37,9 @@ _GUESS_SECONDS: Final = 0.01
 
 
 class Timing(Struct, frozen=True):
-    """Seconds of a call, IQR over median, and of how many timings.
-
-    On a GPU the median. On a CPU the least: the rest of the system only ever adds to it, by far
-    more than the kernel itself scatters.
-    """
+    """Seconds of a call, IQR over median, and of how many timings. On a GPU the median. On a CPU
+    the least: the rest of the system only ever adds to it, by far more than the kernel itself
+    scatters."""
 
     seconds: float
     spread: float
@@ -49,11 +47,9 @@ class Timing(Struct, frozen=True):
 
 
 def time_call(call: Call, device: Device, *, wanted_seconds: float, graph: bool = False) -> Timing:
-    """Time `call` for about `wanted_seconds`, at least five times.
-
-    `graph`: the call may be captured in a CUDA graph. Short kernels are then timed without the gaps
-    that launching them one by one leaves, as a training step queues them ahead of the device.
-    """
+    """Time `call` for about `wanted_seconds`, at least five times. `graph`: the call may be
+    captured in a CUDA graph. Short kernels are then timed without the gaps that launching them one
+    by one leaves, as a training step queues them ahead of the device."""
     for number in range(_WARM_CALLS):
         call(number)
     if device is Device.CUDA:
@@ -140,10 +136,9 @@ def time_sustained(
     call: Call, device: Device, *, hold_seconds: float, gpu: NvmlGpu | None
 ) -> tuple[Timing, GpuLoad]:
     """The rate, clock and power that a GPU keeps under load: a burst of a few calls runs at the
-    highest clock, which goes down until the power is within its limit.
-
-    Seconds of a call in the second half of `hold_seconds` without a pause, and what NVML read
-    meanwhile. The device always has the next batch when it ends one."""
+    highest clock, which goes down until the power is within its limit. Seconds of a call in the
+    second half of `hold_seconds` without a pause, and what NVML read meanwhile. The device always
+    has the next batch when it ends one."""
     guess = time_call(call, device, wanted_seconds=_GUESS_SECONDS).seconds
     size = max(1, round(_BATCH_SECONDS / guess))
     batches = max(_LEAST_BATCHES, round(hold_seconds / (size * guess)))

@@ -53,10 +53,8 @@ class Launcher(Protocol):
     """Starts trials on some machine."""
 
     def start(self, trial: Trial, folder: TrialFolder, variables: dict[str, str]) -> Running:
-        """Start `trial`, whose trial.json is in `folder`; its output goes to log.txt there.
-
-        Raises OSError where it cannot be started at all.
-        """
+        """Start `trial`, whose trial.json is in `folder`; its output goes to log.txt there. Raises
+        OSError where it cannot be started at all."""
 
 
 _PATIENCE_SECONDS: Final = 30.0
@@ -132,10 +130,8 @@ def _exit_of(code: int) -> Exit:
 
 def end_left_over(folder: TrialFolder, grace_seconds: float = 2.0) -> None:
     """End what an earlier runner that was killed left running in `folder`, and wait until it has.
-
     The processes of a trial hold its lock; a runner that dies takes its own hold with it. Raises
-    UserError where they do not end (another user's, another host's).
-    """
+    UserError where they do not end (another user's, another host's)."""
     if not folder.lock.exists():
         return
     lock = Lock(folder.lock)

@@ -99,6 +99,9 @@ TORCHTITAN: Final = LogReader(
         (_TITAN_STEP, _titan_step),
         (_TITAN_FRAME, lambda match: (Mark.START if "starts" in match[1] else Mark.END,)),
     ),
+    rf"\[titan\] \S+ \S+ - \w+ - INFO - +step: +({COUNT}) +loss: +[-\d.]+"
+    r"(?: +grad_norm: +[-\d.]+)? +memory: +(\d+\.\d+)GiB\([\d.]+%\)"
+    r" +tps: +[\d,]+ +tflops: +[\d,.]+ +mfu: +[\d.%N/A]+",
 )
 """torchtitan's logger, of any rank that LOG_RANK selects. tps is tokens per second of one GPU,
 memory the largest reserved since the last line, GiB.
@@ -215,7 +218,11 @@ def _dictionary(text: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-HUGGINGFACE: Final = LogReader(("'loss':", "'train_steps_per_second':"), ((_DICTIONARY, _trainer),))
+HUGGINGFACE: Final = LogReader(
+    ("'loss':", "'train_steps_per_second':"),
+    ((_DICTIONARY, _trainer),),
+    r"[^{}\n]*\{'loss': '?-?[\d.]+(?:e-\d+)?'?, [^{}\n]*'epoch': '?([\d.]+)()'?[^{}\n]*\}",
+)
 """Hugging Face's Trainer: a Python dictionary on a line, numbers in 4.x, quoted text in 5.x.
 
 Source: transformers 4.57.1 and 5.23.0, trainer.py and trainer_callback.py. No step has a time of
@@ -331,6 +338,9 @@ MEGATRON: Final = LogReader(
         (_WORLD, lambda match: (Mark.START, Argument(name="world_size", value=match[1]))),
         (_EXIT, lambda _: (Mark.END,)),
     ),
+    rf"(?: ?\[[-: \d.]+\])? *(?:iteration +({COUNT})/ *{COUNT} \|(?: [^|:\n]+: [-+\d.E ]+\|)*? "
+    r"global batch size: +(\d+) \|(?: [^|:\n]+: [-+\d.E ]+\|)* number of nan iterations: +0 \||"
+    r"Step Time : [\d.]+s GPU utilization: [\d.]+MODEL_TFLOP/s/GPU)",
 )
 """Lines of Megatron-LM, Bridge and Megatron-DeepSpeed: the iteration line of the last rank,
 the memory lines of the ranks whose data-parallel rank is 0, the arguments of rank 0.

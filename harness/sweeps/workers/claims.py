@@ -35,11 +35,6 @@ class Owner(Struct, frozen=True, kw_only=True):
     pid: int
     kernel: str
 
-    @property
-    def label(self) -> str:
-        """``host:pid``."""
-        return f"{self.host}:{self.pid}"
-
 
 class Ticket(Struct, frozen=True, kw_only=True):
     """A claim as it is stored. token: unlike that of any other. since: seconds since 1970."""

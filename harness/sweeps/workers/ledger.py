@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, TrialState
 
 RESULT: Final = "harness:result"
-REPEAT: Final = "repeat"
 LOST: Final = "lost"
 INTERRUPTED: Final = "interrupted"
 WITHDRAWN: Final = "withdrawn"
@@ -84,7 +83,7 @@ def _entry(trial: "FrozenTrial") -> Entry | None:
     return Entry(
         id=trial._trial_id,
         number=trial.number,
-        task=Task(point, int(trial.user_attrs.get(REPEAT, 0))),
+        task=Task(point, int(trial.user_attrs.get("repeat", 0))),
         running=not trial.state.is_finished(),
         told=None if stored is None else convert(stored, Told),
         ticket=ticket_of(system),
@@ -140,10 +139,6 @@ def measured_attributes(outcome: Outcome) -> dict[str, Any]:
 
 def _known(**values: str | int | float | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-_STATUS: Final = "status"
-_WORKER: Final = "worker"
 
 
 class Ledger:
@@ -225,7 +220,7 @@ class Ledger:
         from optuna.trial import TrialState
 
         try:
-            self._storage.set_trial_user_attr(trial, _STATUS, status)
+            self._storage.set_trial_user_attr(trial, "status", status)
             self._storage.set_trial_state_values(trial, TrialState.FAIL)
         except UpdateFinishedTrialError:
             pass
@@ -236,7 +231,8 @@ class Ledger:
 
     def _claimed(self, task: Task, ticket: Ticket) -> dict[str, Any]:
         expected = self._expected[task.point]
-        return predicted_attributes(task, expected) | {_WORKER: ticket.owner.label}
+        worker = f"{ticket.owner.host}:{ticket.owner.pid}"
+        return predicted_attributes(task, expected) | {"worker": worker}
 
     def _ending(
         self, task: Task, outcome: Outcome

@@ -28,7 +28,6 @@ _BROKEN: Final = (
     *(AssertionError, ArithmeticError, RecursionError),
 )
 """What Optuna raises on a journal whose lines are not those that it wrote."""
-_CHOICES: Final = "choices"
 _QUESTION: Final = "question"
 _WORKERS: Final = "workers"
 
@@ -91,7 +90,7 @@ def _load(
             load_if_exists=True,
         )
         known = study.user_attrs
-        question = {_CHOICES: space.choices(), _QUESTION: _digest(space), "device": device_name}
+        question = {"choices": space.choices(), _QUESTION: _digest(space), "device": device_name}
         if _QUESTION not in known:
             study.set_metric_names(list(METRICS))
             for key, value in question.items():

@@ -13,7 +13,10 @@ from advisor.base.errors import UserError
 from advisor.base.fields import convert, parse, parse_all, read_fields, read_record, show
 from advisor.models.spec import ModelSpec
 from tests.advisor.refusals import refused
+from tests.advisor.tables import tables
 from tests.advisor.toys import LLAMA
+
+TABLES = tables(__file__)
 
 pytestmark = pytest.mark.every_python
 
@@ -54,28 +57,7 @@ def test_every_kind_of_field_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("values", "line"),
-    [
-        ({"width": "8"}, "width = 8: must be an integer; write 8 without quotes"),
-        ({"width": 8.0}, "width = 8.0: must be an integer; write 8"),
-        ({"width": 8.5}, "width = 8.5: must be an integer"),
-        ({"width": True}, "width = true: must be an integer"),
-        ({"width": None}, "width = None: must be an integer"),
-        ({"width": [8]}, "width = [8]: must be an integer"),
-        ({"ratio": "1e9"}, "ratio = 1e9: must be a number; write 1000000000 without quotes"),
-        ({"ratio": float("nan")}, "ratio = nan: must be finite"),
-        ({"ratio": True}, "ratio = true: must be a number"),
-        ({"on": 1}, "on = 1: must be true or false"),
-        ({"label": 7}, "label = 7: must be text"),
-        ({"names": "a"}, "names = a: must be a list; write [a]"),
-        ({"names": [1]}, "names = 1: must be text"),
-        ({"shade": "lihgt"}, "shade = lihgt: must be one of dark-blue, Light; did you mean Light?"),
-        ({"shade": 3}, "shade = 3: must be one of dark-blue, Light"),
-        ({"inner": 3}, "inner = 3: must be a mapping of keys to values"),
-        ({"inner": {"dept": 3}}, "inner.dept = 3: is not a known key; did you mean depth?"),
-        ({"inner": {"depth": "3"}}, "inner.depth = 3: must be an integer; write 3 without quotes"),
-        ({"inner": {"depth": 0}}, "inner.depth = 0: must be at least 1"),
-        ({"with": 1}, "with = 1: is not a known key; did you mean width"),
-    ],
+    TABLES["test_wrong_values_are_one_line"],
 )
 def test_wrong_values_are_one_line(values: dict[str, object], line: str) -> None:
     with refused(f"f.yaml: {line}"):

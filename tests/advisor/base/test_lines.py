@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from advisor.base import lines
 from advisor.base.errors import UserError
-from advisor.base.lines import STDIN, DamagedError, clean_line, read_lines, read_pieces
+from advisor.base.lines import STDIN, DamagedError, clean_line, read_blocks, read_pieces
 from advisor.diagnose.scan import scan
 from advisor.report.diagnosis_page import diagnosis_page
 
@@ -29,7 +30,7 @@ def test_lines_bytes_and_failures_are_those_of_the_plain_file(
 ) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(packed)
-    assert [line.text for line in read_lines(path)] == TEXT.splitlines()
+    assert b"".join(read_blocks(path)) == TEXT.encode()
     assert b"".join(read_pieces(path, 7)) == TEXT.encode()
     found = scan(path)
     assert ([one.line_number for one in found.findings], found.num_lines) == ([3], 3)
@@ -43,11 +44,10 @@ def test_a_damaged_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.log.gz"
     whole = gzip.compress((TEXT * 20_000).encode(), 0)
     path.write_bytes(whole[: len(whole) // 2])
-    lines = list(read_lines(path))
-    assert lines[-1].damaged
-    assert lines[0].text == "step 1"
+    blocks = read_blocks(path)
+    assert next(blocks).startswith(b"step 1\n")
     with pytest.raises(DamagedError):
-        list(read_pieces(path, 1 << 20))
+        list(blocks)
     found = scan(path)
     assert found.damaged
     assert found.findings[0].occurrences > 9_000
@@ -61,6 +61,18 @@ def test_a_prefix_of_more_digits_than_any_rank_is_text() -> None:
 
 
 def test_what_cannot_be_read_is_the_users_error(tmp_path: Path) -> None:
-    for read in (lambda: list(read_lines(tmp_path)), lambda: list(read_pieces(tmp_path, 1))):
+    for read in (lambda: list(read_blocks(tmp_path)), lambda: list(read_pieces(tmp_path, 1))):
         with pytest.raises(UserError, match="cannot be read"):
             read()
+
+
+@pytest.mark.parametrize("read", [scan, lambda path: list(read_blocks(path))])
+def test_a_bomb_is_refused_in_one_line(read, tmp_path, monkeypatch) -> None:
+    """A log of one line repeated, which no bomb shrinks as little as, is read."""
+    monkeypatch.setattr(lines, "MOST_UNPACKED", 1 << 20)
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress((TEXT * 50_000).encode()))
+    read(path)
+    path.write_bytes(gzip.compress(bytes(1 << 23)))
+    with pytest.raises(UserError, match="unpacks to more than 500 times its size"):
+        read(path)

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from advisor.base.configuration import load_yaml
 from advisor.base.errors import UserError
+from advisor.base.lines import BLOCK_BYTES
 from advisor.base.units import GIB, MIB
 from advisor.diagnose.catalog import Case, Evidence, Failure, Severity, load_catalog
 from advisor.diagnose.meaning import meaning_of
 from advisor.diagnose.out_of_memory import verdict_of
-from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES, Finding, scan
+from advisor.diagnose.scan import LINE_BYTES, WINDOW_LINES, Finding, scan
 from advisor.frameworks.megatron.rules.engine import RULES
 from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines

@@ -8,6 +8,9 @@ import pytest
 import advisor
 from advisor.base.errors import UserError
 from advisor.cli.main import main
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 pytestmark = pytest.mark.slow
 
@@ -51,27 +54,9 @@ def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
             advisor.advise(**request)
 
 
-FLEX = "model.moe_token_dispatcher_type=flex"
-
-
 @pytest.mark.parametrize(
     ("gpus", "words", "says"),
-    [
-        ("8xMI300X", FLEX, "DeepEP and HybridEP need NVLink"),
-        ("8xRTX4090", FLEX, "does not qualify; model.moe_token_dispatcher_type=alltoall"),
-        ("8xRTX4090", "--tp 2 layout.tp_comm_overlap=true", "through CUDA multicast or CUDA IPC"),
-        ("8xMI300X", "--tp 2 layout.tp_comm_overlap=true", "which MI300X-192GB does not support"),
-        ("8xMI300X", "job.cuda_graph_impl=local", "captures HIP graphs"),
-        ("8xMI300X", "model.attention_backend=fused", "cuDNN's attention, which does not run on"),
-        ("8xV100", "--precision bf16", "V100-SXM-32GB has no bf16 tensor cores; use fp16"),
-        ("8xV100", "model.attention_backend=flash", "does not run on V100-SXM-32GB; model"),
-        (
-            "8xV100",
-            "--framework fsdp2",
-            "which is not modelled for fsdp2; use a GPU that has bf16, or --framework megatron_lm",
-        ),
-        ("8xMI300X", "--framework huggingface job.attn_implementation=flash_attention_3", "Hopper"),
-    ],
+    TABLES["test_what_a_gpu_lacks_is_refused_in_one_line"],
 )
 def test_what_a_gpu_lacks_is_refused_in_one_line(gpus: str, words: str, says: str, capsys) -> None:
     model = "mixtral_8x7b" if "moe_" in words else "llama3_8b"

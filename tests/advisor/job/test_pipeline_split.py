@@ -8,7 +8,10 @@ from advisor.job import pipeline_split
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from tests.advisor.jobs import parallel
+from tests.advisor.tables import tables
 from tests.advisor.toys import LLAMA
+
+TABLES = tables(__file__)
 
 
 def model(num_layers: int) -> ModelSpec:
@@ -89,31 +92,9 @@ def test_the_largest_chunk() -> None:
     assert pipeline_split.most_layers_of_chunk(model(14), layout) == 4
 
 
-SPELT = "pipeline_model_parallel_layout"
-LOSS = {"account_for_loss_in_pipeline_split": True}
-
-
 @pytest.mark.parametrize(
     ("num_layers", "layout", "words"),
-    [
-        (7, pipeline(2), "must divide num_layers = 7"),
-        (7, pipeline(2, 2), "virtual_pipeline_model_parallel_size = 2: PP x VPP = 4 must divide"),
-        (8, pipeline(2, 3), "must divide the 4 layers of a stage"),
-        (8, pipeline(3, num_layers_in_first_pipeline_stage=3), "5 layers .* nearest: 2 or 6"),
-        (8, pipeline(2, num_layers_in_first_pipeline_stage=9), "9 of 8 in the first stage"),
-        (8, pipeline(1, num_layers_in_first_pipeline_stage=4), "has 4 layers in the first"),
-        (8, pipeline(2, **LOSS), "9 layers .* nearest: 1 or 3"),
-        (8, pipeline(2, num_layers_in_first_pipeline_stage=4, **LOSS), "combined with account_for"),
-        (8, pipeline(2, **{SPELT: "Etttt|tttt"}), "end with its only L"),
-        (8, pipeline(2, **{SPELT: "Ettt|ttttL"}), "has 7 layers"),
-        (8, pipeline(3, **{SPELT: "Etttt|ttttL"}), "has 2 chunks"),
-        (8, pipeline(2, **{SPELT: "Exttt|ttttL"}), "must not hold 'x'"),
-        (
-            8,
-            pipeline(2, **{SPELT: "Etttt|ttttL"}, **LOSS),
-            "cannot be combined with account_for_loss",
-        ),
-    ],
+    TABLES["test_splits_that_do_not_work"],
 )
 def test_splits_that_do_not_work(num_layers: int, layout: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):

@@ -54,11 +54,9 @@ def kinds(collectives: object) -> list[CollectiveKind]:
 
 
 def test_collectives_of_linear_layers() -> None:
-    gather, scatter, reduce = (
-        CollectiveKind.ALL_GATHER,
-        CollectiveKind.REDUCE_SCATTER,
-        CollectiveKind.ALL_REDUCE,
-    )
+    gather = CollectiveKind.ALL_GATHER
+    scatter = CollectiveKind.REDUCE_SCATTER
+    reduce = CollectiveKind.ALL_REDUCE
     sp, tp = toy_shape(), toy_shape(sequence_parallel=False)
     alone = toy_shape(GPT, tensor_model_parallel_size=1, sequence_parallel=False)
     for shape, expected in (

@@ -11,23 +11,15 @@ from advisor.layers.transformer import transformer_layer
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import kept_tensors
+from tests.advisor.jobs import parallel
 from tests.advisor.toys import GPT, HIDDEN, saved_bytes, toy_shape
 
 
 def test_order_of_a_layer() -> None:
     assert [operator.name for operator in transformer_layer(toy_shape())] == [
-        "input_layernorm",
-        "linear_qkv",
-        "split_qkv",
-        "rotary_pos_emb",
-        "core_attention",
-        "linear_proj",
-        "self_attn_bda",
-        "pre_mlp_layernorm",
-        "linear_fc1",
-        "activation",
-        "linear_fc2",
-        "mlp_bda",
+        *("input_layernorm", "linear_qkv", "split_qkv", "rotary_pos_emb"),
+        *("core_attention", "linear_proj", "self_attn_bda", "pre_mlp_layernorm"),
+        *("linear_fc1", "activation", "linear_fc2", "mlp_bda"),
     ]
 
 
@@ -66,12 +58,8 @@ def paper_model(name: str) -> ModelSpec:
     toy = {
         field: getattr(GPT, field)
         for field in (
-            "transformer_impl",
-            "attention_backend",
-            "attention_softmax_in_fp32",
-            "masked_softmax_fusion",
-            "hidden_dropout",
-            "attention_dropout",
+            *("transformer_impl", "attention_backend", "attention_softmax_in_fp32"),
+            *("masked_softmax_fusion", "hidden_dropout", "attention_dropout"),
         )
     }
     return replace(load_model(name, None), **toy)
@@ -94,13 +82,7 @@ def test_table_2_of_the_paper(name: str, batch: int) -> None:
     sbh, attention = s * b * h, 5 * a * s * s * b
 
     def shape(tp: int, sp: bool) -> RankShape:
-        return RankShape(
-            model=model,
-            seq_length=s,
-            micro_batch_size=b,
-            tensor_model_parallel_size=tp,
-            sequence_parallel=sp,
-        )
+        return RankShape(model=model, seq_length=s, micro_batch_size=b, **parallel(tp=tp, sp=sp))
 
     assert layer_bytes(shape(1, False)) == 34 * sbh + attention
     assert layer_bytes(shape(t, False)) == 10 * sbh + 24 * sbh // t + attention // t

@@ -18,6 +18,9 @@ from advisor.models.presets import load_model
 from advisor.search.evaluate import Evaluator
 from advisor.search.learn import calibration_from
 from advisor.search.measured_rows import corrected
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 MEASURED = Path(__file__).parents[3] / "results" / "measured"
 H100, H200 = load_gpu("H100"), load_gpu("H200")
@@ -63,21 +66,7 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [
-        ({"workload": {"device": "cpu"}}, "did not run on a GPU"),
-        ({"workload": {"backend": "rehearsal"}}, "rehearsals of single ranks"),
-        ({"workload": {"recompute": "op:own"}}, "with a recompute setting that advise cannot read"),
-        ({"workload": {"model": {"name": "32x4096"}}}, "without the whole job"),
-        ({"environment": {"gpus": [{"torch_name": "NVIDIA A100-SXM4-80GB"}]}}, "ran on A100-SXM"),
-        ({"environment": {}}, "without a GPU name"),
-        ({"status": "failed"}, "ended as failed"),
-        ({"status": "unstable", "concerns": [{"name": "retries", "fatal": True}]}, "unstable"),
-        ({"trial": None}, "did not run on a GPU"),
-        ({"trial": "x"}, "cannot be read"),
-        ({"times": {"seconds": [0.0]}}, "cannot be read"),
-        ({"memory": [{"allocated": -1}]}, "cannot be read"),
-        ({"status": ["ok"]}, "cannot be read"),
-    ],
+    TABLES["test_what_nothing_is_learned_from_is_counted"],
 )
 def test_what_nothing_is_learned_from_is_counted(changes, why, tmp_path) -> None:
     found = read_runs(write(tmp_path, result(**changes), result()), H100)

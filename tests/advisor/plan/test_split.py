@@ -23,20 +23,16 @@ def test_every_published_text_of_these_models_is_found_again() -> None:
     assert len(PUBLISHED) > 40
     for recipe in PUBLISHED:
         preset, text = preset_of(recipe), recipe.values["pipeline_model_parallel_layout"]
-        model, pp = (
-            preset.configure(load_model(recipe.model)),
-            preset.layout.pipeline_model_parallel_size,
-        )
+        model = preset.configure(load_model(recipe.model))
+        pp = preset.layout.pipeline_model_parallel_size
         ours = balanced_text(model, pp, len(chunk_texts(text)) // pp)
         assert chunk_texts(ours) == chunk_texts(text), recipe.name
 
 
 def test_two_layers_left_out_are_embedding_and_loss_counted_as_layers() -> None:
     """What the recipes of Llama 3.1 405B ask for: 126 layers as 128."""
-    model, layout = (
-        load_model("llama3.1_405b"),
-        ParallelLayout(pipeline_model_parallel_size=8, virtual_pipeline_model_parallel_size=8),
-    )
+    model = load_model("llama3.1_405b")
+    layout = ParallelLayout(pipeline_model_parallel_size=8, virtual_pipeline_model_parallel_size=8)
     counted = replace(
         layout,
         account_for_embedding_in_pipeline_split=True,

@@ -103,12 +103,9 @@ SWITCHES = [
         (framework, "qwen3_30b_a3b", "16xH100", change)
         for framework in ("megatron_lm", "megatron_bridge", "nemo")
         for change in (
-            "job.expandable_segments",
-            "job.cuda_graph_impl",
-            "layout.overlap_moe_expert_parallel_comm",
-            "job.optimizer_cpu_offload",
-            "model.cross_entropy_fusion",
-            "layout.expert_tensor_parallel_size",
+            *("job.expandable_segments", "job.cuda_graph_impl"),
+            *("layout.overlap_moe_expert_parallel_comm", "job.optimizer_cpu_offload"),
+            *("model.cross_entropy_fusion", "layout.expert_tensor_parallel_size"),
         )
     ),
     *(

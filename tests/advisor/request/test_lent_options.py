@@ -231,7 +231,7 @@ def test_what_is_lent_yields_to_a_setting_that_is_asked_for() -> None:
 
 
 def test_what_is_given_with_them_is_refused() -> None:
-    given = ("job.deterministic_mode=true", "model.cross_entropy_fusion=te")
+    given = ("job.deterministic_mode=true", "model.cross_entropy_fusion=native")
     with pytest.raises(UserError, match="whose kernels are not deterministic"):
         advise(Request(model="llama3_70b", gpus="64xH100", overrides=given))
 

@@ -17,7 +17,10 @@ from advisor.search.advise import advise
 from advisor.search.near_changes import neighbours
 from tests.advisor.jobs import parallel
 from tests.advisor.refusals import refused
+from tests.advisor.tables import tables
 from tests.harness.simulated import SimulatedDevice
+
+TABLES = tables(__file__)
 
 
 def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Answer:
@@ -284,30 +287,7 @@ def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [
-        ({"model": "lama3_70b"}, ("lama3_70b", "llama3_70b")),
-        ({"gpus": "32xH1000"}, ("H1000",)),
-        ({"gpus": "0xH100"}, ("at least one",)),
-        ({"gpus": "H100"}, ("COUNTxTYPE",)),
-        ({"tensor_model_parallel_size": 3}, ("32", "nearest")),
-        ({"virtual_pipeline_model_parallel_size": 3}, ("20 layers", "nearest: 2 or 4")),
-        ({"global_batch_size": 33}, ("33", "32 or 34")),
-        ({"global_batch_size": 34}, ("microbatches", "PP")),
-        ({"seq_length": 4097}, ("4097", "nearest")),
-        ({"overrides": ("model.num_layer=3",)}, ("num_layer", "num_layers")),
-        ({"overrides": ("layout.tp=3",)}, ("layout.tp",)),
-        ({"overrides": ("num_layers=3",)}, ("model.num_layers",)),
-        ({"overrides": ("job.micro_batch_size=0",)}, ("at least 1",)),
-        ({"overrides": ("model.foo=3",)}, ("similar: ", "normalization")),
-        ({"memory_budget": "70"}, ("70", "76GiB")),
-        ({"memory_budget": "80GiB"}, ("80.00 GiB", "exceeds the 79.10 GiB of H100-SXM-80GB")),
-        ({"overrides": ("job.mean_packed_length=5000",)}, ("5000", "seq_length = 4096")),
-        ({"recompute": ("full:blok:3",)}, ("blok", "block")),
-        ({"framework_version": "0.3"}, ("0.3",)),
-        ({"precision": "fp7"}, ("fp7",)),
-        ({"precision": "fp8_current", "gpus": "32xA100"}, ("A100", "bf16")),
-        ({"precision": "mxfp8", "tensor_model_parallel_size": 4}, ("Blackwell", "fp8_current")),
-    ],
+    TABLES["test_a_wrong_request_is_one_line_that_names_what_is_right"],
 )
 def test_a_wrong_request_is_one_line_that_names_what_is_right(fields, words) -> None:
     request = {"model": "llama3_70b", "gpus": "32xH100", **fields}
@@ -375,28 +355,9 @@ def test_under_bridge_delayed_restores_the_remainders_that_the_optimizer_lacks()
     assert ask(framework="megatron_lm", **moonlight).fits
 
 
-GRAPHS = "job.cuda_graph_impl=transformer_engine job.cuda_graph_modules="
-DEEPSEEK = {"model": "deepseek_v3", "gpus": "1024xH100"}
-
-
 @pytest.mark.parametrize(
     ("change", "job"),
-    [
-        (
-            GRAPHS,
-            {
-                "model": "qwen3_30b_a3b",
-                "gpus": "16xH100",
-                "overrides": ("job.cuda_graph_impl=none",),
-            },
-        ),
-        ("model.moe_token_dispatcher_type=flex", DEEPSEEK),
-        ("layout.overlap_moe_expert_parallel_comm=true", DEEPSEEK),
-        (
-            "job.cuda_graph_impl=none",
-            {"model": "llama3_70b", "gpus": "32xH100", "precision": "fp8_current"},
-        ),
-    ],
+    TABLES["test_options_are_changes_that_can_be_typed"],
 )
 def test_options_are_changes_that_can_be_typed(change: str, job: dict) -> None:
     """Done as it says, a change is legal, and no change any more."""
@@ -437,17 +398,7 @@ def test_degrees_apart_every_remedy_of_a_switch_is_typed_as_it_stands() -> None:
 
 @pytest.mark.parametrize(
     ("model", "fields", "why"),
-    [
-        ("mistral_7b_v0.1", {"recompute": ("selective:moe_act",)}, "needs moe_grouped_gemm"),
-        (
-            "llama2_7b",
-            {
-                "recompute": ("full:uniform:2+distribute_saved_activations",),
-                "sequence_parallel": True,
-            },
-            "cannot be combined with sequence_parallel",
-        ),
-    ],
+    TABLES["test_a_search_whose_settings_no_layout_takes_says_why"],
 )
 def test_a_search_whose_settings_no_layout_takes_says_why(model, fields, why) -> None:
     for search in (None, SearchScope.LAYOUT):

@@ -22,7 +22,7 @@ from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.branches import Branch, FoundPoint, PointSearch, branches, problem_of
 from advisor.search.optimum.per_stage import fastest_per_stage
-from tests.advisor.jobs import evaluator_of, parallel
+from tests.advisor.jobs import batches, evaluator_of, parallel
 
 FRAMEWORK = parts_of("megatron_lm")
 ROUNDING = 1e-12
@@ -45,9 +45,7 @@ class Toy(Struct, frozen=True):
         request = Request(
             model=self.model,
             gpus=f"{self.pp}x{self.gpu}",
-            seq_length=4096,
-            micro_batch_size=1,
-            global_batch_size=4 if self.pp < 4 else 8,
+            **batches(4096, 1, 4 if self.pp < 4 else 8),
             **parallel(tp=1, pp=self.pp, vpp=self.vpp, ep=None),
             framework="megatron_lm",
             framework_version=self.version or None,

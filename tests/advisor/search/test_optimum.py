@@ -56,8 +56,8 @@ def test_the_optimum_is_never_slower_than_the_usual_answer(framework: str, budge
 def test_of_what_takes_the_same_time_the_first_is_what_changes_least() -> None:
     """An offload of a quarter of the layers is as fast as none, to the last digits."""
     exchange = ("model.moe_token_dispatcher_type=flex", "model.moe_shared_expert_overlap=false")
-    beside = "layout.overlap_moe_expert_parallel_comm=true"
-    answer = ask(model="deepseek_v2_lite", overrides=(*exchange, beside))
+    beside = ("layout.overlap_moe_expert_parallel_comm=true", "model.cross_entropy_fusion=te")
+    answer = ask(model="deepseek_v2_lite", overrides=(*exchange, *beside))
     first, *_ = answer.candidates
     assert first.evaluation.setting.spec == "none"
     assert first.evaluation.job.config.micro_batch_size == 2

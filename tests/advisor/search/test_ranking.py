@@ -42,11 +42,9 @@ def base(evaluator: Evaluator) -> Evaluation:  # noqa: F811
 
 
 def test_what_fits_comes_before_what_is_faster(base: Evaluation) -> None:
-    slow, edge, fast = (
-        _like(base, 10, 5.0, 0.99),
-        _like(base, 20, 2.0, 0.6),
-        _like(base, 30, 1.0, 0.01),
-    )
+    slow = _like(base, 10, 5.0, 0.99)
+    edge = _like(base, 20, 2.0, 0.6)
+    fast = _like(base, 30, 1.0, 0.01)
     ordered = [candidate.evaluation for candidate in rank([fast, edge, slow])]
     assert ordered == [slow, edge, fast]
     assert [tier(evaluation) for evaluation in ordered] == [0, 1, 2]

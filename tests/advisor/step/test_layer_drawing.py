@@ -10,11 +10,8 @@ from advisor.search.evaluate import Evaluator
 from advisor.step.layer_drawing import DrawnLayer, Fate, drawn_layers
 
 LLAMA = (
-    "none",
-    "selective:core_attn,mlp",
-    "selective:mlp+offload=attn_norm,qkv_linear,core_attn",
-    "full:block:2",
-    "full:uniform:2+distribute_saved_activations",
+    *("none", "selective:core_attn,mlp", "selective:mlp+offload=attn_norm,qkv_linear,core_attn"),
+    *("full:block:2", "full:uniform:2+distribute_saved_activations"),
 )
 
 

@@ -59,10 +59,8 @@ def test_stage_outputs_in_parts_are_gathered_where_they_arrive() -> None:
     hidden = 4096 * 4096 * 2
     out = neighbour_link(H100, CALIBRATION, 16)
     inside = link(H100, CALIBRATION, 8, 1)
-    first, passing = (
-        inside.latency_seconds + inside.ring_seconds,
-        hidden * 7 / 8 / inside.bytes_per_second,
-    )
+    first = inside.latency_seconds + inside.ring_seconds
+    passing = hidden * 7 / 8 / inside.bytes_per_second
     gathered = first + passing + (inside.ramp * first * passing) ** 0.5
     less = 2 * (hidden * 7 / 8 / out.bytes_per_second - gathered)
     # Once a microbatch on the slowest stage, and once on the other while the pipeline fills.

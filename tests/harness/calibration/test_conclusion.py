@@ -122,10 +122,7 @@ def test_what_was_not_measured_is_taken_over_and_said(tmp_path: Path) -> None:
     outcome = conclude(samples(), H200, ENVIRONMENT, tmp_path / "mine.yaml")
     base = load_calibration(load_gpu("H200"))
     for field in (
-        "nvlink_efficiency",
-        "internode_efficiency",
-        "hidden_fraction",
-        "step_seconds",
+        *("nvlink_efficiency", "internode_efficiency", "hidden_fraction", "step_seconds"),
         "collective_seconds",
     ):
         assert getattr(outcome.calibration, field) == getattr(base, field)

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.execution.runner import UNMEASURED, Runner, exit_code
+from harness.judge.results import load_results
 from harness.trial.files import exclusive, holders
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
-from harness.trial.store import RunFolder, TrialFolder
+from harness.trial.store import RunFolder, TrialFolder, decode_result
 from tests.harness.drive import has_ended, started, stored, until
 
 EXPECTED = {"hang": TrialStatus.TIMEOUT, "stubborn": TrialStatus.TIMEOUT}
@@ -308,13 +309,46 @@ def test_a_broken_result_is_absent_and_costs_no_other(make_plan, make_runner, te
     """Its trial is run again, one line says why, and the file is kept."""
     runner = make_runner(make_plan(2))
     first, second = runner.run().values()
+    left = runner.folder.trial(second.name).path / ".result.json.99.tmp"
+    left.write_text("what a killed writer left")
     broken = runner.folder.trial(first.name).path / "result.json"
     broken.write_text(broken.read_text()[:100] if text == "half" else text)
     stream = StringIO()
     again = make_runner(make_plan(2), stream).run()
     assert again[second.name] == second
+    assert not left.exists()
     assert again[first.name].status is TrialStatus.OK
     said = [line for line in stream.getvalue().splitlines() if "moves to superseded" in line]
     assert len(said) == 1
     assert "is not valid JSON" in said[0]
     assert (runner.folder.path / "superseded" / f"{first.name}.1" / "result.json").exists()
+
+
+@pytest.mark.parametrize("other", ["another setting", "another repeat", "other steps"])
+def test_another_trials_result_is_no_answer(make_plan, make_runner, other: str) -> None:
+    """It is named in one line and kept, and the trial runs again. So it is where its trial is of an
+    older release, whose fields we do not know."""
+    runner = make_runner(make_plan(2, 2))
+    results = runner.run()
+    own = next(iter(results.values()))
+    alike = {"another setting": -1, "another repeat": 2, "other steps": 0}[other]
+    foreign = [*results.values()][alike]
+    if other == "other steps":
+        measurement = foreign.trial["measurement"] | {"steps": 77}
+        foreign = replace(foreign, trial=foreign.trial | {"measurement": measurement})
+    else:
+        foreign = replace(foreign, trial=foreign.trial | {"of_old": 1})
+    runner.folder.trial(own.name).write_result(foreign)
+    assert own.name not in runner.folder.results()
+    (row,) = [one for one in load_results([runner.folder.path]).results if one.name == own.name]
+    assert "of another trial than the trial.json beside it" in row.evidence.message
+    stream = StringIO()
+    again = make_runner(make_plan(2, 2), stream).run()
+    said = [line for line in stream.getvalue().splitlines() if "moves to superseded" in line]
+    assert [foreign.name in line for line in said] == [True]
+    assert again[own.name].status is TrialStatus.OK
+    assert {n: r for n, r in again.items() if n != own.name} == {
+        n: r for n, r in results.items() if n != own.name
+    }
+    kept = runner.folder.path / "superseded" / f"{own.name}.1" / "result.json"
+    assert decode_result(kept) == foreign

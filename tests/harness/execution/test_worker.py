@@ -29,6 +29,7 @@ from harness.trial.result import (
 )
 from harness.trial.store import TrialFolder, TrialState
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
+from tests.harness.backends.native.cases import Phases
 
 ROOT = Path(__file__).parents[3]
 MEMORY = MemoryPeak(rank=0, stage=0, allocated=500)
@@ -60,14 +61,6 @@ class FakeStep:
 
     def close(self) -> None:
         self.closed = True
-
-
-class Phases:
-    def __init__(self) -> None:
-        self.seen: list[Phase] = []
-
-    def phase(self, phase: Phase) -> None:
-        self.seen.append(phase)
 
 
 def tools_of(step: Any, **given: Any) -> Tools:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from harness.judge.predicted import Pair, followed, judgement, kendall, outcomes, page, spearman
+from harness.judge.predicted import Pair, correlation, followed, judgement, kendall, outcomes, page
 from harness.trial.result import (
     Evidence,
     Flops,
@@ -84,7 +84,7 @@ def test_one_repeat_that_failed_is_the_status_and_what_has_no_result_is_left_out
 )
 def test_spearman_and_kendall(predicted, measured, rho, tau) -> None:
     pairs = [Pair(predicted=p, measured=m) for p, m in zip(predicted, measured, strict=True)]
-    assert spearman(pairs) == (None if rho is None else pytest.approx(rho))
+    assert correlation("spearmanr", pairs) == (None if rho is None else pytest.approx(rho))
     assert kendall(pairs) == (None if tau is None else pytest.approx(tau))
 
 

@@ -12,6 +12,7 @@ from advisor.base.lines import LINE_CHARACTERS
 from advisor.base.record import as_dict
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework, LoggedPeak, LoggedStep, WholeRun
+from harness.logs.trial_result import not_a_number
 from harness.trial.result import TrialStatus
 from tests.harness.logs import lines
 from tests.harness.logs.conftest import Parse
@@ -244,3 +245,42 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     damaged = tmp_path / "x.gz"
     damaged.write_bytes(gzip.compress(SMALL.encode())[:60] + b"\x00" * 50)
     assert parse_logs([damaged]).damaged == ("x.gz",)
+
+
+def long_log(kind: str, count: int, nan: int = 0) -> str:
+    """As many steps, torchtitan's of two ranks, and what else is between them."""
+    text = ""
+    for number in range(1, count + 1):
+        loss = "nan" if number == nan else f"{8 - number / count:.3f}"
+        text += {
+            "megatron": lines.megatron(number, count, ms=1e3 + number % 7, nans=number == nan),
+            "titan": "".join(
+                f"[rank{rank}]: {lines.titan(number, gib=50 + number * (rank + 3) % 11)}".replace(
+                    "loss:  7.12345", f"loss: {loss}"
+                )
+                for rank in (0, 1)
+            ),
+            "trainer": f"  1%|█ | 1/9\r{{'loss': {loss}, 'epoch': {number / 100}}}\n",
+        }[kind]
+        text += "a word\n" * (number % 5) + "saved iteration 5 ... done\n" * (number % 90 == 0)
+    return text
+
+
+@pytest.mark.parametrize("end", ["", "again", "nan", "out of memory"])
+@pytest.mark.parametrize("kind", ["megatron", "titan", "trainer"])
+def test_of_a_long_log_few_steps_are_kept_and_nothing_is_missed(
+    parse: Parse, monkeypatch: pytest.MonkeyPatch, kind: str, end: str
+) -> None:
+    text = long_log(kind, 400, nan=300 if end == "nan" else 0)
+    text += long_log(kind, 99) if end == "again" else f"CUDA {end}\n"
+    whole = parse(text)
+    monkeypatch.setattr("harness.logs.parse.KEPT_STEPS", 60)
+    monkeypatch.setattr("advisor.base.lines.BLOCK_BYTES", 4096)
+    few = parse(text)
+    for name in ("framework", "peaks", "arguments", "whole_run", "ended", "cause", "restarts"):
+        assert getattr(few, name) == getattr(whole, name)
+    assert few.steps[:30] == whole.steps[:30]
+    assert few.steps[-1] == whole.steps[-1]
+    assert len(few.steps) < 66 < len(whole.steps)
+    assert few.unread + len(few.steps) == len(whole.steps)
+    assert str(not_a_number(few)) == str(not_a_number(whole))

@@ -13,6 +13,7 @@ from harness.measure import session
 from harness.measure.memory import StorageMeter
 from harness.measure.session import measure
 from harness.measure.timing import Stopwatch
+from harness.measure.training_step import Silent
 from harness.trial.result import Phase
 from harness.trial.trial import Device, MeasurementPlan
 from tests.harness.steps import PHASES, LinearStep, Step
@@ -68,11 +69,6 @@ def measured_peak(step: Step) -> int:
     with meter.measuring():
         step.run(Silent())
     return meter.peak_bytes - start
-
-
-class Silent:
-    def phase(self, phase: Phase) -> None:
-        pass
 
 
 def test_the_rank_is_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,11 +48,9 @@ class Chromium(Struct, frozen=True):
     folder: Path
 
     def ask(self, page: Path, width: int, *flags: str) -> dict[str, Any]:
-        """What it shows of `page` in a window of `width` CSS pixels.
-
-        The window has no frame, and an iframe gives exactly the width that is asked for: a
-        headless window may be no narrower than 500 pixels.
-        """
+        """What it shows of `page` in a window of `width` CSS pixels. The window has no frame, and
+        an iframe gives exactly the width that is asked for: a headless window may be no narrower
+        than 500 pixels."""
         text = page.read_text(encoding="utf-8")
         policy = r'<meta http-equiv="Content-Security-Policy"[^>]*>'  # it forbids our question
         inner = re.sub(policy, "", text).replace("</body>", f"{_QUESTIONS}</body>")

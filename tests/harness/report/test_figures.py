@@ -24,10 +24,7 @@ from harness.report import figures
 from harness.report.figures import _drawings, draw_all
 
 NAMES = [
-    "memory_and_time",
-    "memory_and_throughput",
-    "predicted_and_measured",
-    "memory_by_component",
+    *("memory_and_time", "memory_and_throughput", "predicted_and_measured", "memory_by_component"),
     "timeline",
 ]
 

@@ -25,11 +25,8 @@ STEPS = 10
 _NEVER_SECONDS = 1e6  # told of what does not run
 ONE_GPU = ("sweep=llama3_8b_1xh200",)
 LAYOUTS = (
-    "experiment=llama3_8b_1xh200",
-    "gpus=8xH100",
-    "job.global_batch_size=64",
-    "sweep.micro_batch_sizes=[1,2,4]",
-    "sweep.layouts=true",
+    *("experiment=llama3_8b_1xh200", "gpus=8xH100", "job.global_batch_size=64"),
+    *("sweep.micro_batch_sizes=[1,2,4]", "sweep.layouts=true"),
 )
 
 

@@ -97,10 +97,21 @@ def test_the_budget_and_the_number_of_trials_end_it() -> None:
     spent = policy(budget="60s").next(History(spent_seconds=60.0))
     assert isinstance(spent, End)
     assert spent.why is Ending.BUDGET
+    assert spent.words == (
+        "The sweep.budget is used up. Nothing is settled: no point was measured. Points not yet "
+        f"measured: {len(POINTS)}. The same command with a larger --budget goes on from here."
+    )
+    one = policy(budget="60s").next(History(finished=as_predicted(POINTS[0]), spent_seconds=60.0))
+    assert f"Nothing is settled: {POINTS[0].label} leads so far" in one.words
     few = policy(trials=1, first=1).next(History(finished=as_predicted(POINTS[5])))
     assert isinstance(few, End)
     assert few.why is Ending.TRIALS
     assert "Points not yet measured: " in few.words
+    assert "Nothing is settled" in few.words
+    assert "a larger sweep.trials goes on from here" in few.words
+    all_ = {point: {0: measured(point, 1.0 + (point != POINTS[0]))} for point in POINTS}
+    done = policy(budget="60s").next(History(finished=all_, spent_seconds=60.0))
+    assert done.words == "The sweep.budget is used up."
 
 
 def test_where_nothing_is_measured_it_ends_without_a_leader() -> None:

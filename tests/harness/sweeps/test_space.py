@@ -65,11 +65,8 @@ def test_a_setting_that_a_rule_forbids_and_one_that_only_the_backend_knows(space
 def test_layouts_are_those_that_the_advisor_finds_legal_and_the_backend_runs() -> None:
     config, options = compose_sweep(
         [
-            "experiment=tiny_cpu",
-            "gpus=4xH100",
-            "job.global_batch_size=4",
-            "sweep.layouts=true",
-            "recompute.settings=[none]",
+            *("experiment=tiny_cpu", "gpus=4xH100", "job.global_batch_size=4"),
+            *("sweep.layouts=true", "recompute.settings=[none]"),
         ]
     )
     space = make_space(config, Machine(device=Device.CPU), options)

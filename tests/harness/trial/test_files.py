@@ -52,8 +52,19 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> N
         assert len(values["rest"]) == (200_000 if values["number"] else 0)
         seen.add(values["number"])
     assert len(seen) > 1
-    files.remove_temporaries(tmp_path)
-    assert os.listdir(tmp_path) == ["a.json"]
+    files.write_atomic(path, "next")
+    assert os.listdir(tmp_path) == ["a.json"], "the next writer of a file tidies up"
+
+
+def test_only_what_a_dead_writer_of_ours_left_is_removed(tmp_path: Path) -> None:
+    for name in (".a.json.7.tmp", ".b.json.7.tmp", ".notes.tmp", "a.json.7.tmp"):
+        (tmp_path / name).write_text("half")
+    with files.Reservation(tmp_path / "c.json", 1000) as alive:
+        files.remove_temporaries(tmp_path, "a.json")
+        assert sorted(os.listdir(tmp_path))[:2] == [".b.json.7.tmp", f".c.json.{os.getpid()}.tmp"]
+        files.remove_temporaries(tmp_path)
+        alive.commit("whole")
+    assert sorted(os.listdir(tmp_path)) == [".notes.tmp", "a.json.7.tmp", "c.json"]
 
 
 def test_a_reservation_holds_space_and_gives_it_back(tmp_path: Path) -> None:

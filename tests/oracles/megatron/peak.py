@@ -36,21 +36,17 @@ def activation_peak(case: MegatronCase, pp_rank: int = 0) -> int:
 
 
 def _refuse_endless_replay(case: MegatronCase) -> None:
-    """Megatron's own defect, which would hang this process.
-
-    The MLP returns its bias parameter; as an output of CheckpointFunction the parameter itself
-    gets that function as `grad_fn`, and the replay's backward runs into it again, for ever.
-    """
+    """Megatron's own defect, which would hang this process. The MLP returns its bias parameter; as
+    an output of CheckpointFunction the parameter itself gets that function as `grad_fn`, and the
+    replay's backward runs into it again, for ever."""
     if case.add_bias_linear and "mlp" in (case.recompute_modules or ()):
         raise ValueError("recompute_modules mlp with add_bias_linear: Megatron replays for ever")
 
 
 def _allocate_gradients(parameter: torch.nn.Parameter, fused: bool) -> list[torch.Tensor]:
-    """A standing gradient buffer, so that the backward pass accumulates into it.
-
-    Without fusion: bf16 `.grad`. With it: `.main_grad`, that apex's kernel fills, and a
-    placeholder is returned to autograd, as under Megatron's DistributedDataParallel.
-    """
+    """A standing gradient buffer, so that the backward pass accumulates into it. Without fusion:
+    bf16 `.grad`. With it: `.main_grad`, that apex's kernel fills, and a placeholder is returned to
+    autograd, as under Megatron's DistributedDataParallel."""
     if not fused:
         parameter.grad = torch.empty_like(parameter)
         return [parameter.grad]

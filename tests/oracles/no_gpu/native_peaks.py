@@ -28,15 +28,8 @@ CARD_BYTES: Final = 85_017_493_504
 CONTEXT_BYTES: Final = 751 * 2**20
 """As measured (results/measured): what the driver has on the card before the first tensor."""
 COLUMNS: Final = (
-    "model",
-    "layers",
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "expandable_segments",
-    "recompute",
-    "allocated",
-    "reserved",
+    *("model", "layers", "seq_length", "micro_batch_size", "global_batch_size"),
+    *("expandable_segments", "recompute", "allocated", "reserved"),
 )
 """Bytes; empty where it ran out of memory."""
 _STEPS: Final = 3

@@ -10,10 +10,8 @@ from advisor.models.layer_kind import Mixer
 from advisor.models.options import Normalization, TransformerImpl
 from advisor.models.spec import ModelSpec
 
-from .expert_blocks import titan_block, transformers_block
+from .expert_blocks import TOKENS, Block, titan_block, transformers_block
 from .titan import import_titan
-
-Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 def block(shape: RankShape, layer: int = 0) -> Block:
@@ -31,13 +29,38 @@ def block(shape: RankShape, layer: int = 0) -> Block:
     return _gpt2(model) if model.normalization is Normalization.LAYER_NORM else _llama(shape)
 
 
+def llama_arguments(model: ModelSpec, layers: int, **more: int) -> Any:
+    """torchtitan's arguments of Llama, whose FeedForward rounds 8/3 of dim up to a multiple: one
+    multiple of ffn_hidden_size."""
+    return import_titan("models.llama3.model.args").TransformerModelArgs(
+        dim=model.hidden_size,
+        n_layers=layers,
+        n_heads=model.num_attention_heads,
+        n_kv_heads=model.num_query_groups,
+        multiple_of=model.ffn_hidden_size,
+        ffn_dim_multiplier=model.ffn_hidden_size / (8 * model.hidden_size),
+        **more,
+    )
+
+
+def llama_widths(model: ModelSpec) -> dict[str, int]:
+    """Fields of transformers' LlamaConfig, and of Qwen3's."""
+    return {
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "head_dim": model.kv_channels,
+        "num_key_value_heads": model.num_query_groups,
+        **TOKENS,
+    }
+
+
 def _titan(shape: RankShape) -> Block:
     model = shape.model
     name = "qwen3" if model.qk_layernorm else "llama3"
     package = import_titan(f"models.{name}.model.model")
-    args = import_titan(f"models.{name}.model.args")
     if model.qk_layernorm:
-        arguments = args.Qwen3ModelArgs(
+        arguments = import_titan("models.qwen3.model.args").Qwen3ModelArgs(
             dim=model.hidden_size,
             n_layers=1,
             n_heads=model.num_attention_heads,
@@ -48,15 +71,7 @@ def _titan(shape: RankShape) -> Block:
         )
         cache = torch.empty(shape.seq_length, 2 * model.kv_channels, dtype=torch.float32)
     else:
-        # FeedForward rounds 8/3 of dim up to a multiple: one multiple of ffn_hidden_size.
-        arguments = args.TransformerModelArgs(
-            dim=model.hidden_size,
-            n_layers=1,
-            n_heads=model.num_attention_heads,
-            n_kv_heads=model.num_query_groups,
-            multiple_of=model.ffn_hidden_size,
-            ffn_dim_multiplier=model.ffn_hidden_size / (8 * model.hidden_size),
-        )
+        arguments = llama_arguments(model, 1)
         cache = torch.empty(shape.seq_length, model.kv_channels // 2, dtype=torch.complex64)
     made = package.TransformerBlock(0, arguments)
     return made, (cache, None), {}
@@ -70,18 +85,7 @@ def _llama(shape: RankShape) -> Block:
     config_class, layer_class = LlamaConfig, LlamaDecoderLayer
     if model.qk_layernorm:
         config_class, layer_class = Qwen3Config, Qwen3DecoderLayer
-    config = config_class(
-        hidden_size=model.hidden_size,
-        intermediate_size=model.ffn_hidden_size,
-        num_attention_heads=model.num_attention_heads,
-        head_dim=model.kv_channels,
-        num_key_value_heads=model.num_query_groups,
-        num_hidden_layers=1,
-        vocab_size=8,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    config = config_class(**llama_widths(model), num_hidden_layers=1, vocab_size=8)
     config._attn_implementation = "eager" if shape.eager_attention else "sdpa"
     tables = tuple(torch.empty(1, shape.seq_length, model.kv_channels) for _ in range(2))
     named: dict[str, Any] = {"position_embeddings": tables}
@@ -138,9 +142,21 @@ def variant_config(model: ModelSpec) -> Any:
     return config
 
 
+def sliding_mask(config: Any, hidden: torch.Tensor) -> Any:
+    """Of a layer with a window, as the model makes it for `hidden` [batch, sequence, ...]."""
+    from transformers.masking_utils import create_sliding_window_causal_mask
+
+    return create_sliding_window_causal_mask(
+        config=config,
+        inputs_embeds=hidden,
+        attention_mask=None,
+        past_key_values=None,
+        position_ids=torch.arange(hidden.shape[1])[None],
+    )
+
+
 def _variant(shape: RankShape, layer: int) -> Block:
     """A layer, with the mask that the model would make for it, and what earlier ones hand on."""
-    from transformers.masking_utils import create_sliding_window_causal_mask
     from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
     from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer
     from transformers.models.gemma4.modeling_gemma4 import Gemma4TextDecoderLayer
@@ -156,13 +172,7 @@ def _variant(shape: RankShape, layer: int) -> Block:
     model, mask = shape.model.of_kind(kind), None
     if kind.mixer is Mixer.SLIDING_WINDOW:
         embeds = torch.empty(shape.micro_batch_size, shape.seq_length, 1)
-        mask = create_sliding_window_causal_mask(
-            config=config,
-            inputs_embeds=embeds,
-            attention_mask=None,
-            past_key_values=None,
-            position_ids=torch.arange(shape.seq_length)[None],
-        )
+        mask = sliding_mask(config, embeds)
     dtype = torch.get_default_dtype() if model.norm_placement.before else torch.float32
     size = 1, shape.seq_length, model.kv_channels
     tables = tuple(torch.empty(size, dtype=dtype) for _ in range(2))

@@ -13,6 +13,7 @@ from advisor.models.spec import ModelSpec
 from .titan import import_titan
 
 Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def titan_experts(model: ModelSpec) -> Any:
@@ -108,9 +109,7 @@ def transformers_config(model: ModelSpec) -> Any:
         "vocab_size": model.vocab_size,
         "num_experts_per_tok": model.moe_router_topk,
         "use_cache": False,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
+        **TOKENS,
     }
     config: Any
     if model.qk_layernorm:

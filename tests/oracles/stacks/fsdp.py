@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from msgspec import Struct
+from msgspec.structs import astuple
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -27,6 +28,8 @@ from advisor.memory.static import stage_elements
 from advisor.models.layer_kind import DENSE
 from advisor.plan.recompute_plan import RecomputePlan
 
+from ..recorded import measured
+from .blocks import llama_arguments, llama_widths
 from .expert_blocks import titan_arguments
 from .kernels import GpuKernels
 from .meter import LiveBytes, Requests
@@ -51,6 +54,11 @@ def predicted_step(shape: RankShape, plan: RecomputePlan, sharding: Sharding) ->
     working_set = fsdp_working_set(shape, sharding)
     found = chunk_footprint(shape, plan, True, True, working_set=working_set)
     return Step(found.forward.num_bytes + gathered, found.backward.num_bytes + gathered)
+
+
+def recorded_step(what: str, *case: Any, by: Callable[[], Step]) -> Step:
+    """The step of `case`, recorded or given by `by`."""
+    return Step(*measured(what, *case, by=lambda: astuple(by())))
 
 
 def assert_near(predicted: Step, step: Step, tolerance: float) -> None:
@@ -81,9 +89,7 @@ def titan_step(
     measure: Callable[[RankShape, Any], Any] | None = None,
 ) -> Any:
     """Forward, loss and backward of one microbatch: a Step, or what `measure` makes of the model.
-
-    The second of two steps is measured. replicas: groups of ranks that hold the same shards.
-    """
+    The second of two steps is measured. replicas: groups of ranks that hold the same shards."""
     with fake_ranks(replicas) as mesh, FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
         model = _titan(shape)
         checkpoint(model)
@@ -119,11 +125,7 @@ def transformers_step(
     """The same of transformers' Llama, whose forward computes the loss; its groups are those that
     Accelerate makes, or its layers and the root."""
     with fake_ranks() as mesh, FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
-        model = llama(shape)
-        if checkpointed:
-            model.gradient_checkpointing_enable(
-                {"use_reentrant": False, "preserve_rng_state": False}
-            )
+        model = llama(shape, checkpointed=checkpointed)
         checkpoint(model)
         mixed = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype)
         if by_accelerate:
@@ -135,27 +137,24 @@ def transformers_step(
         return (measure or measured_step)(shape, model, loss=loss_inside)
 
 
-def llama(shape: RankShape, dtype: torch.dtype = torch.float32) -> Any:
+def llama(
+    shape: RankShape, dtype: torch.dtype = torch.float32, *, checkpointed: bool = False
+) -> Any:
     """The whole model of transformers, its weights in `dtype`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    spec = shape.model
     config = LlamaConfig(
-        hidden_size=spec.hidden_size,
-        intermediate_size=spec.ffn_hidden_size,
-        num_attention_heads=spec.num_attention_heads,
-        num_key_value_heads=spec.num_query_groups,
-        head_dim=spec.kv_channels,
-        num_hidden_layers=spec.num_layers,
-        vocab_size=spec.vocab_size,
-        tie_word_embeddings=spec.share_embeddings_and_output_weights,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
+        **llama_widths(shape.model),
+        num_hidden_layers=shape.model.num_layers,
+        vocab_size=shape.model.vocab_size,
+        tie_word_embeddings=shape.model.share_embeddings_and_output_weights,
         use_cache=False,
         attn_implementation="sdpa",
     )
-    return LlamaForCausalLM._from_config(config, dtype=dtype).train()
+    model = LlamaForCausalLM._from_config(config, dtype=dtype).train()
+    if checkpointed:
+        model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+    return model
 
 
 def _prepare(model: Any, mesh: Any, mixed: MixedPrecisionPolicy, reshards: bool) -> None:
@@ -186,15 +185,8 @@ def _titan(shape: RankShape) -> Any:
     model = shape.model
     if model.num_moe_experts is not None:
         return import_titan("models.qwen3.model.model").Qwen3Model(titan_arguments(shape))
-    arguments = import_titan("models.llama3.model.args").TransformerModelArgs(
-        dim=model.hidden_size,
-        n_layers=model.num_layers,
-        n_heads=model.num_attention_heads,
-        n_kv_heads=model.num_query_groups,
-        vocab_size=model.vocab_size,
-        multiple_of=model.ffn_hidden_size,
-        max_seq_len=shape.seq_length,
-        ffn_dim_multiplier=model.ffn_hidden_size / (8 * model.hidden_size),
+    arguments = llama_arguments(
+        model, model.num_layers, vocab_size=model.vocab_size, max_seq_len=shape.seq_length
     )
     return import_titan("models.llama3.model.model").Transformer(arguments)
 

@@ -33,11 +33,9 @@ def measure(
     layer: int = 0,
     real: bool = False,
 ) -> Measured:
-    """Run the shape's block, wrapped, in its 16-bit type; its weights are not counted.
-
-    num_blocks: so many blocks are made, and given to `wrap` as a list with what follows the hidden
-    states in a call. layer: of a variant. real: on real tensors, for code that swaps their data.
-    """
+    """Run the shape's block, wrapped, in its 16-bit type; its weights are not counted. num_blocks:
+    so many blocks are made, and given to `wrap` as a list with what follows the hidden states in a
+    call. layer: of a variant. real: on real tensors, for code that swaps their data."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32 if shape.autocast else torch.bfloat16)
     mode = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)

@@ -11,11 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class LiveBytes(TorchDispatchMode):
-    """Inside this mode: `now` and `peak` bytes of storages made since it was entered.
-
-    Storages of `known` tensors (parameters, inputs) are not counted. FSDP2 frees and allocates
-    the parameters that it gathered by resizing their storages, which no operator tells.
-    """
+    """Inside this mode: `now` and `peak` bytes of storages made since it was entered. Storages of
+    `known` tensors (parameters, inputs) are not counted. FSDP2 frees and allocates the parameters
+    that it gathered by resizing their storages, which no operator tells."""
 
     def __init__(self, known: tuple[torch.Tensor, ...] = ()) -> None:
         super().__init__()

@@ -35,19 +35,15 @@ def shape_values(read: ReadSettings, said: Said) -> dict[str, ReadValue]:
     some of its words are not known."""
     found = field_values(said, shape=True)
     if read.given.framework != Framework.MEGATRON_LM:
-        return found | dict(_of_configuration(said))
+        # Megatron-LM's command line says these of TransformerConfig otherwise
+        own = ("num_query_groups", "position_embedding_type")
+        taken = (n for n in own if n in said and is_taken(f"model.{n}", said[n].value))
+        return found | {f"model.{name}": said[name] for name in taken}
     if any(name not in said for name in _SIZES) or said["hidden_size"].value is None:
         return found
     found |= dict(_derived(read, said))
     omitted = {} if read.unknown else omitted_values(read, said, shape=True)
     return {**omitted, **found}
-
-
-def _of_configuration(said: Said) -> Fields:
-    """Fields of TransformerConfig that Megatron-LM's command line says otherwise."""
-    for name in ("num_query_groups", "position_embedding_type"):
-        if name in said and is_taken(f"model.{name}", said[name].value):
-            yield f"model.{name}", said[name]
 
 
 def _derived(read: ReadSettings, said: Said) -> Fields:

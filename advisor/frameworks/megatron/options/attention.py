@@ -100,10 +100,10 @@ class Attention(Options, title="Attention and multi-token prediction"):
         None, "attention_backend selects the modelled kernel", since="0.19"
     )
     rotary_base: float = harmless(10000, _ROTARY)
-    rotary_scaling_factor: float = harmless(40, _ROTARY)
-    original_max_position_embeddings: int = harmless(4096, _ROTARY, since="0.14")
-    beta_fast: float = harmless(32, _ROTARY)
-    beta_slow: float = harmless(1, _ROTARY)
+    rotary_scaling_factor: float = harmless(40, _ROTARY, launcher=1.0)
+    original_max_position_embeddings: int = harmless(4096, _ROTARY, flag="", since="0.14")
+    beta_fast: float = harmless(32, _ROTARY, flag="")
+    beta_slow: float = harmless(1, _ROTARY, flag="")
     mscale: float = harmless(1.0, _ROTARY, older={"0.13": 0.707})
     mscale_all_dim: float = harmless(0.0, _ROTARY, older={"0.13": 0.707})
     mrope_section: str | None = refused(

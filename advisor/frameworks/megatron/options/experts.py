@@ -4,7 +4,6 @@ from typing import Final
 
 from advisor.frameworks.megatron.options.parallelism import DEGREE, STRATEGY
 from advisor.frameworks.megatron.options.values import (
-    asks_for_deepep,
     emitted_where,
     has_experts,
     sends_flex,
@@ -81,7 +80,9 @@ class Experts(Options, title="Experts"):
         False,
         "model.moe_flex_dispatcher_backend",
         _FLEX,
-        value=asks_for_deepep,
+        # without backends the flex dispatcher runs with this one switched on alone
+        # (megatron-core 0.12 to 0.15 token_dispatcher.py)
+        value=lambda job, revision: sends_flex(job) and not revision.at_least(0, 16),
         recipe=When(only_if=sends_flex),
         since="0.12",
     )

@@ -68,7 +68,7 @@ class OptimizerStep(Options, title="Optimizer", home="optimizer"):
     loss_scale_window: float = harmless(1000, _SCALE)
     hysteresis: int = harmless(2, _SCALE)
     grad_norm_skip_threshold: float = harmless(float("inf"), since="0.18")
-    muon_momentum: float = harmless(0.95, _MUON, since="0.16")
+    muon_momentum: float = harmless(0.95, _MUON, launcher=0.9, since="0.16")
     muon_split_qkv: bool = unpriced(
         True,
         "the q, k and v matrices are modelled as orthogonalized separately",

@@ -42,7 +42,8 @@ class Parallelism(Options, title="Degrees of parallelism"):
         False,
         "layout",
         _OVERLAP,
-        value=values.overlaps_tensor_parallel,
+        # refused without sequence parallelism (Megatron-LM arguments.py), nothing without TP
+        value=lambda job, _: job.layout.tp_comm_overlap and job.layout.sequence_parallel,
         nemo_1="model.ub_tp_comm_overlap",
         order=2,
     )

@@ -98,14 +98,19 @@ def switches_off(flag: str) -> bool:
 
 
 def option_of_flag(flag: str) -> Option | None:
-    """The option of a word of a command line; None where none is known.
+    """The option of a word of a command line; None where none is known. ASIDE ones may be negated.
 
     >>> option_of_flag("--fp8-format").name
     'fp8'
     """
-    if not flag.startswith("--") or "_" in flag:
+    if not flag.startswith("--") or "_" in flag.replace(
+        "opt_param", ""
+    ):  # which Megatron-LM has so
         return None
-    return _off_flags().get(flag) or option_of_field(flag.removeprefix("--").replace("-", "_"))
+    name = flag.removeprefix("--").replace("-", "_")
+    other = {re.sub("^(no|disable)_", "", name), re.sub("^disable_", "no_", name)} - SETTINGS.keys()
+    found = _off_flags().get(flag) or option_of_field(name)
+    return found or options().get(min(other & options().keys(), default=""))
 
 
 @lru_cache(maxsize=1)

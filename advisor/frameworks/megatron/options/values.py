@@ -30,12 +30,6 @@ def sends_flex(job: Described) -> bool:
     return has_experts(job) and job.model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
 
 
-def asks_for_deepep(job: Described, revision: Revision) -> object:
-    """Before it had backends the flex dispatcher ran with this one switched on alone
-    (megatron-core 0.12 to 0.15 token_dispatcher.py)."""
-    return sends_flex(job) and not revision.at_least(0, 16)
-
-
 def weights_squared_relu(job: Described) -> bool:
     """Whether the experts' activation is a squared ReLU, which is weighted with probabilities."""
     return has_experts(job) and job.model.activation is options.Activation.SQUARED_RELU
@@ -264,11 +258,6 @@ def deals_whole_tensors(job: Described, revision: Revision) -> object:
     distributed optimizer; the model is of the older way."""
     deals = job.config.optimizer is Optimizer.DIST_MUON and revision.at_least(0, 18)
     return False if deals else UNSET
-
-
-def overlaps_tensor_parallel(job: Described, revision: Revision) -> object:
-    """Refused without sequence parallelism (Megatron-LM arguments.py), nothing without TP."""
-    return job.layout.tp_comm_overlap and job.layout.sequence_parallel
 
 
 def element_type(name: object) -> str:

@@ -140,7 +140,12 @@ def without_effect(
 @lru_cache(maxsize=1024)
 def _of_job(facts: JobFacts, revision: Revision) -> tuple[Finding, ...]:
     found = _find(NONE, facts, revision)
-    return tuple(f for f in found if f.verdict is Verdict.NO_EFFECT or f.rule in unmodelled.RULES)
+    said = {*unmodelled.RULES, *_OF_COMMAND_LINES}
+    return tuple(f for f in found if f.verdict is Verdict.NO_EFFECT or f.rule in said)
+
+
+_OF_COMMAND_LINES: Final = ("te_loss_fusion",)
+"""Rules that are remarks on a job: what they refuse Megatron Core itself accepts."""
 
 
 @lru_cache(maxsize=65536)
@@ -148,6 +153,7 @@ def _rejections(
     setting: RecomputeSetting, facts: JobFacts, revision: Revision
 ) -> tuple[Rejection, ...]:
     illegal = (finding for finding in _find(setting, facts, revision) if finding.verdict.illegal)
+    illegal = (finding for finding in illegal if finding.rule not in _OF_COMMAND_LINES)
     return tuple(_rejection(setting, finding, revision) for finding in illegal)
 
 

@@ -85,6 +85,18 @@ RULES: Final[dict[str, Rule]] = {
         since=(0, 19),
         source="megatron-core 0.19.2 training/determinism.py:26",
     ),
+    "te_loss_fusion": replace(
+        _clash(
+            "cross_entropy_fusion_impl=te",
+            "cross_entropy_loss_fusion",
+            "[cross_entropy_fusion_impl=native], or [cross_entropy_loss_fusion]",
+            since=(0, 18),
+            source=arguments(0, 1529, 1643),
+        ),
+        summary="Megatron-LM's command line refuses Transformer Engine's fused loss.",
+        reason="Megatron-LM's command line refuses cross_entropy_fusion_impl = te from 0.18 on "
+        "(Megatron Core and Bridge take it)",
+    ),
     "bridge_deterministic_loss_fusion": replace(_deterministic_loss_fusion, **_OF_BRIDGE),
     "checkpoint_activations": argument(
         summary="--checkpoint-activations was removed: the program prints a hint and exits.",

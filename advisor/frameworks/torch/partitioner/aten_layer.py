@@ -125,10 +125,8 @@ def _split(block: Block, operator: Operator) -> None:
 
 
 def _multiply(block: Block, operator: Operator) -> None:
-    (output,) = operator.outputs
-    factors = [block.node(tensor) for tensor in operator.inputs]
-    block.define(output, block.graph.fused("out", output.num_bytes, *factors))
-    block.graph.read(*factors)
+    _pointwise(block, operator)
+    block.graph.read(*map(block.node, operator.inputs))
 
 
 def _activation(block: Block, operator: Operator) -> None:

@@ -38,18 +38,6 @@ def combine(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     return back(shape, source)
 
 
-def _both_ways(forward: CollectiveKind, group: Group, num_bytes: int) -> dict[str, Any]:
-    """Collectives of an operator whose backward does the reverse."""
-    reverse = {
-        CollectiveKind.ALL_GATHER: CollectiveKind.REDUCE_SCATTER,
-        CollectiveKind.REDUCE_SCATTER: CollectiveKind.ALL_GATHER,
-    }
-    return {
-        "forward_collectives": (Collective(forward, group, num_bytes),),
-        "backward_collectives": (Collective(reverse.get(forward, forward), group, num_bytes),),
-    }
-
-
 def _exchange(*tensors: Tensor, before: tuple[Collective, ...] = ()) -> dict[str, Any]:
     """All-to-alls over EP, one of each tensor, and of its gradient on the way back."""
     sent = tuple(
@@ -131,7 +119,9 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
         variables += made
     if shape.expert_tensor_parallel_size > 1:
         part, made = made, _with_probs(shape, "gathered", counts.computed)
-        gather = _both_ways(CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR, made[0].num_bytes)
+        gather = Collective.both_ways(
+            CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR, made[0].num_bytes
+        )
         operators.append(Operator("gather_expert_tokens", Module.DISPATCH, part, made, **gather))
     if counts.local_experts > 1:
         unsorted, made = made, _with_probs(shape, "expert", counts.computed)
@@ -200,7 +190,7 @@ def _reduce_scatter(
         forward_holds=holds,
         forward_workspace=max(0, copies - output.num_bytes),  # which is made last
         backward_workspace=max(0, copies - source.num_bytes),
-        **_both_ways(CollectiveKind.REDUCE_SCATTER, group, scale * source.num_bytes),
+        **Collective.both_ways(CollectiveKind.REDUCE_SCATTER, group, scale * source.num_bytes),
     )
 
 
@@ -224,7 +214,7 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
                 (tokens, weights, chosen),
                 gradient_free_inputs=frozenset({routing_map.name}),
                 backward_workspace=gathered_bytes,
-                **_both_ways(
+                **Collective.both_ways(
                     CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, gathered_bytes
                 ),
             )
@@ -318,10 +308,8 @@ def _flex_exchange(shape: RankShape, scales: int = 0) -> dict[str, Any]:
     probabilities and indices; as many bytes as the busiest rank gets more than the mean."""
     counts = moe_tokens(shape)
     token = shape.model.hidden_size * shape.dtype.itemsize + scales
-    sent = Collective(
-        CollectiveKind.DISPATCH, Group.EXPERT_TENSOR_AND_MODEL, counts.dispatched * token
-    )
-    return {"forward_collectives": (sent,), "backward_collectives": (sent,)}
+    sent = counts.dispatched * token
+    return Collective.both_ways(CollectiveKind.DISPATCH, Group.EXPERT_TENSOR_AND_MODEL, sent)
 
 
 _WAYS = {

@@ -20,14 +20,10 @@ GB200)."""
 def router_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """From the normalized input to probabilities [tokens, experts] and the routing map of the same
     shape, outputs of the last operator."""
-    logits = _per_expert(shape, "router_logits", router_dtype(shape))
-    return _gating(shape, source, logits), _routing(shape, logits)
-
-
-def _per_expert(shape: RankShape, name: str, dtype: DType) -> Tensor:
-    """[tokens, num_moe_experts]."""
     tokens = moe_tokens(shape)
-    return Tensor(name, (tokens.local, tokens.num_experts), dtype)
+    size = (tokens.local, tokens.num_experts)
+    logits = Tensor("router_logits", size, router_dtype(shape))
+    return _gating(shape, source, logits), _routing(shape, logits)
 
 
 def _gating(shape: RankShape, source: Tensor, logits: Tensor) -> Operator:
@@ -83,21 +79,18 @@ def _scores(shape: RankShape, logits: Tensor, routing_map: Tensor) -> tuple[Tens
     topk = model.moe_router_topk
     saved = [Tensor("top_indices", (tokens, topk), DType.INT64)]
     limited = model.moe_router_group_topk is not None
+    sinkhorn = model.moe_router_load_balancing_type is LoadBalancing.SINKHORN
     if model.moe_router_score_function is ScoreFunction.SIGMOID:
         saved.append(Tensor("router_scores", (tokens, experts), DType.FP32))
         saved += _sigmoid_weights(model, tokens, logits, _score_dtype(shape, logits))
         limited = limited and not model.moe_router_enable_expert_bias
-    elif model.moe_router_pre_softmax or _sinkhorn(model):
+    elif model.moe_router_pre_softmax or sinkhorn:
         saved.append(Tensor("router_scores", (tokens, experts), DType.FP32))
     else:
         saved.append(Tensor("router_scores", (tokens, topk), DType.FP32))
     if limited:
         saved.append(Tensor("group_mask", (tokens, experts), DType.BOOL))
     return tuple(saved)
-
-
-def _sinkhorn(model: ModelSpec) -> bool:
-    return model.moe_router_load_balancing_type is LoadBalancing.SINKHORN
 
 
 def _score_dtype(shape: RankShape, logits: Tensor) -> DType:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 
@@ -15,9 +16,7 @@ class NormLikeCuda(torch.autograd.Function):
     LayerNorm, which has a bias, `mean` too (bf16 on fake CPU tensors)."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """What a kernel keeps for the backward."""
         rows = (*x.shape[:-1], 1)
         statistics = (
@@ -28,7 +27,7 @@ class NormLikeCuda(torch.autograd.Function):
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the shapes that the kernel gives."""
         x, weight, bias, *_ = ctx.saved_tensors
         grad = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -40,12 +39,8 @@ class FlashLikeFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        offset: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, offset: Tensor | None = None
+    ) -> Tensor:
         """What a kernel keeps for the backward."""
         s, b, heads, _ = query.shape
         out = torch.empty((s, b, heads, value.shape[-1]), dtype=query.dtype, device=query.device)
@@ -54,7 +49,7 @@ class FlashLikeFunction(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the shapes that the kernel gives."""
         query, key, value, _, _, offset = ctx.saved_tensors
         gradient = None if offset is None else torch.empty_like(offset)
@@ -62,11 +57,9 @@ class FlashLikeFunction(torch.autograd.Function):
 
 
 class FlashLikeAttention(torch.nn.Module):
-    """Core attention of the local layer spec with the memory of a flash kernel.
-
-    Left out: the kernel's own backward workspace (fp32 dq accumulator, expanded dk and dv), which
-    differs between flash-attn, cuDNN and torch.
-    """
+    """Core attention of the local layer spec with the memory of a flash kernel. Left out: the
+    kernel's own backward workspace (fp32 dq accumulator, expanded dk and dv), which differs between
+    flash-attn, cuDNN and torch."""
 
     def __init__(self, config: Any, layer_number: int, **unused: Any) -> None:
         super().__init__()
@@ -75,21 +68,17 @@ class FlashLikeAttention(torch.nn.Module):
             heads = config.num_attention_heads // config.tensor_model_parallel_size
             self.softmax_offset = torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype))
 
-    def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **unused: Any
-    ) -> torch.Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **unused: Any) -> Tensor:
         """What a kernel keeps for the backward."""
-        out: torch.Tensor = FlashLikeFunction.apply(query, key, value, self.softmax_offset)  # type: ignore[no-untyped-call]
+        out: Tensor = FlashLikeFunction.apply(query, key, value, self.softmax_offset)  # type: ignore[no-untyped-call]
         return out.view(*out.shape[:2], -1)
 
 
-def _norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+def _norm(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     return NormLikeCuda.apply(x, weight, bias)  # type: ignore[no-untyped-call]
 
 
-def dropout(
-    x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> torch.Tensor:
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """CUDA's dropout: a 1-byte mask; p = 0 returns the input itself (a CPU keeps a bf16 mask)."""
     return torch.native_dropout(x, p, training)[0] if training and p > 0 else x
 

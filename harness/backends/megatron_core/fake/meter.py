@@ -11,10 +11,8 @@ from harness.measure.memory import StorageMeter
 
 
 class LiveBytes(StorageMeter):  # type: ignore[no-untyped-call]
-    """Live and peak bytes of fake storages while active, except for those that are excluded.
-
-    What a GPU runs as one kernel counts only as far as it outlives the kernel.
-    """
+    """Live and peak bytes of fake storages while active, except for those that are excluded. What a
+    GPU runs as one kernel counts only as far as it outlives the kernel."""
 
     def __init__(self) -> None:
         super().__init__("meta")

@@ -37,11 +37,9 @@ def saved_tensors(node: Any) -> list[torch.Tensor]:
 
 
 class ModulePaths:
-    """Module path that a node of the graph comes from, in the forward pass and its replay.
-
-    Autograd numbers its nodes as they are created: the number at which each module was entered or
-    left says where a node came from.
-    """
+    """Module path that a node of the graph comes from, in the forward pass and its replay. Autograd
+    numbers its nodes as they are created: the number at which each module was entered or left says
+    where a node came from."""
 
     def __init__(self) -> None:
         self._stack: list[str] = []
@@ -119,11 +117,9 @@ def saved_rows(case: MegatronCase) -> list[SavedRow]:
 
 def saved_bytes_per_layer(case: MegatronCase) -> tuple[int, list[SavedRow]]:
     """Saved bytes of one layer = total of 3 layers - total of 2, and the rows of that difference.
-
     `num_layers` and the pipeline of the case are ignored. With `block` recomputation the layer
     counted is one that `recompute_num_layers` covers only if that is at least 3. `uniform` over
-    several layers has no bytes "per layer": ValueError.
-    """
+    several layers has no bytes "per layer": ValueError."""
     if case.recompute_method == "uniform" and case.recompute_num_layers != 1:
         raise ValueError(
             f"recompute_num_layers = {case.recompute_num_layers}: must be 1 with uniform to count "

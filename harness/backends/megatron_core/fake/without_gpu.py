@@ -221,9 +221,7 @@ def megatron_without_gpu(
     case: MegatronCase, pp_rank: int = 0, kernel: KernelScope = nullcontext
 ) -> Iterator[None]:
     """Inside, Megatron is the first rank of stage `pp_rank` of the case, on fake tensors.
-
-    `kernel()` surrounds each function that a GPU would run as one compiled kernel.
-    """
+    `kernel()` surrounds each function that a GPU would run as one compiled kernel."""
     with ExitStack() as stack:
         for one in _patches(kernel):
             stack.enter_context(one)

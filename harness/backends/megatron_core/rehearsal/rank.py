@@ -56,11 +56,9 @@ def received_noise() -> Iterator[None]:
 
 @contextmanager
 def own_part() -> Iterator[None]:
-    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor.
-
-    A fake process group does so itself in torch 2.13, whose functions no longer call the two
-    methods; in torch 2.11 it writes nothing.
-    """
+    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor. A
+    fake process group does so itself in torch 2.13, whose functions no longer call the two methods;
+    in torch 2.11 it writes nothing."""
     scatter, exchange = _GROUP._reduce_scatter_base, _GROUP.alltoall_base
 
     def reduce_scatter(group: Any, output: Tensor, given: Tensor, *more: Any) -> Any:
@@ -88,9 +86,6 @@ def _fill(output: Tensor, given: Tensor) -> None:
     rest.normal_() if output.is_floating_point() else rest.zero_()
 
 
-_WARMUP_STEPS: Final = 2
-
-
 class MegatronRanks(Struct, frozen=True):
     """The first ranks of a workload's stages; `case` is the workload under Megatron's names."""
 
@@ -115,13 +110,10 @@ class MegatronRanks(Struct, frozen=True):
 
 
 def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:
-    """The case with as few microbatches as take `stage` through every moment of its step.
-
-    They fill the pipeline and run it steadily. A moment is the chunk that runs, the microbatches in
-    flight in each, and what the schedule holds next to them: those that no other exceeds are the
-    same as for all microbatches, by Megatron's order of passes (advisor.plan.schedule). So is the
-    peak.
-    """
+    """The case with as few microbatches as take `stage` through every moment of its step. They fill
+    the pipeline and run it steadily. A moment is the chunk that runs, the microbatches in flight in
+    each, and what the schedule holds next to them: those that no other exceeds are the same as for
+    all microbatches, by Megatron's order of passes (advisor.plan.schedule). So is the peak."""
     pp, chunks = case.pipeline_model_parallel_size, case.num_model_chunks
 
     def highest(microbatches: int) -> set[tuple[Any, ...]]:
@@ -155,12 +147,10 @@ def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:
 def rehearse(
     case: MegatronCase, stage: int, device: Device, plan: MeasurementPlan, vocab_size: int
 ) -> Rehearsed:
-    """Steps of the first rank of `stage` on a real device: peaks and compute times.
-
-    What would be received from other stages is noise of the size of a normalised hidden state;
-    gradients are of no use, and NaN checks are off. Experts get tokens drawn at random, as many
-    from every other rank as from this one.
-    """
+    """Steps of the first rank of `stage` on a real device: peaks and compute times. What would be
+    received from other stages is noise of the size of a normalised hidden state; gradients are of
+    no use, and NaN checks are off. Experts get tokens drawn at random, as many from every other
+    rank as from this one."""
     where = torch_device(device)
     routing = {"moe_router_force_load_balancing": True} if case.has_experts else {}
     with ExitStack() as stack:
@@ -172,7 +162,7 @@ def rehearse(
         model_parallel_cuda_manual_seed(plan.seed)
         training = MegatronTraining(case, transformer_config(case, **routing), SdpaAttention)
         batches = Microbatches(case, vocab_size, plan.seed, where)
-        for _ in range(_WARMUP_STEPS):
+        for _ in range(2):  # warm-up
             _step(training, batches, Silent())
         sizes = {name: storage_bytes(tensors) for name, tensors in training.resident().items()}
         seconds = _timed(training, batches, device, plan.steps)

@@ -1,6 +1,5 @@
 """Self-attention with query groups, and multi-latent attention (megatron-core 0.16.1 attention.py,
-multi_latent_attention.py).
-"""
+multi_latent_attention.py)."""
 
 from typing import Final
 
@@ -19,11 +18,9 @@ _PROJ: Final = frozenset({Module.LINEAR_PROJ})
 
 
 class SelfAttention(nn.Module):
-    """linear_qkv, rotary embedding, core attention, linear_proj.
-
-    mixed_qkv is laid out as Megatron's: per key/value head its query heads, the key, the value. The
-    key, the value and, except for grouped attention with several groups, the query are views of it.
-    """
+    """linear_qkv, rotary embedding, core attention, linear_proj. mixed_qkv is laid out as
+    Megatron's: per key/value head its query heads, the key, the value. The key, the value and,
+    except for grouped attention with several groups, the query are views of it."""
 
     def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
         super().__init__()
@@ -70,9 +67,7 @@ class SelfAttention(nn.Module):
 
 class LatentAttention(nn.Module):
     """Down-projections, norms, up-projections with rotary embedding, core attention, linear_proj.
-
-    The query is compressed where the model has q_lora_rank.
-    """
+    The query is compressed where the model has q_lora_rank."""
 
     def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
         super().__init__()

@@ -75,11 +75,9 @@ def normalize(kind: Normalization, x: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 class _BiasActivation(torch.autograd.Function):
-    """Bias, activation and gate; keeps linear_fc1's output alone and computes the rest again.
-
-    Like a fused kernel it has no tensor of its own besides what it reads and returns: every step
-    writes where the result will be.
-    """
+    """Bias, activation and gate; keeps linear_fc1's output alone and computes the rest again. Like
+    a fused kernel it has no tensor of its own besides what it reads and returns: every step writes
+    where the result will be."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: Activation) -> Tensor:
@@ -142,11 +140,9 @@ def rotary_frequencies(seq_length: int, width: int, device: torch.device) -> Ten
 
 
 def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
-    """Rotary embedding of [micro_batch_size, seq_length, heads, kv_channels].
-
-    As Megatron's unfused one it makes cos and sin in the compute type for each call and keeps both
-    (rope_utils.py _apply_rotary_pos_emb_bshd).
-    """
+    """Rotary embedding of [micro_batch_size, seq_length, heads, kv_channels]. As Megatron's unfused
+    one it makes cos and sin in the compute type for each call and keeps both (rope_utils.py
+    _apply_rotary_pos_emb_bshd)."""
     width = frequencies.shape[-1]
     turned, rest = x[..., :width], x[..., width:]
     cos, sin = frequencies.cos().to(x.dtype), frequencies.sin().to(x.dtype)
@@ -165,18 +161,13 @@ def drop(x: Tensor, p: float) -> Tensor:
     return torch.native_dropout(x, p, True)[0] if p > 0 else x
 
 
-_SEEDS: Final = 2**31
-
-
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
     """Attention of [micro_batch_size, seq_length, heads, channels] each; channels are the value's.
-
     The CPU's flash kernel knows no dropout, and no values of another width than the keys': there an
-    operator of our own stands in, which keeps the same tensors and draws its mask from a seed.
-    """
+    operator of our own stands in, which keeps the same tensors and draws its mask from a seed."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     if not query.is_cuda and (dropout > 0 or q.shape[-1] != v.shape[-1]):
-        seed = int(torch.randint(_SEEDS, ()).item())
+        seed = int(torch.randint(2**31, ()).item())
         dropped: tuple[Tensor, Tensor] = dropped_attention(q, k, v, dropout, seed)
         return dropped[0].transpose(1, 2)
     with flash_only(q, v):
@@ -199,11 +190,9 @@ class CoreAttention(nn.Module):
 def dropped_attention(
     query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Causal attention of [batch, heads, seq, channels] with dropout on the probabilities.
-
-    Returns the output, whose memory has the heads inside the sequence as flash attention's, and
-    the log-sum-exp [batch, heads, seq] in fp32.
-    """
+    """Causal attention of [batch, heads, seq, channels] with dropout on the probabilities. Returns
+    the output, whose memory has the heads inside the sequence as flash attention's, and the
+    log-sum-exp [batch, heads, seq] in fp32."""
     scores = _scores(query, key)
     lse = scores.logsumexp(-1)
     probabilities = (scores - lse[..., None]).exp() * _keep_mask(scores, dropout, seed)

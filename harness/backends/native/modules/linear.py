@@ -106,10 +106,8 @@ class Shard(Struct, frozen=True):
 
 
 class ParallelLinear(nn.Module):
-    """Weight [out, in] of this rank, cut by rows (`column_parallel`) or by columns.
-
-    The bias is added here where `adds_bias`, and left to what follows where not.
-    """
+    """Weight [out, in] of this rank, cut by rows (`column_parallel`) or by columns. The bias is
+    added here where `adds_bias`, and left to what follows where not."""
 
     def __init__(
         self,

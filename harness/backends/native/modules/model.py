@@ -22,11 +22,9 @@ _MLP: Final = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2
 
 
 class TransformerLayer(nn.Module):
-    """Norm, attention, residual, norm, MLP or experts, residual, under one segment of a plan.
-
-    A checkpoint around a single layer is this module's own, inside of whatever shards it; one
-    around several is the block's.
-    """
+    """Norm, attention, residual, norm, MLP or experts, residual, under one segment of a plan. A
+    checkpoint around a single layer is this module's own, inside of whatever shards it; one around
+    several is the block's."""
 
     def __init__(
         self, settings: LayerSettings, segment: Segment, kind: LayerKind, frequencies: Tensor | None
@@ -76,9 +74,6 @@ class TransformerLayer(nn.Module):
         return self.regions.run(_MLP, self.mlp, normed), self.mlp.linear_fc2.bias
 
 
-_WEIGHT_DEVIATION: Final = 0.02
-
-
 class Embedding(nn.Module):
     """Word embeddings, learned positions, dropout."""
 
@@ -104,10 +99,8 @@ class Embedding(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """The layers of a stage under a plan, and the last stage's final norm.
-
-    `layer_scope` surrounds the layers, and is set by who wants to count what they keep.
-    """
+    """The layers of a stage under a plan, and the last stage's final norm. `layer_scope` surrounds
+    the layers, and is set by who wants to count what they keep."""
 
     def __init__(
         self, settings: LayerSettings, plan: RecomputePlan, first_layer: int, *, last_stage: bool
@@ -146,10 +139,8 @@ def _in_a_row(layers: list[TransformerLayer], x: Tensor) -> Tensor:
 
 
 class GptModel(nn.Module):
-    """One stage: embedding on the first, layers, output layer on the last.
-
-    A tied output layer reads the word embeddings' weight.
-    """
+    """One stage: embedding on the first, layers, output layer on the last. A tied output layer
+    reads the word embeddings' weight."""
 
     def __init__(
         self, settings: LayerSettings, plan: RecomputePlan, *, stage: int = 0, num_stages: int = 1
@@ -194,11 +185,9 @@ def _shards(module: nn.Module) -> dict[str, linear.Shard]:
 
 @torch.no_grad()
 def initialise(model: GptModel, seed: int) -> None:
-    """Normal(0, 0.02), norms 1, biases 0; the same weights however the model is cut.
-
-    Each weight has a generator of its own, seeded by its name, makes the whole tensor and takes
-    this rank's part.
-    """
+    """Normal(0, 0.02), norms 1, biases 0; the same weights however the model is cut. Each weight
+    has a generator of its own, seeded by its name, makes the whole tensor and takes this rank's
+    part."""
     done: set[int] = set()
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -219,7 +208,7 @@ def _random(parameter: nn.Parameter, key: str, shard: linear.Shard | None, model
     if shard is not None:
         shape[shard.dim] *= tp.size
     whole = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
-    whole.normal_(0.0, _WEIGHT_DEVIATION, generator=generator)
+    whole.normal_(0.0, 0.02, generator=generator)
     if shard is None:
         parameter.copy_(whole)
         return

@@ -47,12 +47,12 @@ class Router(nn.Module):
         if self.model.moe_router_score_function is ScoreFunction.SIGMOID:
             scores = torch.sigmoid(logits.float()).type_as(logits)
             biased = self.model.moe_router_enable_expert_bias  # which then keeps its scores
-            scores = scores.gather(1, chosen) if biased else _pick(scores, chosen)
+            scores = scores.gather(1, chosen) if biased else applied(_Pick, scores, chosen)
             one = self.model.moe_router_topk == 1
             return scores if one else scores / (scores.sum(-1, keepdim=True) + _LEAST_SUM)
         if self.model.moe_router_pre_softmax:
-            return _pick(_softmax(logits).type_as(logits), chosen)
-        return _softmax(_pick(logits, chosen)).type_as(logits)
+            return applied(_Pick, _softmax(logits).type_as(logits), chosen)
+        return _softmax(applied(_Pick, logits, chosen)).type_as(logits)
 
     def _with_loss(
         self, probs: Tensor, logits: Tensor, routing_map: Tensor, sequences: int
@@ -80,10 +80,6 @@ def take_turns(tokens: int, num_experts: int, topk: int, device: torch.device) -
 
 def _softmax(x: Tensor) -> Tensor:
     return functional.softmax(x, dim=-1, dtype=torch.float32)
-
-
-def _pick(scores: Tensor, chosen: Tensor) -> Tensor:
-    return applied(_Pick, scores, chosen)
 
 
 class _Gating(torch.autograd.Function):

@@ -19,7 +19,6 @@ from harness.trial.failures import Failure
 from harness.trial.result import TrialStatus
 
 _TIMEOUT_SECONDS: Final = 60
-_GONE: Final = "Invalid job id"
 _NO_CONTROLLER: Final = "Unable to contact slurm controller"  # slurm_errno.c
 _FIELD: Final = re.compile(r"(\w+)=(\S*)")
 _UNCUT: Final = {"SLURM_BITSTR_LEN": "0"}  # else long lists of array tasks are shortened
@@ -43,7 +42,7 @@ class Queue:
         """All tasks of `job` by id (``12`` or ``12_3``) as far as they are known; None where the
         controller does not answer."""
         shown = _ask("scontrol", "show", "job", "--oneliner", job)
-        if shown is None or (shown.returncode and _GONE not in shown.stderr):
+        if shown is None or (shown.returncode and "Invalid job id" not in shown.stderr):
             return None
         found = dict(_accounts(job))
         for line in shown.stdout.splitlines():
@@ -138,7 +137,6 @@ def counts(reports: Sequence[JobReport]) -> str:
     return ", ".join(f"{number} {words}" for words, number in sorted(found.items()))
 
 
-_COMPLETED: Final = "COMPLETED"
 _FAILED: Final = "FAILED"
 # States of `man squeue`, JOB STATE CODES, that no other follows.
 _ENDED: Final = {
@@ -157,7 +155,7 @@ _ENDED: Final = {
 
 def has_ended(report: JobReport) -> bool:
     """Whether nothing more comes: a job that is requeued waits again."""
-    return report.state in (*_ENDED, _COMPLETED, _FAILED)
+    return report.state in (*_ENDED, "COMPLETED", _FAILED)
 
 
 def met_no_controller(report: JobReport | None, output: Sequence[str]) -> bool:

@@ -36,6 +36,8 @@ from harness.trial.store import SubmittedJob, TrialFolder
 from harness.trial.trial import Trial
 
 _TAIL_LINES = 20
+Trials = list[tuple[PlannedSetting, Trial]]
+Results = dict[str, TrialResult]
 
 
 class SlurmRunner(Runner, frozen=True, kw_only=True):
@@ -45,7 +47,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
     queue: Queue = field(default_factory=Queue)
     on_node: MakeLauncher = make_launcher
 
-    def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:
+    def _run_all(self, signals: StopSignals) -> Results:
         trials = self._trials()
         self._submitter().recover()
         found = {trial.name: self._finished(trial) for _, trial in trials}
@@ -68,12 +70,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
             folder=self.folder, options=self.options, queue=self.queue, launcher=self.on_node
         )
 
-    def _submit(
-        self,
-        trials: list[tuple[PlannedSetting, Trial]],
-        results: dict[str, TrialResult],
-        signals: StopSignals,
-    ) -> None:
+    def _submit(self, trials: Trials, results: Results, signals: StopSignals) -> None:
         """Submit what has neither a result nor a job."""
         waiting = [trial for _, trial in trials if trial.name not in results]
         new = [trial for trial in waiting if self.folder.trial(trial.name).job() is None]
@@ -99,12 +96,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
         if folder.job() is None:
             Runner._put_in_order(self, folder, earlier)
 
-    def _collect(
-        self,
-        trials: list[tuple[PlannedSetting, Trial]],
-        results: dict[str, TrialResult],
-        signals: StopSignals,
-    ) -> None:
+    def _collect(self, trials: Trials, results: Results, signals: StopSignals) -> None:
         """Add to `results` what has become final."""
         reports: dict[str, dict[str, JobReport] | None] = {}
         waiting: list[JobReport] = []

@@ -38,11 +38,9 @@ def make_launcher(trial: Trial, rendezvous: Rendezvous | None) -> Launcher:
 
 
 class NodeTask(Struct, frozen=True, kw_only=True):
-    """One trial on one node; submitit pickles it.
-
-    minutes is the job's time limit. A trial that Slurm starts anew, preempted or after the loss of
-    a node, begins at its beginning, at most `max_requeues` times.
-    """
+    """One trial on one node; submitit pickles it. minutes is the job's time limit. A trial that
+    Slurm starts anew, preempted or after the loss of a node, begins at its beginning, at most
+    `max_requeues` times."""
 
     folder: str
     minutes: int
@@ -103,23 +101,15 @@ class Notice:
 
     def __init__(self, minutes: int) -> None:
         self.minutes = minutes
+        self.came = False
+        self.early = False  # it came so long before the limit that it means preemption
         self._began = time.monotonic()
-        self._came: float | None = None
         # in place of submitit's handler, which requeues
         signal.signal(signal.SIGUSR2, self._receive)
 
     def _receive(self, *_: Any) -> None:
-        self._came = time.monotonic() - self._began
-
-    @property
-    def came(self) -> bool:
-        """Whether it came at all."""
-        return self._came is not None
-
-    @property
-    def early(self) -> bool:
-        """Whether it came so long before the time limit that it means preemption."""
-        return self._came is not None and self._came < self.minutes * 60 - _EARLY_SECONDS
+        self.came = True
+        self.early = time.monotonic() - self._began < self.minutes * 60 - _EARLY_SECONDS
 
 
 class Watched:
@@ -167,11 +157,9 @@ class Watched:
 
 
 def rendezvous_of(variables: Any) -> Rendezvous | None:
-    """Where the nodes of this job meet, from SLURM_*; None where there is one node.
-
-    The host is the job's first node, by the address from which srun was started where its name
-    does not resolve. The port is the job's own: jobs that share a node have different ones.
-    """
+    """Where the nodes of this job meet, from SLURM_*; None where there is one node. The host is the
+    job's first node, by the address from which srun was started where its name does not resolve.
+    The port is the job's own: jobs that share a node have different ones."""
     nnodes = int(variables.get("SLURM_JOB_NUM_NODES") or 1)
     if nnodes == 1:
         return None

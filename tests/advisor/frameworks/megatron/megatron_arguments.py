@@ -14,45 +14,26 @@ def parser(core: str = "0.19") -> argparse.ArgumentParser:
     """Megatron-LM's parser of release `core`, cut down to the options of this project."""
     new = argparse.ArgumentParser(allow_abbrev=False)
     for name in (
-        "tensor-model-parallel-size",
-        "pipeline-model-parallel-size",
-        "context-parallel-size",
-        "num-layers-per-virtual-pipeline-stage",
-        "num-virtual-stages-per-pipeline-rank",
-        "micro-batch-size",
-        "global-batch-size",
-        "seq-length",
-        "recompute-num-layers",
-        "cpu-offloading-num-layers",
-        "mtp-num-layers",
-        "decoder-first-pipeline-num-layers",
-        "decoder-last-pipeline-num-layers",
+        *("tensor-model-parallel-size", "pipeline-model-parallel-size"),
+        *("context-parallel-size", "num-layers-per-virtual-pipeline-stage"),
+        *("num-virtual-stages-per-pipeline-rank", "micro-batch-size", "global-batch-size"),
+        *("seq-length", "recompute-num-layers", "cpu-offloading-num-layers", "mtp-num-layers"),
+        *("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"),
     ):
         new.add_argument(f"--{name}", type=int)
     for name in ("hidden-dropout", "attention-dropout"):
         new.add_argument(f"--{name}", type=float, default=0.1)
     for name in (
-        "sequence-parallel",
-        "tp-comm-overlap",
-        "use-distributed-optimizer",
-        "overlap-grad-reduce",
-        "overlap-param-gather",
-        "bf16",
-        "fp16",
-        "accumulate-allreduce-grads-in-fp32",
-        "grad-reduce-in-bf16",
-        "recompute-activations",
-        "distribute-saved-activations",
-        "fine-grained-activation-offloading",
+        *("sequence-parallel", "tp-comm-overlap", "use-distributed-optimizer"),
+        *("overlap-grad-reduce", "overlap-param-gather", "bf16", "fp16"),
+        *("accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16", "recompute-activations"),
+        *("distribute-saved-activations", "fine-grained-activation-offloading"),
     ):
         new.add_argument(f"--{name}", action="store_true")
     new.add_argument("--attention-softmax-in-fp32", action="store_true", default=None)
     for name in (
-        "masked-softmax-fusion",
-        "bias-gelu-fusion",
-        "bias-swiglu-fusion",
-        "bias-dropout-fusion",
-        "gradient-accumulation-fusion",
+        *("masked-softmax-fusion", "bias-gelu-fusion", "bias-swiglu-fusion"),
+        *("bias-dropout-fusion", "gradient-accumulation-fusion"),
     ):
         dest = name.replace("-", "_")
         new.add_argument(f"--no-{name}", action="store_false", dest=dest, default=None)

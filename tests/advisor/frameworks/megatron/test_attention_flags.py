@@ -12,27 +12,14 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
+from tests.advisor.tables import tables
 
-LATENT = "--kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128"
+TABLES = tables(__file__)
 
 
 @pytest.mark.parametrize(
     ("name", "flags", "overrides"),
-    [
-        ("llama3_8b", "", ""),
-        (
-            "deepseek_v3",
-            f"--multi-latent-attention --q-lora-rank 1536 {LATENT} --rope-type yarn "
-            "--mtp-num-layers 1",
-            "mtp_num_layers=1",
-        ),
-        ("deepseek_v2_lite", f"--multi-latent-attention {LATENT} --rope-type yarn", ""),
-        (
-            "gpt_oss_20b",
-            "--window-size 128,0 --window-attn-skip-freq 2 --softmax-type learnable",
-            "",
-        ),
-    ],
+    TABLES["test_flags"],
 )
 def test_flags(name: str, flags: str, overrides: str) -> None:
     model = load_model(name)

@@ -13,6 +13,9 @@ from advisor.frameworks.megatron.rules.engine import find
 from advisor.frameworks.megatron.rules.fixes import as_keys, in_options
 from scripts.write_docs.megatron_rules_page import mended
 from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, recorded
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 TRIED = (*CASES, *recorded("fixed_cases"))
 REVISIONS = (*MEGATRON_CORE, *MEGATRON_BRIDGE, *NEMO)
@@ -86,28 +89,9 @@ def test_both_spellings() -> None:
     assert as_keys("drop core_attn", newest) == "drop core_attn"
 
 
-QWEN = "--model qwen3_30b_a3b --gpus 16xH100 --framework megatron_lm"
-
-
 @pytest.mark.parametrize(
     "asked",
-    [
-        f"{QWEN} job.cuda_graph_impl=transformer_engine job.cuda_graph_modules=",
-        f"{QWEN} job.cuda_graph_impl=full_iteration job.cuda_graph_modules=attn",
-        f"{QWEN} job.cuda_graph_impl=transformer_engine job.cuda_graph_modules=full_iteration",
-        f"{QWEN} job.cuda_graph_impl=transformer_engine job.cuda_graph_modules=moe",
-        f"{QWEN} job.cuda_graph_impl=transformer_engine job.cuda_graph_modules=mlp",
-        f"{QWEN} layout.overlap_moe_expert_parallel_comm=false layout.delay_wgrad_compute=true",
-        f"{QWEN} --framework-version 0.12 layout.overlap_moe_expert_parallel_comm=true",
-        f"{QWEN} --framework megatron_bridge job.cuda_graph_impl=local job.cuda_graph_modules=",
-        f"{QWEN} --framework megatron_bridge job.cuda_graph_impl=local job.cuda_graph_modules=attn",
-        "--model llama3_8b --gpus 8xH100 layout.delay_wgrad_compute=true",
-        "--model llama3_8b --gpus 8xH100 job.cuda_graph_impl=local job.expandable_segments=true "
-        "--framework-version 0.15",
-        "--model gpt_oss_20b --gpus 64xH100 --cp 2 layout.cp_comm_type=p2p",
-        "--model deepseek_v3 --gpus 1024xH100 layout.overlap_moe_expert_parallel_comm=true "
-        "--framework-version 0.16 model.mtp_num_layers=2",
-    ],
+    TABLES["test_the_keys_of_a_refusal_typed_as_printed_give_an_answer"],
 )
 def test_the_keys_of_a_refusal_typed_as_printed_give_an_answer(asked: str, capsys) -> None:
     """The last of a KEY counts. Where something else stands against the job as well, that is said

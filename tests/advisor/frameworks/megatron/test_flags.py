@@ -245,7 +245,8 @@ def test_bridge_layout_overrides(make_job) -> None:
         "'model.cuda_graph_modules=[]' train.micro_batch_size=1 train.global_batch_size=32 "
         "ddp.use_distributed_optimizer=true ddp.overlap_grad_reduce=true "
         "ddp.overlap_param_gather=true mixed_precision=bf16_with_fp8_current_scaling_mixed "
-        "model.cross_entropy_loss_fusion=false"
+        "model.cross_entropy_loss_fusion=false "
+        "rerun_state_machine.check_for_nan_in_loss=false"
     )
     old = bridge_layout_overrides(job, resolve_revision(Framework.MEGATRON_BRIDGE, "0.3"))
     assert "model.cuda_graph_impl=local 'model.cuda_graph_scope=[full_iteration]'" in old

@@ -50,11 +50,9 @@ def graphed(impl: CudaGraphImpl, *modules: str, job: Job = JOB) -> Job:
 
 HIDDEN = 4096 * 2 * 4096 * 2
 MASK = 2 * 4096 * 4096
-ENGINE, LOCAL, WHOLE = (
-    CudaGraphImpl.TRANSFORMER_ENGINE,
-    CudaGraphImpl.LOCAL,
-    CudaGraphImpl.FULL_ITERATION,
-)
+ENGINE = CudaGraphImpl.TRANSFORMER_ENGINE
+LOCAL = CudaGraphImpl.LOCAL
+WHOLE = CudaGraphImpl.FULL_ITERATION
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,12 @@ def found(report: LintReport) -> str:
         (f"{SELECTIVE} mlp", ""),
         (f"{FULL} uniform --recompute-num-layers 1", ""),
         ("--tensor-model-parallel-size 4", ""),
+        (f"{SELECTIVE} mlp --override-opt_param-scheduler --no-rl-partial-rollouts", ""),
+        (f"{SELECTIVE} mlp --disable-flight-recorder-dump-on-timeout", ""),
+        (
+            f"{SELECTIVE} mlp --cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
+            "ERROR te_loss_fusion",
+        ),
         (f"{SELECTIVE} mlp,core_attn", "ERROR recompute_modules"),
         (f"{SELECTIVE} layernorm", "WARNING layernorm_on_te"),
         (f"{SELECTIVE} layernorm --transformer-impl local", "NOTE output_discarding_extension"),

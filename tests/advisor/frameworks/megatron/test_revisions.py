@@ -17,6 +17,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import parts_of
 from advisor.request.request import Request
 from advisor.search.advise import advise
+from tests.advisor.jobs import parallel
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
@@ -67,10 +68,7 @@ def test_the_page_says_which_release_has_the_model(name: str) -> None:
         gpus="8xH100",
         framework="megatron_bridge",
         recompute=("none",),
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
-        context_parallel_size=1,
-        expert_model_parallel_size=1,
+        **parallel(tp=1, pp=1, cp=1, ep=1),
         quick=True,
     )
     needs = {"gpt_oss_20b": "0.15", "qwen3_next_80b_a3b": "0.16"}.get(name)

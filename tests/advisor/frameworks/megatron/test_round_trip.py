@@ -88,12 +88,9 @@ def test_the_flags_of_what_a_search_changes_are_its_job(model: str, tmp_path: Pa
 @pytest.mark.parametrize(
     "override",
     [
-        "model.hidden_dropout=0.05",
-        "model.attention_dropout=0.2",
-        "model.mtp_num_layers=1",
-        "job.main_grads_dtype=fp32",
-        "job.fp8_recipe=tensorwise",
-        "layout.virtual_pipeline_model_parallel_size=5",
+        *("model.hidden_dropout=0.05", "model.attention_dropout=0.2"),
+        *("model.mtp_num_layers=1", "job.main_grads_dtype=fp32"),
+        *("job.fp8_recipe=tensorwise", "layout.virtual_pipeline_model_parallel_size=5"),
         "layout.num_layers_in_first_pipeline_stage=5",
     ],
 )

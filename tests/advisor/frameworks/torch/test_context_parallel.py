@@ -15,8 +15,11 @@ from advisor.models.options import CpCommType
 from advisor.request.resolve import resolve
 from advisor.search.rank_shape import rank_shape
 from tests.advisor.jobs import evaluator_of
+from tests.advisor.tables import tables
 
 from .jobs import stack_job
+
+TABLES = tables(__file__)
 
 FACE = "model.transformer_impl=transformers"
 
@@ -88,22 +91,7 @@ def test_a_ring_is_slower_than_no_ring_by_what_is_exposed() -> None:
 
 @pytest.mark.parametrize(
     ("framework", "options", "words"),
-    [
-        ("deepspeed", {"context_parallel_size": 3}, "must divide the number of GPUs = 8"),
-        ("deepspeed", {"context_parallel_size": 8, "seq_length": 8196}, "divisible by 8 .* x CP"),
-        ("fsdp2", {"context_parallel_size": 8, "seq_length": 8200}, "divisible by 16 .* x 2 CP"),
-        (
-            "deepspeed",
-            {"overrides": ("layout.cp_comm_type=p2p",)},
-            "kind of context parallelism that deepspeed does not have",
-        ),
-        ("fsdp2", {"overrides": ("layout.cp_comm_type=a2a",)}, "all_gather or p2p"),
-        (
-            "deepspeed",
-            {"gpus": "24xH100", "global_batch_size": 24, "context_parallel_size": 24},
-            "splits heads over 24 ranks",
-        ),
-    ],
+    TABLES["test_what_does_not_divide_is_one_line"],
 )
 def test_what_does_not_divide_is_one_line(framework, options, words) -> None:
     with pytest.raises(UserError, match=words):

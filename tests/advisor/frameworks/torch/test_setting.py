@@ -18,6 +18,9 @@ from advisor.frameworks.torch.setting import (
 )
 from advisor.plan.recompute_plan import recomputes
 from tests.advisor.refusals import refused
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 SPELT = {
     "none": NONE,
@@ -64,22 +67,7 @@ def test_the_kind_of_checkpoint() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("selective", "is not a setting of this framework"),
-        ("full:uniform:4", "is not a setting of this framework"),
-        ("selective:0", "0 must be a positive number"),
-        ("blocks:0*none", "0 is not a number of blocks"),
-        ("blocks:2*", "an empty part must be none, full or names"),
-        ("blocks:2*wq/wq~", "wq/wq~ must name each output once"),
-        ("blocks:2*wq/input", "wq/input must not name input"),
-        ("blocks:2*full+offload", "+offload has nothing to act on"),
-        ("selective:x", "x must be a positive number"),
-        ("budget:1.5", "must be between 0 and 1"),
-        ("budget:half", "must be between 0 and 1"),
-        ("op:save_attn", "there is no operator policy save_attn"),
-        ("full+offlod", "did you mean offload"),
-        ("none+offload", "has nothing to act on"),
-    ],
+    TABLES["test_what_is_no_setting_is_one_line"],
 )
 def test_what_is_no_setting_is_one_line(text: str, words: str) -> None:
     with refused(words):

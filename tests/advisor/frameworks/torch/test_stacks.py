@@ -20,8 +20,11 @@ from advisor.search.advise import advise
 from advisor.search.step_time_band import step_time_error
 from tests.advisor.jobs import batches, evaluator_of
 from tests.advisor.refusals import refused
+from tests.advisor.tables import tables
 
 from .jobs import stack_job
+
+TABLES = tables(__file__)
 
 STACKS = ("torchtitan", "fsdp2", "deepspeed", "huggingface")
 
@@ -64,43 +67,9 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         assert rejection.setting.spec not in legal
 
 
-NVME = "NVMe (ZeRO-Infinity) is not modelled; offload to the host is; "
-NVME += "job.optimizer_cpu_offload"
-GLM = {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)}
-LOOPED = {"model": "mixtral_8x7b", "overrides": ("model.moe_grouped_gemm=false",)}
-TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
-
-
 @pytest.mark.parametrize(
     ("framework", "options", "words"),
-    [
-        (
-            "deepspeed",
-            TENSOR,
-            "(AutoTP): only data and context parallelism are modelled, with "
-            "layout.data_parallel_sharding=full",
-        ),
-        ("deepspeed", "job.optimizer_offload_device=nvme", f"{NVME}=true"),
-        ("torchtitan", PIPELINE, "is not modelled for torchtitan"),
-        ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
-        ("torchtitan", TENSOR | {"sequence_parallel": False}, "uses sequence parallelism if TP"),
-        ("torchtitan", {"model": "mixtral_8x7b", "framework_version": "0.3"}, "-version 0."),
-        ("torchtitan", {"model": "gpt_oss_20b"}, "is not modelled with softmax_type"),
-        ("huggingface", {"model": "deepseek_v2_lite"}, "is not modelled with transformers' layers"),
-        ("huggingface", GLM, "is not modelled with transformers' MoE layers"),
-        ("fsdp2", LOOPED, "loop"),
-        ("fsdp2", "job.sync_each_batch=true", "is an option of Accelerate"),
-        ("fsdp2", PIPELINE, "is not modelled for fsdp2"),
-        ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
-        ("huggingface", {"precision": "fp8_blockwise"}, "is not modelled for huggingface"),
-        ("fsdp2", "layout.use_distributed_optimizer=false", "option of Megatron"),
-        ("fsdp2", "layout.data_parallel_sharding=optimizer", "has no such sharding"),
-        ("fsdp2", "model.transformer_impl=local", "is Megatron's"),
-        ("megatron_lm", "model.transformer_impl=torch", "is not available in megatron_lm"),
-        ("torchtitan", {"framework_version": "0.0"}, "is not a known version of torchtitan"),
-        ("fsdp2", "job.optimizer_cpu_offload=true", "is not modelled for fsdp2"),
-        ("megatron_lm", "job.param_cpu_offload=true", "is DeepSpeed's offload_param"),
-    ],
+    TABLES["test_what_a_stack_cannot_run_is_one_line"],
 )
 def test_what_a_stack_cannot_run_is_one_line(framework, options, words) -> None:
     """`options` may be one KEY=VALUE."""
@@ -293,16 +262,7 @@ def test_compiled_blocks_are_printed_and_layers_unknown_to_the_compiler_named() 
 
 @pytest.mark.parametrize(
     ("gpus", "overrides", "spec", "words"),
-    [
-        ("1xH100", (), "none", ""),
-        ("8xH100", ("job.flat_parameters=true",), "none", ""),
-        ("8xH100", (), "none", "FSDP2 enters no fp8_autocast"),
-        ("1xH100", (), "full", "outside fp8_autocast"),
-        ("1xH100", ("job.torch_compile=true",), "none", "not modelled"),
-        ("1xH100", ("model.ffn_hidden_size=14344",), "none", "not divisible by 16"),
-        ("1xH100", ("job.seq_length=4095",), "none", "divisible by 8"),
-        ("1xH100", ("model.share_embeddings_and_output_weights=true",), "none", "untied"),
-    ],
+    TABLES["test_where_accelerate_computes_in_fp8"],
 )
 def test_where_accelerate_computes_in_fp8(gpus, overrides, spec, words) -> None:
     options = {"precision": "fp8_delayed", "micro_batch_size": 1, "overrides": overrides}

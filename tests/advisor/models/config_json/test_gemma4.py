@@ -99,7 +99,7 @@ def test_layers_have_inputs_of_their_own(tmp_path) -> None:
             {"per_layer_config": {"11": {"intermediate_size": 8}, "5": {"intermediate_size": 8}}},
             "must hold head_dim and num_key_value_heads alone",
         ),
-        ({"num_hidden_layers": 10**9, "layer_types": None}, "must be at most 10000"),
+        ({"num_hidden_layers": 10**9, "layer_types": None}, "must be at most 1000"),
         ({"num_global_key_value_heads": 5}, "num_global_query_groups = 5: must divide"),
         ({"num_kv_shared_layers": 7}, "num_kv_shared_layers = 7: must leave a layer with a window"),
         ({"num_kv_shared_layers": -1}, "num_kv_shared_layers = -1: must be between 0 and"),

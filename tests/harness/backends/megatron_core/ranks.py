@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from advisor.job.layout import ParallelLayout
 from harness.backends.megatron_core import build
-from harness.trial.result import Phase
+from harness.measure.training_step import Silent
 from tests.harness.backends.megatron_core.workloads import LLAMA, MOE, workload
 
 PIPELINE = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
@@ -19,10 +19,6 @@ LAYOUTS = {
     "dp": (LLAMA, ParallelLayout(data_parallel_size=2)),
     "ep": (MOE, ParallelLayout(data_parallel_size=2, expert_model_parallel_size=2)),
 }
-
-
-class Silent:
-    def phase(self, phase: Phase) -> None: ...
 
 
 def train(rank: int, store: Path) -> dict[str, list[float]]:

@@ -50,7 +50,7 @@ def test_a_broken_transformer_engine_is_none(error: type[Exception], monkeypatch
         raise error(name)
 
     monkeypatch.setattr(installed, "find_spec", found("transformer_engine"))
-    monkeypatch.setattr(installed.importlib, "import_module", broken)
+    monkeypatch.setattr(installed, "import_module", broken)
     installed.has_transformer_engine.cache_clear()
     try:
         assert not installed.has_transformer_engine()

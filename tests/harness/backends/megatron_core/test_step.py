@@ -20,17 +20,10 @@ from harness.trial.result import Phase  # noqa: E402
 from tests.advisor.toys import latent  # noqa: E402
 from tests.harness.backends.megatron_core.ranks import train  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, MOE, workload  # noqa: E402
+from tests.harness.backends.native.cases import Phases  # noqa: E402
 from tests.harness.drive import two_ranks  # noqa: E402
 
 RANKS = Path(__file__).with_name("ranks.py")
-
-
-class Phases:
-    def __init__(self) -> None:
-        self.seen: list[Phase] = []
-
-    def phase(self, phase: Phase) -> None:
-        self.seen.append(phase)
 
 
 def losses(recompute: str = "none", steps: int = 3, **changes: object) -> list[float]:

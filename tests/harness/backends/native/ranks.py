@@ -64,10 +64,8 @@ CASES: dict[str, Workload] = {
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """Of one case on one rank: losses in fp32, the phases of a step, what was counted in bf16.
-
     gradients: squared norm of each parameter's gradient in fp32; `cut` names those of which this
-    rank has a part.
-    """
+    rank has a part."""
 
     losses: list[float]
     phases: list[str]

@@ -42,19 +42,10 @@ DENSE_FIRST = replace(
 )
 MODELS = {"mixtral": MIXTRAL, "qwen": QWEN, "dense first": DENSE_FIRST}
 SETTINGS = (
-    "selective:moe",
-    "selective:moe_act",
-    "selective:shared_experts",
-    "selective:layernorm",
-    "selective:mlp",
-    "selective:core_attn",
-    "selective:moe,layernorm",
-    "selective:core_attn,moe_act,shared_experts,layernorm,mlp",
-    "selective:moe,mlp",
-    "full:uniform:1",
-    "full:uniform:2",
-    "full:block:1",
-    "none+offload=core_attn,mlp_norm",
+    *("selective:moe", "selective:moe_act", "selective:shared_experts", "selective:layernorm"),
+    *("selective:mlp", "selective:core_attn", "selective:moe,layernorm"),
+    *("selective:core_attn,moe_act,shared_experts,layernorm,mlp", "selective:moe,mlp"),
+    *("full:uniform:1", "full:uniform:2", "full:block:1", "none+offload=core_attn,mlp_norm"),
 )
 
 

@@ -36,13 +36,9 @@ V3 = latent(
 )
 MODELS = {"v2 lite": V2_LITE, "v3": V3}
 SETTINGS = (
-    "selective:mla_up_proj",
-    "selective:core_attn",
-    "selective:mla_up_proj,layernorm",
+    *("selective:mla_up_proj", "selective:core_attn", "selective:mla_up_proj,layernorm"),
     "selective:mla_up_proj,core_attn,layernorm,moe_act,shared_experts,mlp",
-    "selective:mla_up_proj,moe,mlp",
-    "full:uniform:1",
-    "full:block:1",
+    *("selective:mla_up_proj,moe,mlp", "full:uniform:1", "full:block:1"),
 )
 
 

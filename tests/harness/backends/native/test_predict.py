@@ -15,7 +15,7 @@ from advisor.layers.parameters import count_parameters
 from advisor.models import options
 from advisor.models.layer_pattern import LayerPattern
 from harness.backends.native.predict import (
-    native_model,
+    as_native,
     native_plan,
     optimizer_bytes,
     predict_layer,
@@ -43,7 +43,7 @@ def test_prediction_is_of_one_rank() -> None:
 def test_native_model_is_the_local_one_with_flash_attention() -> None:
     fused = {"cross_entropy_fusion": options.CrossEntropyFusion.TE}
     asked = replace(LLAMA, attention_backend=options.AttentionBackend.AUTO, **fused)
-    model = native_model(workload(asked))
+    model = as_native(workload(asked).model)
     assert model.transformer_impl is options.TransformerImpl.LOCAL
     assert model.attention_backend is options.AttentionBackend.FLASH
     assert model.cross_entropy_fusion is options.CrossEntropyFusion.NONE

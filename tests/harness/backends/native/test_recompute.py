@@ -15,26 +15,12 @@ from harness.backends.native.step import build_step  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
 
 SETTINGS = (
-    "selective",
-    "selective:core_attn",
-    "selective:mlp",
-    "selective:layernorm",
-    "selective:core_attn,mlp",
-    "selective:core_attn,layernorm",
-    "selective:mlp,layernorm",
-    "selective:core_attn,mlp,layernorm",
-    "full:uniform:1",
-    "full:uniform:2",
-    "full:uniform:3",
-    "full:block:1",
-    "full:block:2",
-    "op:save_matmul",
-    "op:save_attention",
-    "op:torchtitan",
-    "none+offload=core_attn,attn_proj",
-    "none+offload=attn_norm,qkv_linear,mlp_norm",
-    "selective:mlp+offload=core_attn",
-    "selective:layernorm+offload=qkv_linear",
+    *("selective", "selective:core_attn", "selective:mlp", "selective:layernorm"),
+    *("selective:core_attn,mlp", "selective:core_attn,layernorm", "selective:mlp,layernorm"),
+    *("selective:core_attn,mlp,layernorm", "full:uniform:1", "full:uniform:2", "full:uniform:3"),
+    *("full:block:1", "full:block:2", "op:save_matmul", "op:save_attention", "op:torchtitan"),
+    *("none+offload=core_attn,attn_proj", "none+offload=attn_norm,qkv_linear,mlp_norm"),
+    *("selective:mlp+offload=core_attn", "selective:layernorm+offload=qkv_linear"),
 )
 LLAMA_DROPOUT = replace(LLAMA, hidden_dropout=0.1, attention_dropout=0.1)
 MODELS = {"llama": LLAMA_DROPOUT, "gpt": GPT}
@@ -112,12 +98,8 @@ def test_what_is_not_kept_is_off_the_peak(model: ModelSpec, setting: str) -> Non
 @pytest.mark.parametrize(
     "setting",
     [
-        "none",
-        "selective:layernorm",
-        "selective:core_attn,mlp",
-        "full:uniform:2",
-        "full:block:1",
-        "op:torchtitan",
+        *("none", "selective:layernorm", "selective:core_attn,mlp", "full:uniform:2"),
+        *("full:block:1", "op:torchtitan"),
     ],
 )
 def test_nothing_else_is_alive(name: str, setting: str) -> None:

@@ -104,11 +104,8 @@ def test_parameters_are_the_advisors_and_have_megatrons_names() -> None:
         assert sum(p.numel() for p in parameters.values()) == count_parameters(model)
     layer = "decoder.layers.1."
     for name in (
-        "input_layernorm.weight",
-        "self_attention.linear_qkv.weight",
-        "self_attention.linear_proj.weight",
-        "pre_mlp_layernorm.weight",
-        "mlp.linear_fc1.weight",
+        *("input_layernorm.weight", "self_attention.linear_qkv.weight"),
+        *("self_attention.linear_proj.weight", "pre_mlp_layernorm.weight", "mlp.linear_fc1.weight"),
         "mlp.linear_fc2.weight",
     ):
         assert layer + name in parameters

@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any
 
 KEPT = (
-    "allocated_bytes.all.peak",
-    "allocation.all.peak",
-    "allocation.large_pool.peak",
-    "requested_bytes.all.current",
-    "requested_bytes.all.peak",
-    "reserved_bytes.all.peak",
+    *("allocated_bytes.all.peak", "allocation.all.peak", "allocation.large_pool.peak"),
+    *("requested_bytes.all.current", "requested_bytes.all.peak", "reserved_bytes.all.peak"),
 )
 HERE = Path(__file__).parent
 PROJECT = str(Path(__file__).parents[4])

@@ -104,13 +104,16 @@ def test_workers_of_one_folder_of_which_two_are_killed(tmp_path: Path, kind: str
     assert max(sweep.measured().values()) == 1, "a result on disk is found, not measured again"
 
 
-def test_postgresql_with_a_worker_killed_one_cut_off_and_the_server_away(tmp_path, server) -> None:
+def test_postgresql_with_a_worker_killed_one_cut_off_and_two_restarts(tmp_path, server) -> None:
     sweep = Sweep(tmp_path, server.url, tasks=28, apart=True, timeout=6.0)
 
     def cut(workers: list["subprocess.Popen[str]"]) -> None:
         assert server.cut(workers[1].pid)
 
-    out = sweep.run(kill(0), cut, lambda _: server.restart(after_seconds=1.0))
+    def away(_: object) -> None:
+        server.restart(after_seconds=1.0)
+
+    out = sweep.run(kill(0), away, cut, away)
     assert "does not answer; results are on disk, trying again" in sweep.said
     assert out == ["28\n"] * 3
     assert sorted(sweep.told().values()) == [1] * 28

@@ -7,7 +7,7 @@ torchrun --nproc_per_node 8 --nnodes 128 --node_rank $SLURM_NODEID --master_addr
  --context-parallel-size 1 --expert-tensor-parallel-size 1 --use-distributed-optimizer \
  --use-mcore-models --sequence-parallel --use-flash-attn --disable-bias-linear --micro-batch-size 1 --global-batch-size 8192 \
  --train-samples 585937500 --exit-duration-in-mins 220 --no-save-optim --no-check-for-nan-in-loss-and-grad \
- --cross-entropy-loss-fusion --cross-entropy-fusion-impl te --manual-gc --manual-gc-interval 10 --enable-experimental \
+ --cross-entropy-loss-fusion --cross-entropy-fusion-impl native --manual-gc --manual-gc-interval 10 --enable-experimental \
  --transformer-impl transformer_engine --seq-length 4096 --data-cache-path /c --tokenizer-type HuggingFaceTokenizer \
  --tokenizer-model deepseek-ai/DeepSeek-V3 --data-path /d --split 99,1,0 --no-mmap-bin-files --num-workers 6 \
  --num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --kv-channels 128 \

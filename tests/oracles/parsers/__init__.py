@@ -1,0 +1,1 @@
+"""The programs that read what we print, asked by their own parsers, and what they answered once."""
