@@ -31,16 +31,14 @@ def junit(name: str, cases: Iterable[Case]) -> str:
         seen[subject] += 1
         counts[case.tag] += 1
         again = f" {seen[subject]}" if seen[subject] > 1 else ""
-        one = ElementTree.SubElement(
-            suite, "testcase", classname=subject[0], name=subject[1] + again
-        )
+        named = {"classname": subject[0], "name": subject[1] + again}
+        one = ElementTree.SubElement(suite, "testcase", named)
         why = {"message": _clean(case.message), "type": case.type} if case.tag else {}
         found = ElementTree.SubElement(one, case.tag or "system-out", why)
         found.text = _clean(case.text or case.message)
-    suite.attrib |= {"tests": str(counts.total())} | {
-        plural: str(counts[tag])
-        for plural, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    }
+    suite.set("tests", str(counts.total()))
+    for plural, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(plural, str(counts[tag]))
     suites = ElementTree.Element("testsuites", suite.attrib)
     suites.append(suite)
     ElementTree.indent(suites)

@@ -35,9 +35,8 @@ class OutputFormat(StrEnum):
 
 
 class PlotKind(StrEnum):
-    """`--plot-kind`: of the best rows memory, time and component, memory against time with the
-    front, or the step by phase; of one row what it saves of `none`, the memory of its stages, its
-    step, its layers."""
+    """`--plot-kind`: of the best rows memory and time, memory against time, the step by phase; of
+    one row what it saves of `none`, the memory of its stages, its step, its layers."""
 
     RANKING = "ranking"
     PARETO = "pareto"
@@ -55,12 +54,10 @@ class UsageError(Exception):
 class RankingOptions(Struct, frozen=True, kw_only=True):
     """One `advise` command: the request, and how to show its answer.
 
-    `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
-    Pareto front alone. `explain` is a rank, or 0 for the row that the first sentence names;
-    `verify` the number of candidates to rehearse.
-    `plot_kind` None means: the ranking. `row` is the rank of the row that files of one row show,
-    None the choice. `against`: what it is compared with. `read` is what `--from` took the job from.
-    `written`: the file that the answer goes to, None stdout. `arguments`: the command line.
+    `top` None: the ten best that are not folded on a page, all in JSON and CSV. `front`: the Pareto
+    front alone. `explain` is a rank, 0 the row that the first sentence names; `verify` how many to
+    rehearse. `row`: the rank that files of one row show, None the choice. `against`: what it is
+    compared with. `read`: what `--from` took the job from. `written`: None stdout.
     """
 
     request: Request
@@ -134,8 +131,7 @@ class RulesOptions(Struct, frozen=True, kw_only=True):
 
 
 def parse_rules(arguments: Sequence[str], command: str = "rules") -> RulesOptions:
-    """Options of `advise rules` and `advise keys`; UsageError or UserError where the line cannot be
-    read."""
+    """Options of `advise rules` and `advise keys`; UsageError or UserError of a wrong line."""
     namespace, words = parser_of(command).parse_known_args(list(arguments))
     if len(words) > 1 or any(word.startswith("-") for word in words):
         flags = ", ".join(flag.names[0] for flag in SUBCOMMANDS[command].flags)
@@ -170,8 +166,7 @@ def _reading(flag: Flag) -> dict[str, Any]:
 def _overrides(extras: Sequence[str]) -> tuple[str, ...]:
     """What is left is KEY=VALUE, or a flag or a word that is not known."""
     for extra in extras:
-        if extra.startswith("-"):
-            name = key_of(extra)
+        if (name := key_of(extra)).startswith("-"):
             flags = (spelling for flag in RANKING.flags for spelling in flag.names)
             near = _nearest(name, [*flags, "--help", "--version"])
             hint = f"did you mean {near}?" if near else "advise --help lists them"
@@ -269,12 +264,9 @@ def _choice(option: str, text: str, flag: Flag) -> Any:
     return _ENUMS.get(flag.name, str)(text.lower())
 
 
-_ONE_ALONE: Final = ("search", "against")
-"""Each is a search, or a comparison, of its own."""
+_ONE_ALONE: Final = ("search", "against")  # each is a search, or a comparison, of its own
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
-    "output": OutputFormat,
-    "search": SearchScope,
-    "plot_kind": PlotKind,
+    **{"output": OutputFormat, "search": SearchScope, "plot_kind": PlotKind}
 }
 
 

@@ -95,20 +95,14 @@ def _check(options: RankingOptions) -> None:
 
         check_output(options.written, options.output)
     words = (OutputFormat.FLAGS, OutputFormat.FILE, OutputFormat.HTML)
-    for flag, value, refusing in (
-        ("--explain", options.explain, (OutputFormat.CSV, *words)),
-        ("--verify", options.verify, (OutputFormat.CSV, *words)),
-        ("--price-per-gpu-hour", options.price_per_gpu_hour, words),
-        ("--front", options.front, words),
-    ):
+    for name in ("explain", "verify", "price_per_gpu_hour", "front"):
+        value, some = getattr(options, name), name in ("explain", "verify")
+        refusing = (OutputFormat.CSV, *words) if some else words
         if value is not None and value is not False and options.output in refusing:
-            others = [one for one in OutputFormat if one not in refusing]
-            raise UserError(
-                flag,
-                None if value is True else value or None,
-                f"cannot be combined with --format {options.output}",
-                f"use --format {' or '.join(others)}",
-            )
+            given, flag = None if value is True else value or None, name.replace("_", "-")
+            others = " or ".join(one for one in OutputFormat if one not in refusing)
+            relation = f"cannot be combined with --format {options.output}"
+            raise UserError(f"--{flag}", given, relation, f"use --format {others}")
     if options.writes_files:
         from advisor.cli.writing import check_files
 
@@ -121,14 +115,9 @@ def _render(advice: "Answer", options: RankingOptions) -> str:
         case OutputFormat.JSON | OutputFormat.CSV:
             from advisor.report.plain_advice import csv_report, plain_advice
 
-            plain = plain_advice(
-                advice,
-                top=options.top,
-                front=options.front,
-                explained=options.explain,
-                read=options.read,
-                price_per_gpu_hour=options.price_per_gpu_hour,
-            )
+            names = ("top", "front", "read", "price_per_gpu_hour")
+            asked = {name: getattr(options, name) for name in names}
+            plain = plain_advice(advice, explained=options.explain, **asked)
             return plain.to_json() if options.output is OutputFormat.JSON else csv_report(plain)
         case OutputFormat.FLAGS:
             from advisor.report.setting_flags import flags_report
@@ -182,8 +171,7 @@ def _page(advice: "Answer", options: RankingOptions) -> str:
 
 
 def _rows(advice: "Answer", options: RankingOptions) -> "Rows":
-    """Rows that the rest of the page names are not folded: those explained or rehearsed, and the
-    setting of the file that was read."""
+    """Rows that the rest of the page names, which are not folded."""
     from advisor.report.ranking_table import Rows
     from advisor.report.wording import row_of
 
@@ -209,8 +197,7 @@ def _is_not_the_preset(advice: "Answer", options: RankingOptions) -> bool:
     return bool(asked) or not published or bool(advice.recipe_differs)
 
 
-_QUIET_SECONDS: Final = 0.5
-"""A search that ends sooner shows nothing."""
+_QUIET_SECONDS: Final = 0.5  # a search that ends sooner shows nothing
 _BETWEEN_SECONDS: Final = 0.1
 _BAR: Final = 20
 _WIDTH: Final = 100

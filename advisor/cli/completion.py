@@ -1,8 +1,5 @@
-"""What a shell completes after `advise` and `harness`: argcomplete asks their commands as data.
-
-The script that a shell loads calls the program itself, so that names of a folder's own presets are
-offered, and a new flag needs nothing here.
-"""
+"""What a shell completes after `advise` and `harness`: argcomplete asks their commands as data, of
+the program itself, so that a new flag or preset needs nothing here."""
 
 import os
 from argparse import SUPPRESS, ArgumentParser
@@ -39,17 +36,16 @@ def complete(program: str, commands: Mapping[str, CommandHelp], words: Mapping[s
     os.environ["_ARGCOMPLETE"] = str(1 + len(name.split()))  # its words are the program's name
     for flag in commands[name].flags:
         how: dict[str, Any] = {"action": "append"} if flag.repeated else {}
-        if flag.kind is FlagKind.SWITCH:
-            how = {"action": "store_true"}
-        elif flag.kind is FlagKind.OPTIONAL:
-            how = {"nargs": "?"}
+        how = _HOW.get(flag.kind, how)
         action: Any = parser.add_argument(*flag.names, dest=flag.name, **how)
         action.completer = _completer(flag, argcomplete.completers)
     rest: Any = parser.add_argument("words", nargs="*")
-    rest.completer = argcomplete.completers.FilesCompleter()
-    if name in words:
-        rest.completer = _of_words(words[name])
+    files = argcomplete.completers.FilesCompleter()
+    rest.completer = _of_words(words[name]) if name in words else files
     argcomplete.autocomplete(parser)
+
+
+_HOW: Final = {FlagKind.SWITCH: {"action": "store_true"}, FlagKind.OPTIONAL: {"nargs": "?"}}
 
 
 def _of_words(words: Words) -> Callable[..., list[str]]:
@@ -58,10 +54,10 @@ def _of_words(words: Words) -> Callable[..., list[str]]:
 
 def _completer(flag: Flag, known: Any) -> Any:
     """What offers the values of a flag, as far as they are known."""
-    if flag.kind in (FlagKind.FILE, FlagKind.FOLDER):
-        return (
-            known.FilesCompleter() if flag.kind is FlagKind.FILE else known.DirectoriesCompleter()
-        )
+    if flag.kind is FlagKind.FOLDER:
+        return known.DirectoriesCompleter()
+    if flag.kind is FlagKind.FILE:
+        return known.FilesCompleter()
     if flag.kind is FlagKind.GPUS:
         return _of_words(gpus)
     if flag.kind is FlagKind.MODEL:

@@ -49,8 +49,7 @@ def diff(arguments: Sequence[str]) -> Outcome:
 
 
 def against(arguments: Sequence[str], options: RankingOptions) -> Outcome:
-    """`--against OTHER` on a request: a release of its framework, flags that change it, or another
-    request."""
+    """`--against`: a release of the request's framework, flags that change it, or another one."""
     words, other = _without(arguments, "--against"), options.against or ""
     for flag in ("--format", "-o", "--output"):
         words = _without(words, flag)
@@ -65,12 +64,11 @@ def against(arguments: Sequence[str], options: RankingOptions) -> Outcome:
 
 
 def _names_a_job(words: Sequence[str]) -> bool:
-    return any(key_of(word) in _JOB_FLAGS for word in words)
+    return not set(map(key_of, words)).isdisjoint(_JOB_FLAGS)
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a request, with or without ``advise`` before them; UsageError where a quote is
-    open."""
+    """The words of a request, with or without ``advise``; UsageError where a quote is open."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -80,13 +78,13 @@ def words_of(text: str) -> list[str]:
 
 def _without(words: Sequence[str], flag: str) -> list[str]:
     """`words` less a flag and its value, however often and in whichever spelling."""
-    kept: list[str] = []
-    skipped = False
+    kept, left = [], iter(words)
     joined = f"{flag}=" if flag.startswith("--") else flag
-    for word in words:
-        if not skipped and word != flag and not word.startswith(joined):
+    for word in left:
+        if word == flag:
+            next(left, None)
+        elif not word.startswith(joined):
             kept.append(word)
-        skipped = not skipped and word == flag
     return kept
 
 
@@ -104,9 +102,8 @@ def _compared(
         relation = f"cannot be {output}: a comparison is a table or json"
         raise UserError("-o", path, relation, "write e.g. -o diff.json")
     if output not in _FORMATS:
-        raise UserError(
-            "--format", output, "cannot be combined with two requests", "use --format table or json"
-        )
+        relation = "cannot be combined with two requests"
+        raise UserError("--format", output, relation, "use --format table or json")
     check_output(path, output)
     checked = [_said_of(name, _checked, one) for name, one in zip(named, requests, strict=True)]
     first, second = (_said_of(name, _advice, one) for name, one in zip(named, checked, strict=True))

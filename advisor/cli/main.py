@@ -1,8 +1,5 @@
-"""The command `advise`: reads the command line, prints the answer, maps errors to exit codes.
-
-0: something fits. 1: an answer, and nothing fits. 2: the request is wrong, one line says why.
-70: a fault of the advisor itself, which its traceback shows.
-"""
+"""The command `advise`: reads the command line, prints the answer, maps errors to exit codes. 0: it
+fits. 1: nothing fits. 2: the request is wrong, one line says why. 70: a fault of the advisor."""
 
 import gc
 import os

@@ -1,5 +1,4 @@
-"""What a command comes to, before anything is printed. It loads nothing: an interrupted import
-has its exit code, too."""
+"""What a command comes to. It loads nothing: an interrupted import has its exit code, too."""
 
 from typing import Final, NamedTuple
 

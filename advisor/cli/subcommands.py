@@ -4,7 +4,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from advisor.cli.arguments import UsageError, choices, parse_config_dir
+from advisor.base.errors import UserError
+from advisor.cli.arguments import (
+    UsageError,
+    choices,
+    parse,
+    parse_config_dir,
+    parse_rules,
+    parser_of,
+)
 from advisor.cli.outcome import FITS, Outcome
 
 if TYPE_CHECKING:
@@ -32,15 +40,13 @@ def _shown(page: "Block", exit_code: int = FITS, talk: tuple[str, ...] = ()) -> 
 
 
 def _lint(arguments: Sequence[str]) -> Outcome:
-    from advisor.cli.arguments import parser_of
-
     asked, words = parser_of("lint").parse_known_args(list(arguments))
     if not words:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    are_files = all(Path(word).exists() or _names_a_file(word) for word in words)
+    no_names = [word for word in words if word[:1] == "-" or "=" in word or not Path(word).suffix]
+    are_files = all(Path(word).exists() for word in no_names)
     if (asked.fix or asked.diff) and not are_files:
         raise UsageError(f"lint: --{'fix' if asked.fix else 'diff'}: needs a FILE")
-    from advisor.base.errors import UserError
     from advisor.lint.target import NothingToLintError, lint_target
 
     reports, talk, diffs = [], [], ""
@@ -75,18 +81,16 @@ def _files(word: str) -> list[str]:
     """A file, or those of a folder that may be launch scripts or configurations, none hidden."""
     from glob import glob
 
-    names = sorted(glob("**", root_dir=word, recursive=True)) if Path(word).is_dir() else None
-    below = (Path(word, name) for name in names or () if name.endswith(_SUFFIXES))
-    return [word] if names is None else [str(path) for path in below if path.is_file()]
+    if not Path(word).is_dir():
+        return [word]
+    names = sorted(glob("**", root_dir=word, recursive=True))
+    below = (Path(word, name) for name in names if name.endswith(_SUFFIXES))
+    return [str(path) for path in below if path.is_file()]
 
 
 _SUFFIXES: Final = (
     *(".sh", ".bash", ".sbatch", ".slurm", ".yaml", ".yml", ".toml", ".json", ".py"),
 )
-
-
-def _names_a_file(word: str) -> bool:
-    return not word.startswith("-") and "=" not in word and bool(Path(word).suffix)
 
 
 def _fixed(path: Path, asked: "Namespace") -> "tuple[LintReport, str]":
@@ -130,8 +134,6 @@ def _advise_line(found: "Diagnosis") -> str:
     from shlex import join
 
     from advisor.api.answering import answer_to
-    from advisor.base.errors import UserError
-    from advisor.cli.arguments import parse
     from advisor.diagnose.job_line import job_words
     from advisor.diagnose.out_of_memory import needs_another_setting
 
@@ -141,14 +143,12 @@ def _advise_line(found: "Diagnosis") -> str:
         words, ran = job_words(found.head)
         for line in (words, (*words, "--search", "layout")):
             answer = answer_to(parse(line).request)
-            fitting = [
-                one.evaluation.setting.spec for one in answer.candidates if one.evaluation.fits
-            ]
-            if fitting:
+            rows = (one.evaluation for one in answer.candidates)
+            if fitting := [one.setting.spec for one in rows if one.fits]:
                 doubt = " (it says that what ran fits, too: compare --explain with the log)"
                 return join(("advise", *line)) + (doubt if ran in fitting else "")
     except UserError as error:
-        return f"no line: {error}"
+        return f"{str(error).removeprefix('LOG: ')}: run advise --from your launch script"
     return "no setting and no layout of this job fits on these GPUs: take more, or a smaller model"
 
 
@@ -201,13 +201,11 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
 
 
 def _recipes(arguments: Sequence[str]) -> Outcome:
-    from advisor.base.errors import UserError
     from advisor.base.units import nearest_names
     from advisor.request.recipes import load_recipes, recipe_models
 
-    model, rest = "", list(arguments)
-    if rest and not rest[0].startswith("-"):
-        model = rest.pop(0)
+    rest = list(arguments)
+    model = rest.pop(0) if rest and not rest[0].startswith("-") else ""
     folder = parse_config_dir("recipes", rest)
     if not model:
         rows = [[name, str(len(load_recipes(name, folder)))] for name in recipe_models(folder)]
@@ -218,25 +216,19 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
         raise UserError("MODEL", model, "has no recipes", f"{near} (advise recipes lists all)")
     names = ("recipe", "GPUs", "precision", "layout", "recompute")
     titles = ("recipe", "GPUs", "precision", "sequence", "mbs", "gbs", "layout", "recompute")
-    rows = [
-        [
-            r.name,
-            f"{r.num_gpus}x{'/'.join(r.gpu_types)}",
-            r.precision,
-            r.values["seq_length"],
-            r.values.get("micro_batch_size", ""),
-            r.values["global_batch_size"],
-            r.degrees,
-            r.shipped_recompute,
-        ]
-        for r in recipes
-    ]
+    rows = []
+    for r in recipes:
+        job = (r.values.get(key, "") for key in _OF_JOB)
+        gpus = f"{r.num_gpus}x{'/'.join(r.gpu_types)}"
+        rows.append([r.name, gpus, r.precision, *job, r.degrees, r.shipped_recompute])
     spare = ("mbs", "precision", "gbs", "sequence")
     return _table(titles, rows, names=names, above="recipe", spare=spare)
 
 
+_OF_JOB: Final = ("seq_length", "micro_batch_size", "global_batch_size")
+
+
 def _rules(arguments: Sequence[str]) -> Outcome:
-    from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import known_framework, parts_of
     from advisor.report.lint_page import rules_page
 
@@ -247,7 +239,6 @@ def _rules(arguments: Sequence[str]) -> Outcome:
 
 
 def _keys(arguments: Sequence[str]) -> Outcome:
-    from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import parts_of
     from advisor.report.lint_page import keys_page
 
@@ -313,15 +304,8 @@ def answer_shell() -> None:
     from advisor.cli.help import RANKING, SUBCOMMANDS
     from advisor.request.recipes import recipe_models
 
-    complete(
-        "advise",
-        {"": RANKING, **SUBCOMMANDS},
-        {
-            "": lambda _: SUBCOMMANDS,
-            "recipes": lambda _: recipe_models(),
-            "completion": lambda _: SHELLS,
-        },
-    )
+    words = {"": lambda _: SUBCOMMANDS, "recipes": lambda _: recipe_models()}
+    complete("advise", {"": RANKING, **SUBCOMMANDS}, {**words, "completion": lambda _: SHELLS})
 
 
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {

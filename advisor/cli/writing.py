@@ -46,10 +46,8 @@ def check_files(options: "RankingOptions") -> None:
         from advisor.report.figures.plot import check_figure
 
         check_figure(options.plot)
-    elif options.plot_kind is not None:
-        raise UserError(
-            "--plot-kind", options.plot_kind, "needs --plot FILE", "add e.g. --plot out.svg"
-        )
+    elif kind := options.plot_kind:
+        raise UserError("--plot-kind", kind, "needs --plot FILE", "add e.g. --plot out.svg")
     if options.trace:
         from advisor.report.exports.chrome_trace import SUFFIXES
 
@@ -61,10 +59,8 @@ def check_files(options: "RankingOptions") -> None:
         from advisor.report.figures.plot import OF_ONE_ROW
 
         if options.plot_kind not in OF_ONE_ROW:
-            raise UserError("--row", options.row, "needs a file that shows one row", _OF_ONE_ROW)
-
-
-_OF_ONE_ROW = "add e.g. --plot out.svg --plot-kind timeline, or --trace step.json"
+            nearest = "add e.g. --plot out.svg --plot-kind timeline, or --trace step.json"
+            raise UserError("--row", options.row, "needs a file that shows one row", nearest)
 
 
 def _check_path(flag: str, path: Path, suffixes: tuple[str, ...]) -> None:
@@ -75,16 +71,10 @@ def _check_path(flag: str, path: Path, suffixes: tuple[str, ...]) -> None:
 
 def _check_each_has_its_own(options: "RankingOptions") -> None:
     flags: dict[Path, str] = {}
-    for flag, path in (
-        ("-o", options.written),
-        ("--plot", options.plot),
-        ("--trace", options.trace),
-        ("--memory-snapshot", options.memory_snapshot),
-    ):
-        if path is not None and flags.setdefault(path.resolve(), flag) != flag:
-            raise UserError(
-                flag, path, f"must not be the file of {flags[path.resolve()]}", "name another file"
-            )
+    paths = (options.written, options.plot, options.trace, options.memory_snapshot)
+    for flag, path in zip(("-o", "--plot", "--trace", "--memory-snapshot"), paths, strict=True):
+        if path is not None and (first := flags.setdefault(path.resolve(), flag)) != flag:
+            raise UserError(flag, path, f"must not be the file of {first}", "name another file")
 
 
 def write_files(advice: "Answer", options: "RankingOptions") -> tuple[str, ...]:
@@ -99,9 +89,8 @@ def write_files(advice: "Answer", options: "RankingOptions") -> tuple[str, ...]:
         write_figure(advice, options.plot, options.plot_kind, top=options.top, row=options.row)
         written.append(f"advise: wrote {options.plot}")
     if options.trace or options.memory_snapshot:
-        written += write_exports(
-            advice, options.row, options.trace, options.memory_snapshot, options.arguments
-        )
+        files = options.trace, options.memory_snapshot
+        written += write_exports(advice, options.row, *files, options.arguments)
     return tuple(written)
 
 
@@ -112,11 +101,8 @@ def write_exports(
     snapshot: Path | None,
     words: tuple[str, ...],
 ) -> list[str]:
-    """Write the step of the row of a rank, or of the choice, as a trace and as a snapshot of
-    memory; a line for each. words: the command line of `advise`.
-
-    UserError where every setting is rejected.
-    """
+    """Write the step of the row of a rank, or of the choice, as a trace and a snapshot of memory; a
+    line for each. words: the command line. UserError where every setting is rejected."""
     if not advice.candidates:
         flag, path = ("--trace", trace) if trace else ("--memory-snapshot", snapshot)
         raise UserError(flag, path, "there is nothing to write: every setting is rejected")

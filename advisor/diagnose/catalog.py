@@ -1,6 +1,7 @@
 """The known failures: texts, causes and fixes, read from configs/failures."""
 
 import re
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache, cached_property
 from importlib import import_module
@@ -36,7 +37,7 @@ _TELLING: Final = 12  # characters
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """One value read out of a message; `value` is bytes for a size, None for what is no number."""
+    """One value of a message; `value` is bytes for a size, None for what is no number."""
 
     name: str
     text: str
@@ -44,10 +45,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Template(Struct, frozen=True, kw_only=True, dict=True):
-    """One text of a failure.
-
-    anchor: the first characters of the text, which must stand on the line where it begins.
-    """
+    """One text of a failure; its anchor must stand on the line where it begins."""
 
     text: str
 
@@ -58,8 +56,8 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def anchor(self) -> str:
-        """The first words of the first literal part that says something: few, so that a wrapped
-        line still holds them, but no option's name alone, which settings that are printed hold."""
+        """The first words of the first literal part that says something: few, for wrapped lines,
+        but no option's name alone, which settings that are printed hold."""
         parts = [part.strip() for part in _PLACEHOLDER.sub("\n", self.text).split("\n")]
         telling = next((part for part in parts if len(part) >= _TELLING), max(parts, key=len))
         ends = [word.end() for word in _WORD.finditer(telling)][_WORDS - 1 :]
@@ -76,13 +74,11 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _translate(text: str) -> str:
-    parts, end = [], 0
-    for match in _PLACEHOLDER.finditer(text):
-        name, kind = match.groups()
-        parts.append(re.escape(text[end : match.start()]))
-        parts.append(f"(?P<{name}>{_TYPES[kind]})" if name else f"(?:{_TYPES[kind]})")
-        end = match.end()
-    return "".join([*parts, re.escape(text[end:])])
+    literal, *rest = _PLACEHOLDER.split(text)
+    pattern = re.escape(literal)
+    for name, kind, literal in zip(*[iter(rest)] * 3, strict=True):
+        pattern += f"({f'?P<{name}>' if name else '?:'}{_TYPES[kind]}){re.escape(literal)}"
+    return pattern
 
 
 def size_bytes(text: str) -> int | None:
@@ -93,13 +89,11 @@ def size_bytes(text: str) -> int | None:
 
 def _read(name: str, text: str) -> Reading:
     """The number that a text gives: bytes of ``1.96 GiB``, 8 of ``8``, None of a name."""
-    text = text.rstrip(".:")
+    text, value = text.rstrip(".:"), None
     amount, _, unit = text.partition(" ")
-    try:
+    with suppress(ValueError):
         value = float(amount) * _BYTES.get(unit, 1)
-    except ValueError:
-        return Reading(name=name, text=text, value=None)
-    if abs(value) > LARGEST:  # no size and no count: garbage, or two numbers written into one
+    if value is None or abs(value) > LARGEST:  # garbage, or two numbers written into one
         return Reading(name=name, text=text, value=None)
     return Reading(name=name, text=text, value=round(value) if unit else value)
 
@@ -138,11 +132,8 @@ class Evidence(StrEnum):
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One real occurrence: where a text was seen, why, and what helped.
-
-    when: the reading of the numbers for which the case is meant (advisor/diagnose/meaning.py);
-    empty where the text alone decides.
-    """
+    """One real occurrence: where a text was seen, why, and what helped. when: the reading of the
+    numbers for which the case is meant; empty where the text alone decides."""
 
     id: str
     framework: str
@@ -164,6 +155,7 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
 
     rules: FRAMEWORK.ID of those whose refusal the texts are; example: settings to which it is said,
     where those of the rule are another case of it. follows: another error has caused it.
+    readings: a meaning for each reading of the numbers.
     """
 
     id: str
@@ -176,6 +168,7 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     rules: tuple[str, ...] = ()
     example: str = ""
     follows: bool = False
+    readings: dict[str, str] = {}
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:
@@ -201,8 +194,7 @@ def _case_of(rule: str, failure: Failure) -> Case:
 
 @cache
 def load_catalog() -> tuple[Failure, ...]:
-    """Everything that a log shows, in the order of the files; UserError or msgspec's
-    ValidationError on a broken one."""
+    """Everything that a log shows; UserError or msgspec's ValidationError on a broken file."""
     files = sorted((packaged_configs() / "failures").glob(f"*{SUFFIX}"))
     known = (convert(load_yaml(one).values.get("failures", []), list[Failure]) for one in files)
     return tuple(failure for of_file in known for failure in of_file)

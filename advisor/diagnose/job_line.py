@@ -30,11 +30,11 @@ _CARD: Final = re.compile(r"\b(?:NVIDIA|AMD Instinct) ((?:RTX )?[A-Z]+\d+\w*(?:[
 
 def job_words(head: str) -> tuple[tuple[str, ...], str | None]:
     """What `advise` is asked for the job of a log with this beginning, and the recompute setting
-    that ran, where the log says it. UserError that says what is missing."""
+    that ran, if known. UserError that says what is missing."""
     text = "\n".join(clean_line(line)[1] for line in head.splitlines())
     reader, read = next(_configurations(text), (None, None))
     if reader is None or read is None:
-        raise UserError("LOG", None, "holds no dump of the job's options and no command")
+        raise UserError("LOG", None, "the log does not hold the job's options or its command")
     model = reader.model(read) or named_model([text])
     world = _WORLD.search(text)
     count = read.num_gpus or (int(world[1]) if world else None)
@@ -43,7 +43,7 @@ def job_words(head: str) -> tuple[tuple[str, ...], str | None]:
     length = "job.seq_length" in read.values
     said = {"the model": model, "the number of GPUs": count, "the GPU": card, "a length": length}
     if missing := [name for name, value in said.items() if not value]:
-        raise UserError("LOG", None, f"does not name {', '.join(missing)}")
+        raise UserError("LOG", None, f"the log does not name {', '.join(missing)}")
     asked = request_from(replace(read, model=model), {"gpus": f"{count}x{card}"})
     words = []
     for name in asked.__struct_fields__:

@@ -1,15 +1,15 @@
 """What the numbers of a message say: which of the known causes of one text it is."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from math import prod
 from typing import Final
 
 from msgspec import Struct
 
 from advisor.base.limits import MOST_COUNT_DIGITS
-from advisor.diagnose.late_rank import who_was_late
+from advisor.diagnose.catalog import Case
+from advisor.diagnose.out_of_memory import MOST_CASES, families_of, is_of
 from advisor.diagnose.scan import Finding
 
 
@@ -31,40 +31,39 @@ def meaning_of(finding: Finding) -> Meaning:
     return Meaning(text="")
 
 
+def cases_of(finding: Finding, when: str, head: str) -> tuple[Case, ...]:
+    """Two cases at most, of this reading of the numbers: of the same text, else of a framework of
+    the log, else any; the best known first."""
+    failure, known_by = finding.failure, families_of(finding, head)
+    said = [one.regex for one in failure.templates if one.regex.search(finding.excerpt)]
+    left = [one for one in failure.cases if not when or one.when in ("", when)]
+    own = [one for one in left if is_of(one, known_by)]
+    alike = [one for one in left if any(r.search(" ".join(one.message.split())) for r in said)]
+    near = sorted(alike or own or left, key=lambda one: one.evidence.rank)
+    near.sort(key=lambda one: (one.when != when, one not in own))
+    return tuple(near[:MOST_CASES])
+
+
 def _metadata(finding: Finding) -> Meaning:
     """How the replayed tensor differs: grown, empty, another dtype, another number of rows."""
-    texts = {item.name: item.text for item in finding.numbers}
-    dtypes = texts.get("saved_dtype", ""), texts.get("recomputed_dtype", "")
-    saved, again = (_shape(texts.get(name, "")) for name in ("saved_shape", "recomputed_shape"))
-    if dtypes[0] != dtypes[1]:
-        return Meaning(
-            text=f"The forward pass saved {dtypes[0]}, the replay {dtypes[1]}: the replay ran "
-            "under a different autocast state.",
-            when="dtype",
-        )
-    if saved is None or again is None:
-        return Meaning(text="The message does not show the shapes; the next lines of the log may.")
-    said = f"Saved {list(saved)}, replayed {list(again)}: "
-    if prod(saved) == 0 or prod(again) == 0:
-        return Meaning(
-            text=f"{said}one of the two is empty, like a partitioned (ZeRO-3) parameter.",
-            when="empty",
-        )
-    differing = [(a, b) for a, b in zip(saved, again, strict=False) if a != b]
-    if len(saved) != len(again) or len(differing) != 1:
-        return Meaning(text=f"{said}the replay took another code path.")
-    before, after = differing[0]
-    if after % before == 0:
-        return Meaning(
-            text=f"{said}one dimension is {after // before} times as long, like a key/value "
-            "cache that is filled again.",
-            when="longer",
-        )
-    return Meaning(
-        text=f"{said}one dimension differs, like the tokens of an expert when the router decides "
-        "differently.",
-        when="rows",
-    )
+    said = {item.name: item.text for item in finding.numbers}
+    saved, again = (_shape(said.get(name, "")) for name in ("saved_shape", "recomputed_shape"))
+    pairs = [(a, b) for a, b in zip(saved or (), again or (), strict=False) if a != b]
+    when, times = "rows", 0
+    if said.get("saved_dtype") != said.get("recomputed_dtype"):
+        when = "dtype"
+    elif saved is None or again is None:
+        when = "unseen"
+    elif 0 in (*saved, *again):
+        when = "empty"
+    elif len(saved) != len(again) or len(pairs) != 1:
+        when = "path"
+    elif pairs[0][1] % pairs[0][0] == 0:
+        when, times = "longer", pairs[0][1] // pairs[0][0]
+    shapes = {"saved": list(saved or ()), "again": list(again or ()), "times": times}
+    text = finding.failure.readings[when].format(**said, **shapes)
+    known = any(case.when == when for case in finding.failure.cases)
+    return Meaning(text=text, when=when if known else "")
 
 
 def _shape(text: str) -> tuple[int, ...] | None:
@@ -75,7 +74,33 @@ def _shape(text: str) -> tuple[int, ...] | None:
     return tuple(map(int, sizes))
 
 
+def _late_rank(finding: Finding) -> Meaning:
+    """Who was late for a collective that timed out, from what each rank said of it."""
+    said = {r: {n: one.text for n, one in by.items()} for r, by in finding.by_rank.items()}
+    sent = {rank: int(one["enqueued"]) for rank, one in said.items() if "enqueued" in one}
+    works = {tuple(one.get(name, "") for name in ("seq", "op", "numel")) for one in said.values()}
+    seq, op, numel = max(works, default=("", "", ""))
+    missing = [rank for rank in range(max(said, default=0)) if rank not in said and len(said) > 1]
+    waited = f"{_ranks(said)} waited in {op or 'work'} number {seq}; "
+    when, text = "barrier" if numel == "1" else "plain", ""
+    if len(set(sent.values())) > 1:
+        first, last = min(sent.values()), max(sent.values())
+        late = _ranks(rank for rank, number in sent.items() if number == first)
+        text = f"{late} was late: the last work it enqueued is {first}, others' {last}."
+    elif len(works) > 1 and len({work[0] for work in works}) == 1:
+        text, when = f"The ranks ran different collectives as number {seq}.", "differs"
+    elif missing:
+        text = f"{waited}{_ranks(missing)}, which did not report, came late."
+    elif seq:
+        text = f"{waited}the late one is one that does not report."
+    return Meaning(text=text, when=when)
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    return f"Rank {', '.join(map(str, sorted(ranks)[:8]))}"
+
+
 _SPECIAL: Final[dict[str, Callable[[Finding], Meaning]]] = {
     "recomputed_metadata_differs": _metadata,
-    "nccl_collective_timeout": lambda one: Meaning(**who_was_late(one)),
+    "nccl_collective_timeout": _late_rank,
 }

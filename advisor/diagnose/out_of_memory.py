@@ -1,9 +1,8 @@
-"""Out of memory: who asked, in which phase, what helps. All words stand in owners.yaml.
-
-Another process goes before fragmentation, and that before the owner of the request.
-"""
+"""Out of memory: who asked, in which phase, what helps. All words stand in owners.yaml. Another
+process goes before fragmentation, and that before the owner of the request."""
 
 import re
+from collections.abc import Collection
 from functools import cache
 from typing import Final
 
@@ -15,6 +14,7 @@ from advisor.diagnose.catalog import SIZE, Case, size_bytes
 from advisor.diagnose.scan import Finding
 
 _PROCESS: Final = re.compile(rf"Process (\d+) has ({SIZE}) memory")
+_WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=(\d+)")
 _OLD_TEXT: Final = re.compile(r"\(GPU \d+; ")  # up to torch 2.0, which expands no segments
 _ALLOC_CONF: Final = re.compile(r"PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF")
 _TORCH: Final = re.compile(r"\b(?:py)?torch(?: version)?\s*(?:==|[:= ])\s*v?(\d+)\.(\d+)", re.I)
@@ -25,9 +25,8 @@ _SETTLED: Final = re.compile(
 )
 _EXPANDABLE: Final = "expandable_segments"
 _FIRST: Final = ("other_process", "fragmentation")  # before the owner of the request
-_CASES: Final = 2
-# Below a tenth of the device a cached block is the ordinary slack of the allocator's size classes:
-# curing it gives the headroom of one request, not of a run.
+MOST_CASES: Final = 2
+# Below this share of the device a cached block is the ordinary slack of the allocator's classes.
 _LARGE_CACHE: Final = 0.1
 # NCCL and the CUDA context together were measured at an eighth of a device at most: what no process
 # of the message holds, and is twice that, is another process's.
@@ -40,7 +39,7 @@ _SMALL: Final = 0.05  # of the device: contexts that other ranks or a display le
 
 
 class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose memory a request was, by patterns of frames, and what frees it, by framework."""
+    """Whose memory a request was, by patterns, and what frees it, by framework."""
 
     id: str
     title: str
@@ -49,6 +48,7 @@ class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     frames: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     by_batch: bool = False
     of_job: bool = True
 
@@ -96,11 +96,11 @@ def needs_another_setting(finding: Finding) -> bool:
 
 def verdict_of(finding: Finding, head: str) -> Verdict:
     """Who asked, and what helps, of one that has an owner; `head` is the log's beginning."""
-    known, sizes = knowledge(), _sizes(finding.message)
-    owner, families = _owner(finding), _families("\n".join(finding.frames)) or _families(head)
-    pids = ", ".join(pid for pid, _ in _PROCESS.findall(finding.message)) or "see nvidia-smi"
+    known, (sizes, pids) = knowledge(), _sizes(finding.message)
+    owner, known_by = _owner(finding), families_of(finding, head)
     words = {name: human_bytes(max(size, 0)) for name, size in sizes.items()}
-    words |= {"pids": pids, "allocator": (option := _allocator(finding.message, head))}
+    words |= {"pids": ", ".join(pids) or "see nvidia-smi"}
+    words |= {"allocator": (option := _allocator(finding.message, head))}
     more = {name for name, size in sizes.items() if size > 0 or name in ("free", "cached")}
     said = [text for text in known.sentences if set(re.findall(r"{(\w+)}", text)) <= more]
     kind = _kind(sizes)
@@ -112,8 +112,8 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     fix = (
         known.remedies["large_request"].format(**words) if large else "",
         known.remedies.get(cause + settled, "").format(**words),
-        _fix(named, families) if named else "",
-        _fix(_named("capture"), families) if less else "",
+        _fix(named, known_by) if named else "",
+        _fix(_named("capture"), known_by) if less else "",
         known.remedies["edge"].format(**words) if kind == "edge" and option else "",
         known.remedies.get(_time(finding, named), "").format(step=finding.step),
     )
@@ -122,13 +122,13 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
         means=" ".join((*said, known.verdicts.get(kind, ""))).format(**words).strip(),
         asked=f"{named.title}{_at(finding)}" if named else "",
         fix=tuple(filter(None, fix)),
-        cases=_cases(finding, (cause, kind) if owner is None else (cause,), families),
+        cases=_cases(finding, (cause, "" if owner else kind), known_by),
     )
 
 
-def _sizes(message: str) -> dict[str, int]:
-    """Bytes that the message tells, and what follows from them."""
-    sizes = {}
+def _sizes(message: str) -> tuple[dict[str, int], Collection[str]]:
+    """Bytes that the message tells, and what follows from them; numbers of other processes."""
+    sizes, listed = dict[str, int](), dict[str, int]()
     for name, pattern in knowledge().says.items():
         match = re.search(pattern.replace("SIZE", f"({SIZE})"), message)
         size = size_bytes(match[match.lastindex or 0]) if match else None
@@ -137,26 +137,36 @@ def _sizes(message: str) -> dict[str, int]:
     if "reserved" in sizes and "allocated" in sizes:
         sizes["cached"] = sizes["reserved"] - sizes["allocated"]
     if {"tried", "capacity", "free", "allocated", "cached"} <= sizes.keys():
-        held = sizes["allocated"] + sizes["cached"]
-        sizes["outside"] = sizes.get("process", 0) - held
         sizes["over"] = sizes["allocated"] + sizes["tried"] - sizes["capacity"]
         sizes["short"] = sizes["tried"] - sizes["cached"] - sizes["free"]
         sizes["spare"] = -sizes["short"]
-        listed = [size_bytes(size) or 0 for _, size in _PROCESS.findall(message)]
-        others = _others(sizes, held, [one for one in listed if one <= sizes["capacity"]])
+        listed, sizes["process"] = _processes(message, sizes)
+        others = _others(sizes, [one for one in listed.values() if one <= sizes["capacity"]])
+        sizes["outside"] = sizes["process"] - sizes["allocated"] - sizes["cached"]
         sizes["others"] = others if others > _ROUNDING * sizes["capacity"] else 0
-    return sizes
+    return sizes, listed
 
 
-def _others(sizes: dict[str, int], held: int, listed: list[int]) -> int:
-    """Bytes of other processes. In a container a process does not know its own number, and stands
-    in the list itself; sizes beyond the device are the driver's for "not known"."""
+def _processes(message: str, sizes: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Bytes of the other processes by number, and of this one. In a container a process does not
+    know its own number and stands in the list itself: as Ray's prefix says, or by its tensors."""
+    listed = {pid: size_bytes(size) or 0 for pid, size in _PROCESS.findall(message)}
+    if "process" in sizes:
+        return listed, sizes["process"]
+    held = sizes.get("allocated", 0) + sizes.get("cached", 0)
+    able = {pid: size for pid, size in listed.items() if size >= held}
+    worker = _WORKER.match(message)
+    own = worker[1] if worker and worker[1] in able else min(able, key=able.__getitem__, default="")
+    return listed, listed.pop(own, 0)
+
+
+def _others(sizes: dict[str, int], listed: list[int]) -> int:
+    """Bytes of other processes; sizes beyond the device are the driver's for "not known"."""
     used = sizes["capacity"] - sizes["free"]
-    if 0 < sizes.get("process", 0) <= used:
+    if 0 < sizes["process"] <= used:
         return max(used - sizes["process"], sum(listed))
-    if not listed:
-        return used - held if used - held > _UNNAMED * sizes["capacity"] else 0
-    return sum(listed) - min((size for size in listed if size >= held), default=0)
+    left = used - sizes["allocated"] - sizes["cached"]
+    return sum(listed) or (left if left > _UNNAMED * sizes["capacity"] else 0)
 
 
 def _kind(sizes: dict[str, int]) -> str:
@@ -176,7 +186,8 @@ def _kind(sizes: dict[str, int]) -> str:
 def _owner(finding: Finding) -> Owner | None:
     """The owner that a frame names wherever it is, or the failure, or else the innermost frame."""
     frames, memory = finding.frames, finding.failure.memory
-    found = _matching(frames, "anywhere") or (_named(memory) if memory != "gpu" else None)
+    found = _matching(frames, "anywhere") or _matching((finding.message,), "after")
+    found = found or (_named(memory) if memory != "gpu" else None)
     inner = next((frame for frame in frames if not _OF_TORCH.search(frame)), None)
     for frame in frames:
         found = found or _matching((frame,), "frames")
@@ -201,33 +212,36 @@ def _at(finding: Finding) -> str:
     """The phase and the step, where they are known."""
     weak = _matching(finding.frames, "weak")
     phase = knowledge().phases.get(weak.id, "") if weak else ""
-    if finding.step is None:
-        return phase
-    return phase + (f", after step {finding.step:,}" if finding.step else ", in the first step")
+    step = f", after step {finding.step:,}" if finding.step else ", in the first step"
+    return phase + ("" if finding.step is None else step)
 
 
 def _time(finding: Finding, owner: Owner | None) -> str:
-    """What the steps before tell: Adam's states come at the end of the first, and after many steps
-    a batch or an expert was larger than all before."""
+    """What the steps before tell: Adam's states came with the first, later a batch was larger."""
     if not (owner and owner.by_batch and finding.step):
         return ""
     late = "later_experts" if owner.id == "experts" else "later"
     return "second_step" if finding.step == 1 else late
 
 
-def _fix(owner: Owner, families: tuple[str, ...]) -> str:
+def _fix(owner: Owner, known_by: tuple[str, ...]) -> str:
     """The remedy of the first framework of the log that the owner has one for."""
-    return next((fix for name, fix in owner.fixes.items() if name in families), owner.fixes["any"])
+    return next((fix for name, fix in owner.fixes.items() if name in known_by), owner.fixes["any"])
 
 
-def _families(text: str) -> tuple[str, ...]:
-    found = (name for name, words in knowledge().families.items() if re.search(words, text))
-    return tuple(found)
+def families_of(finding: Finding, head: str) -> tuple[str, ...]:
+    """The frameworks that a traceback shows, or else the log's beginning."""
+    return families("\n".join(finding.frames)) or families(head)
+
+
+def families(text: str) -> tuple[str, ...]:
+    """The frameworks that a text shows."""
+    return tuple(name for name, words in knowledge().families.items() if re.search(words, text))
 
 
 def _allocator(message: str, head: str) -> str:
-    """The allocator's option against fragmentation, as the torch of the log spells it; empty where
-    it is on, or the platform has none."""
+    """The option against fragmentation, as the log's torch spells it; empty where it is on, or the
+    platform has none."""
     if _SETTLED.search(head):
         return ""
     release, variable = _TORCH.search(head), _ALLOC_CONF.search(message)
@@ -236,16 +250,20 @@ def _allocator(message: str, head: str) -> str:
     return f"{variable[0] if variable else 'PYTORCH_CUDA_ALLOC_CONF'}={option}"
 
 
-def _cases(finding: Finding, when: tuple[str, ...], families: tuple[str, ...]) -> tuple[Case, ...]:
+def _cases(finding: Finding, when: tuple[str, ...], known_by: tuple[str, ...]) -> tuple[Case, ...]:
     """Cases of the same cause, of torch or of a framework of the log."""
     cases, old = finding.failure.cases, _OLD_TEXT.search(finding.message)
-    if len(cases) == 1 and not families:
-        return cases
+    alone = len(cases) == 1 and not known_by
     fitting = [
         one
         for one in cases
-        if (one.when in when or len(cases) == 1)
-        and (one.framework.startswith("PyTorch") or set(_families(one.framework)) & set(families))
+        if one.when in ("", *when)
+        and (alone or one.framework.startswith("PyTorch") or is_of(one, known_by))
         and not (old and _EXPANDABLE in one.fix)
     ]
-    return tuple(sorted(fitting, key=lambda one: one.evidence.rank)[:_CASES])
+    return tuple(sorted(fitting, key=lambda one: one.evidence.rank)[:MOST_CASES])
+
+
+def is_of(case: Case, known_by: tuple[str, ...]) -> bool:
+    """Whether a case is of one of these frameworks."""
+    return not set(families(case.framework)).isdisjoint(known_by)

@@ -3,7 +3,7 @@
 import re
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -30,15 +30,12 @@ _Anchor = tuple[bytes, bytes, bytes]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A failure at its first occurrence.
+    """A failure at its first occurrence; occurrences, ranks and by_rank cover the whole log.
 
-    line_number: 1-based; rank: as the launcher's prefix prints it or the message says, None where
-    neither does. numbers: what the message says, by name. occurrences and ranks cover the whole
-    log, and so does by_rank: the first that each rank said under each name.
-    message: all of the window from the text on; frames: the traceback, innermost first, as
-    ``path in function: source``; step: the last one reported before; went_on: steps came after its
-    last occurrence, so it was caught. The first occurrence is that after the last such steps. These
-    four are read of what ran out of memory alone.
+    line_number: 1-based; rank: by the launcher's prefix or the message. by_rank: what each rank
+    said first under each name. Of what ran out of memory alone: message: all of the window; frames:
+    innermost first, as ``path in function: source``; step: the last one before; went_on: steps came
+    after its last occurrence, so it was caught, and the first one is that after the last such.
     """
 
     failure: Failure
@@ -65,9 +62,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """All findings of one log: errors, then those that another error causes, then warnings; each
-    in its order. damaged: what follows cannot be decompressed. head: its first bytes, where it
-    names its job."""
+    """Findings of a log: errors, then those that another error causes, then warnings. damaged: what
+    follows cannot be decompressed. head: its first bytes, where it names its job."""
 
     findings: tuple[Finding, ...]
     num_lines: int
@@ -101,12 +97,11 @@ class _Tally(Struct):
         return bool(self.first.failure.memory) and passed - self.passed < _WENT_ON
 
     def finding(self, passed: int) -> Finding:
-        ranks = sorted(rank for rank in self.ranks if rank is not None)
         return replace(
             self.first,
             failure=self.first.failure.known,
             occurrences=self.ranks.total(),
-            ranks=tuple(ranks),
+            ranks=tuple(sorted(rank for rank in self.ranks if rank is not None)),
             went_on=bool(self.first.failure.memory) and not self.waits(passed),
             by_rank=self.said,
         )
@@ -114,9 +109,7 @@ class _Tally(Struct):
 
 def scan(source: Path | str) -> Diagnosis:
     """Known failures of a log: a Path is a file (``-`` is stdin), a str is the log's text.
-
-    Raises UserError where the file cannot be read.
-    """
+    UserError where the file cannot be read."""
     scanner, damaged = _Scanner(anchors=_anchors()), False
     try:
         for block in read_blocks(source):
@@ -155,22 +148,21 @@ class _Scanner(Struct, kw_only=True):
         )
         for index, at in sorted(hits):
             if not self.waiting or self.waiting[-1].line_number != first_line + index:
-                around, cut = self.story.around(index), [_cut(lines[index], at)]
-                self.waiting.append(_Window(first_line + index, cut, around))
+                around, cut = self.story.around(index), lines[index]
+                if len(cut) > LINE_BYTES:
+                    cut = cut[max(0, at - 128) : at + LINE_BYTES]
+                self.waiting.append(_Window(first_line + index, [cut], around))
                 self.waiting[-1].take(lines[index + 1 : index + 1 + WINDOW_LINES])
         while self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
             self.settle(self.waiting.popleft())
 
     def settle(self, window: _Window) -> None:
-        """Enter the failure that begins on the first line, if one does and no message of the
-        same rank that began before is still going on there."""
+        """Enter the failure that begins on the first line, unless an earlier one goes on there."""
         first, text, rank, ends = _joined(window.lines)
         if window.line_number <= self.covered.get(rank, 0):
             return
         for template, failure in _ordered():
-            if template.anchor not in first:
-                continue
-            match = template.regex.search(text)
+            match = template.regex.search(text) if template.anchor in first else None
             if match is None or match.start() >= len(first):
                 continue
             last = next(line for line, end in ends if end >= match.end())
@@ -180,15 +172,17 @@ class _Scanner(Struct, kw_only=True):
                 rank = int(said)
             tally, around = self.tallies.get(failure.id), window.around
             if tally is None or (failure.memory and around.passed - tally.passed >= _WENT_ON):
+                start = match.start()
+                name = _EXCEPTION.search(text, max(0, start - 200), start) or match
                 finding = Finding(
                     failure=failure,
                     line_number=window.line_number,
-                    excerpt=_excerpt(text, match),
+                    excerpt=text[name.start() : match.end()][:EXCERPT_CHARACTERS],
                     numbers=tuple(readings.values()),
                     rank=rank,
                     occurrences=0,
                     ranks=(),
-                    message=text[match.start() :] if failure.memory else "",
+                    message=text if failure.memory else "",
                     frames=frames(around.above, window.lines[0]),
                     step=around.step,
                 )
@@ -204,20 +198,14 @@ class _Scanner(Struct, kw_only=True):
         """Settle what is open at the end of the log."""
         for window in self.waiting:
             self.settle(window)
-        found = sorted(
-            (tally.finding(self.story.passed) for tally in self.tallies.values()),
-            key=lambda one: (*_after(one), one.line_number),
-        )
+        found = [tally.finding(self.story.passed) for tally in self.tallies.values()]
+        found.sort(key=lambda o: (o.severity is Severity.WARNING, o.failure.follows, o.line_number))
         return Diagnosis(
             findings=tuple(found),
             num_lines=self.newlines + self.unfinished,
             damaged=damaged,
             head=self.story.head.decode("utf-8", "replace"),
         )
-
-
-def _after(one: Finding) -> tuple[bool, bool]:
-    return one.severity is Severity.WARNING, one.failure.follows
 
 
 def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
@@ -229,36 +217,27 @@ def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
     return [text for text in likely if text in block]
 
 
-def _cut(line: bytes, start: int) -> bytes:
-    """A long line (progress bars, garbage) from a little before its first anchor."""
-    return line if len(line) <= LINE_BYTES else line[max(0, start - 128) : start + LINE_BYTES]
-
-
-@lru_cache(maxsize=1)
+@cache
 def _ordered() -> tuple[tuple[Template, Failure], ...]:
     """Every template with its failure, the most specific first."""
     pairs = [(t, failure) for failure in load_catalog() for t in failure.templates]
     return tuple(sorted(pairs, key=lambda pair: -pair[0].specificity))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _anchors() -> tuple[_Anchor, ...]:
     """The anchors of all templates, each with its longest word that the log has as a whole."""
     anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
     folded = [(text, text.translate(_FOLDED), b" " * begins) for begins, text in sorted(anchors)]
-    words = (_WHOLE_WORD.findall(before + alike) for _, alike, before in folded)
-    longest = (max(found, key=len, default=b"") for found in words)
     return tuple(
-        (text, alike, word) for (text, alike, _), word in zip(folded, longest, strict=True)
+        (text, alike, max(_WHOLE_WORD.findall(before + alike), key=len, default=b""))
+        for text, alike, before in folded
     )
 
 
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
     """First line and whole window with single blanks, the rank of the first line, and where each
-    line ends in the whole.
-
-    Lines that carry another rank's prefix are left out; ranks write over each other's messages.
-    """
+    line ends in the whole; without the lines of other ranks, which write between."""
     rank, first = _without_prefix(lines[0])
     parts, ends = [first], [(0, len(first))]
     for number, line in enumerate(lines[1:], 1):
@@ -271,10 +250,3 @@ def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[in
 
 def _without_prefix(line: bytes) -> tuple[int | None, str]:
     return clean_line(line.decode("utf-8", errors="replace"))
-
-
-def _excerpt(text: str, match: re.Match[str]) -> str:
-    """The matched text, with what its line has before it from the exception's name on."""
-    before = _EXCEPTION.search(text, max(0, match.start() - 200), match.start())
-    start = before.start() if before else match.start()
-    return text[start : match.end()][:EXCERPT_CHARACTERS]

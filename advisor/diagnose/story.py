@@ -4,28 +4,22 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 
+from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.lines import clean_line
 
 MEMORY: Final = b"ut of memory"
 HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
 BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
 _APART: Final = 40  # lines of one rank between two frames of a traceback, at most
-_FRAME: Final = re.compile(r'File "([^"]+)", line \d+, in (\S+)|[│|] *(\S+\.py):\d+ in (\S+)')
 _MARKED: Final = "❱"  # the line that Rich's tracebacks show among its neighbours
 _WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=\d+")
-_PROGRESS: Final = re.compile(
-    rb"\biteration +(\d{1,15})/ *\d+|\bstep: +(\d{1,15}) +loss|\bglobal_step[=:] *(\d{1,15})"
-    rb"|\bstep=(\d{1,15}), skipped"
-    rb"|'epoch': '?(\d{1,15}(?:\.\d+)?)|\biteration (\d{1,15})/\d+ \| lr"
-    rb"|(?:^|\r|Epoch \d+: )\s*\d+%\|[^|\r\n]*\| *(\d{1,15})/\d+ \["
-)
-_EPOCH: Final = 5  # its group: no number of a step
-_ENDS: Final = re.compile(
-    rb"'train_runtime'|\[exiting program at iteration|Training (?:completed|finished)"
-    rb"|after training is done|`Trainer\.fit` stopped"
-)
+_FILE: Final = packaged_configs() / "failures" / "log_lines.yaml"
+_LINES: Final = convert(load_yaml(_FILE).values, dict[str, list[str]])
+_FRAME: Final = re.compile("|".join(_LINES["frames"]))
+_PROGRESS: Final = re.compile("|".join(_LINES["steps"]).encode())
+_ENDS: Final = re.compile("|".join(_LINES["ends"]).encode())
 
 
 class Around(Struct):
@@ -37,11 +31,8 @@ class Around(Struct):
 
 
 class Story(Struct):
-    """What came before, block by block; lines are looked at where memory ran out or may have.
-
-    head: where a log names its job. step: the last one's number, None before the first; passed: how
-    often a later step came, the end of training counts as two; last: by kind of line.
-    """
+    """What came before, block by block; lines are looked at where memory ran out or may have. head:
+    where a log names its job. passed: how often a later step came, two at the end of training."""
 
     head: bytearray = field(default_factory=bytearray)
     step: int | None = None
@@ -78,7 +69,7 @@ class Story(Struct):
             number = float(match[kind])
             self.passed += number > self.last.get(kind, -1)
             self.last[kind] = number
-            self.step = self.step if kind == _EPOCH else int(number)
+            self.step = self.step if match.lastgroup else int(number)
         self.passed += 2 if _ENDS.search(line) else 0
         return self.step, self.passed
 

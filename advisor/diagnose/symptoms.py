@@ -22,10 +22,8 @@ def symptoms() -> tuple[Case, ...]:
 def symptoms_of(text: str) -> tuple[Case, ...]:
     """Those that share most of a user's words; none where none shares any."""
     asked, kinds = _stems(text), convert(_file()["kinds"], dict[str, str])
-    shared = {
-        one: len(asked & _stems(f"{one.framework} {one.message} {one.context} {kinds[one.kind]}"))
-        for one in symptoms()
-    }
+    said = {x: f"{x.framework} {x.message} {x.context} {kinds[x.kind]}" for x in symptoms()}
+    shared = {one: len(asked & _stems(words)) for one, words in said.items()}
     most = max(1, *shared.values())
     return tuple(one for one, number in shared.items() if number == most)[:_SHOWN]
 

@@ -38,8 +38,7 @@ _KEYED: Final = re.compile(
 
 
 class Entry(NamedTuple):
-    """An option with what it is given, as offsets; the value of a switch is empty. keyed: a key of
-    YAML, JSON, TOML or Python, no word of a shell."""
+    """An option and its value, empty of a switch, as offsets; keyed: not a word of a shell."""
 
     written: str
     start: int

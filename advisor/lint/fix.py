@@ -1,9 +1,6 @@
-"""`advise lint --fix`: the fix of a finding, written into the text that it was found in.
-
-Rules say a fix in few forms: `drop X, Y`, `use X V`, `X = V`, `did you mean X?`, ways apart by
-`, or `. Each is tried in memory and the text read again: it counts where the finding is gone,
-nothing as bad is found, and no other option has changed.
-"""
+"""`advise lint --fix`: the fix of a finding, written into the text that it was found in. Its forms:
+`drop X, Y`, `use X V`, `X = V`, `did you mean X?`, ways apart by `, or `. Each is tried in memory:
+it counts where the finding is gone, nothing as bad has come and no other option has changed."""
 
 import re
 from collections import Counter
@@ -20,8 +17,7 @@ from advisor.lint.entries import BREAK, Entry, bare, entries, offset_of
 from advisor.lint.target import LintReport, lint_target
 from advisor.reading.read_configuration import Checked
 
-_MOST: Final = 100
-"""Texts that are tried for a file."""
+_MOST: Final = 100  # texts that are tried for a file
 _MATHEMATICS: Final = re.compile(
     r"(?!recompute|.*(checkpoint|offload))(.*(precision|dtype|bf16|fp8|fp4|dropout|jitter|router|bias"
     r"|capacity|optimizer|batch|seq_len|num_layers$|experts|hidden|heads|parallel_size|_degree)"
@@ -64,9 +60,8 @@ class Fixed(NamedTuple):
         """Unified; empty where nothing is changed."""
         old, new = self.before.splitlines(True), self.after.splitlines(True)
         lines = unified_diff(old, new, self.report.target, self.report.target)
-        return "".join(
-            x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines
-        )
+        cut = "\n\\ No newline at end of file\n"
+        return "".join(x if x.endswith("\n") else x + cut for x in lines)
 
 
 def fixed(path: Path, framework_version: str | None = None) -> Fixed:
@@ -156,16 +151,16 @@ class _Edit:
             case "to":
                 yield from self._set(here, found["name"], text)
             case "value" if not _MATHEMATICS.match(here.name):
-                yield self._changed(self._put(here, text)), names
+                yield self._changed((here.value, here.stop, self._spelled(here, text))), names
 
     def _find(self, name: str) -> Entry | None:
         """The option where it was read, or the nearest that is called so or begins so."""
         wanted = name.lstrip("-").replace("-", "_")
         read = {at for key, at in self.places.items() if f".{key}".endswith(f".{wanted}")}
         found = [one for one in self.near if one.start in read]
-        found = found or [one for one in self.near if one.name == bare(name)]
-        found = found or [one for one in self.near if one.name.startswith(f"{wanted}_")]
-        return found[0] if found else None
+        found += [one for one in self.near if one.name == bare(name)]
+        found += [one for one in self.near if one.name.startswith(f"{wanted}_")]
+        return next(iter(found), None)
 
     def _value(self, entry: Entry) -> str:
         return self.text[entry.value : entry.stop]
@@ -239,9 +234,6 @@ class _Edit:
                 return left.start(), right.end(), left.groupdict().get("kept", "")
         return *span, ""
 
-    def _put(self, entry: Entry, value: str) -> tuple[int, int, str]:
-        return entry.value, entry.stop, self._spelled(entry, value)
-
     def _spelled(self, entry: Entry, value: str) -> str:
         """A value as its format and the entry write one."""
         old = self._value(entry)
@@ -269,7 +261,8 @@ class _Edit:
             return
         inside = (one for one in self.near if entry.value < one.start < entry.stop)
         entry = next((one for one in inside if one.name == "enabled"), entry)
-        yield self._changed(self._put(entry, value)), names | self._names(entry)
+        put = (entry.value, entry.stop, self._spelled(entry, value))
+        yield self._changed(put), names | self._names(entry)
 
     def _added(self, here: Entry, name: str, value: str) -> tuple[int, int, str]:
         """An option next to another, in its form."""

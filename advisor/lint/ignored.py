@@ -16,16 +16,14 @@ _COMMENT: Final = re.compile(r"(?:^|\s)#\s*advise:\s*ignore(-file)?\s+([\w.]+(?:
 def without_ignored(
     checked: Sequence[Checked], file: str, text: str
 ) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
-    """Configurations less what comments of a file ignore, which comes second. A comment that
-    ignores nothing is itself a finding, of the first of them."""
+    """Configurations less what comments of a file ignore, which comes second. One that ignores
+    nothing is itself a finding, of the first of them."""
     lines = text.splitlines()
     every = {f for one in checked for f in one.findings if f.place.file == file}
     ignored: dict[Finding, None] = {}
     unused: list[Finding] = []
-    comments = (
-        (at, found) for at, line in enumerate(lines, 1) for found in _COMMENT.finditer(line)
-    )
-    for at, comment in comments:
+    found_in = ((at, _COMMENT.finditer(line)) for at, line in enumerate(lines, 1))
+    for at, comment in ((at, one) for at, found in found_in for one in found):
         for rule in re.split(r"\s*,\s*", comment[2]):
             of_rule = (one for one in every if one.rule == rule)
             found = [f for f in of_rule if comment[1] or at in _lines_of(lines, f.place.line)]

@@ -1,8 +1,5 @@
-"""`advise --from FILE`: the job that a configuration describes, as a Request.
-
-A file that holds one job, however many branches lead to it, is that job; of several, one is named
-by its number, `train.sh#2`.
-"""
+"""`advise --from FILE`: the job that a configuration describes, as a Request. Of several jobs that
+a file holds, one is named by its number, `train.sh#2`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -48,11 +45,8 @@ class ReadJob(Struct, frozen=True, kw_only=True):
 
 
 def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
-    """The job that a file describes, with what the command line says instead.
-
-    given: fields of Request that the command line gives. UserError where the file holds no job,
-    several, or one whose model or GPUs neither it nor the command line names.
-    """
+    """The job that a file describes, with the fields of Request that the command line has `given`.
+    UserError where it is no job, several, or one whose model or GPUs neither of them names."""
     match = _NUMBERED.fullmatch(target)
     name, number = (match[1], int(match[2])) if match else (target, None)
     shown = show_path(name)
@@ -67,16 +61,14 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
         nearest = min(max(number, 1), len(jobs))
         held, where = counted(len(jobs), "job"), f"nearest: {shown}#{nearest}"
         raise UserError(_FLAG, show_path(target), f"holds {held}", where)
-    configuration = jobs[(number or 1) - 1]
-    configuration = _without_foreign(configuration, given)
+    configuration = _without_foreign(jobs[(number or 1) - 1], given)
     request = request_from(configuration, given)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
     return ReadJob(request=request, configuration=replace(configuration, unknown=tuple(unknown)))
 
 
 def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadConfiguration:
-    """Without options that the framework of the job does not have: what a Trainer says may not be
-    for DeepSpeed, whose file it is handed."""
+    """Without options that the framework of the job, which a Trainer hands it to, does not have."""
     framework = str(given.get("framework") or read.hands_to or read.framework)
     kept, foreign = dict(read.values), []
     for path, found in read.values.items():
@@ -116,11 +108,10 @@ def _is_settled(
     one: UnknownValue, configuration: ReadConfiguration, given: Mapping[str, Any]
 ) -> bool:
     """Whether the command line, or another document, says what one leaves open."""
-    if one.path.startswith("model.") and given.get("model"):
-        return True
-    if one.path == "job.global_batch_size" and configuration.num_microbatches:
-        return True
-    return bool(one.path) and (one.path in configuration.values or is_given(one.path, given))
+    named = one.path.startswith("model.") and given.get("model")
+    counted_out = one.path == "job.global_batch_size" and configuration.num_microbatches
+    said = one.path in configuration.values or is_given(one.path, given)
+    return bool(named or counted_out or (one.path and said))
 
 
 def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
@@ -148,7 +139,9 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
     values |= {name: value for name, value in given.items() if value not in (None, ())}
     values["overrides"] = (*overrides, *given.get("overrides", ()))
     values["model"] = named or _spelled_out(configuration, given)
-    values["gpus"] = _gpus(configuration, given.get("gpus"))
+    values["gpus"] = gpus = given.get("gpus") or ""
+    if gpus and configuration.num_gpus and not re.match(r"\d+x", gpus):
+        values["gpus"] = f"{configuration.num_gpus}x{gpus}"  # `--gpus H100` leaves it to the file
     for name, flag, example in (("model", "--model", "llama3_8b"), ("gpus", "--gpus", "8xH100")):
         if not values[name]:
             relation = f"does not state the {name}"
@@ -169,8 +162,8 @@ def is_given(path: str, given: Mapping[str, Any]) -> bool:
 
 
 def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Any:
-    """The fields of a model that is no preset; what is given as KEY=VALUE is among them. Nothing
-    where the file does not spell them out; UserError where the vocabulary alone is missing."""
+    """The fields of a model that is no preset, with those given as KEY=VALUE; empty where the file
+    does not spell them out, UserError where the vocabulary alone is missing."""
     fields: dict[str, Any] = {
         path.removeprefix("model."): found.value for path, found in configuration.shape.items()
     }
@@ -178,8 +171,7 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         return ""
     for key, text in split_key_values(given.get("overrides", ())).items():
         if key.startswith("model."):
-            name = key.removeprefix("model.")
-            fields[name] = int(text) if text.isdigit() else text
+            fields[key.removeprefix("model.")] = int(text) if text.isdigit() else text
     sequence = configuration.values.get("job.seq_length")
     if "max_position_embeddings" not in fields and sequence is not None:
         fields["max_position_embeddings"] = sequence.value
@@ -217,13 +209,6 @@ def _batch(num_microbatches: int, values: Mapping[str, Any]) -> dict[str, int]:
     return {}
 
 
-def _gpus(configuration: ReadConfiguration, given: str | None) -> str:
-    """`--gpus H100` leaves the number to the file."""
-    if given and configuration.num_gpus and not re.match(r"\d+x", given):
-        return f"{configuration.num_gpus}x{given}"
-    return given or ""
-
-
 def _text(value: object) -> str:
     if value is None:
         return "null"
@@ -233,8 +218,8 @@ def _text(value: object) -> str:
 
 
 def _jobs(found: Sequence[tuple[Reader, ReadConfiguration]]) -> list[ReadConfiguration]:
-    """Configurations that differ in what they say; documents that complete each other are one, and
-    a file is part of every command that names it."""
+    """Configurations that differ; documents that complete each other are one, and a file is part of
+    every command that names it."""
     jobs: list[ReadConfiguration] = []
     for reader, configuration in found:
         named = replace(configuration, model=reader.model(configuration))
@@ -272,19 +257,16 @@ def _merged(
         first,
         framework=owner.framework,
         takes_over=owner.takes_over,
-        hands_to=first.hands_to or second.hands_to,
         values=_said_first(first.values, second.values),
-        recompute=first.recompute or second.recompute,
-        recompute_at=first.recompute_at or second.recompute_at,
-        model=first.model or second.model,
-        num_gpus=first.num_gpus or second.num_gpus,
-        partial_training=_once(first.partial_training, second.partial_training),
-        untaken=_once(first.untaken, second.untaken),
-        unread=_once(first.unread, second.unread),
-        unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         shape=_said_first(first.shape, second.shape),
-        num_microbatches=first.num_microbatches or second.num_microbatches,
+        unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
+        **{name: getattr(first, name) or getattr(second, name) for name in _EITHER},
+        **{name: _once(getattr(first, name), getattr(second, name)) for name in _BOTH},
     )
+
+
+_EITHER: Final = ("hands_to", "recompute", "recompute_at", "model", "num_gpus", "num_microbatches")
+_BOTH: Final = ("partial_training", "untaken", "unread")
 
 
 def _once(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
@@ -297,18 +279,15 @@ def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
     if other.names_files is not None:
         mine, theirs = ({k: v.value for k, v in part.values.items()} for part in (one, other))
         return mine == theirs and one.recompute == other.recompute
-    for path in one.values.keys() & other.values.keys():
-        first, second = one.values[path], other.values[path]
-        if first.value != second.value and not (first.omitted or second.omitted):
-            return False
-    return len({one.recompute, other.recompute} - {None}) < 2
+    both = ((one.values[path], other.values[path]) for path in one.values if path in other.values)
+    same = all(a.value == b.value or a.omitted or b.omitted for a, b in both)
+    return same and len({one.recompute, other.recompute} - {None}) < 2
 
 
 def _said_first(
     first: Mapping[str, ReadValue], second: Mapping[str, ReadValue]
 ) -> dict[str, ReadValue]:
-    """Values of both; what somebody has said goes before defaults, and the first before the
-    second."""
+    """Values of both: what somebody has said before defaults, the first before the second."""
     said = {path: value for path, value in second.items() if not value.omitted}
     said |= {path: value for path, value in first.items() if not value.omitted}
     return {**second, **first, **said}
@@ -317,7 +296,10 @@ def _said_first(
 def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:
     """Number and line of each, with its conditions, or else the values that tell them apart."""
     paths = dict.fromkeys(path for job in jobs for path in job.values)
-    texts = {path: [_text_of(job, path) for job in jobs] for path in paths}
+    texts = {
+        path: [_text(j.values[path].value) if path in j.values else "not given" for j in jobs]
+        for path in paths
+    }
     differing = [path for path in paths if len(set(texts[path])) > 1]
     described = []
     for number, job in enumerate(jobs):
@@ -331,7 +313,3 @@ def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:
             text += f" with {job.recompute or 'an unknown recompute setting'}"
         described.append(text)
     return described
-
-
-def _text_of(job: ReadConfiguration, path: str) -> str:
-    return _text(job.values[path].value) if path in job.values else "not given"

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +43,7 @@ _MOST: Final = 64
 
 
 class LintReport(Struct, frozen=True, kw_only=True):
-    """What one target holds: its configurations, each with its findings; ignored: those that a
-    comment in the file says to ignore."""
+    """What one target holds, each with its findings; ignored: those that comments ignore."""
 
     target: str
     checked: tuple[Checked, ...]
@@ -102,12 +101,8 @@ def lint_target(
     target: str | Sequence[str], framework_version: str | None = None, text: str | None = None
 ) -> LintReport:
     """Check a file (shell script, YAML, JSON, TOML, Python), a command line, or its split words.
-    text: what the file is read as, instead of what it holds.
-
-    `framework_version` is that of the framework whose configuration it is, by default the one that
-    the keys tell or the newest. Raises UserError where the input cannot be read or no framework
-    knows a setting in it.
-    """
+    text: what the file is read as, instead of what it holds. framework_version: by default the one
+    that the keys tell, or the newest. UserError where no framework knows a setting in it."""
     read = read_target(target, text)
     found = (reader.check(one, framework_version) for reader, one in read.configurations)
     every = tuple(map(with_left_out, found))
@@ -117,7 +112,11 @@ def lint_target(
 
 def read_target(target: str | Sequence[str], text: str | None = None) -> ReadTarget:
     """The configurations in a file or a command line; UserError where there are none."""
-    name, documents, script = _documents(target, text)
+    try:
+        name, documents, script = _documents(target, text)
+    except (RecursionError, MemoryError):
+        name = show(target) if isinstance(target, str) else COMMAND_LINE
+        raise UserError("lint", name, "is nested too deep to be followed") from None
     found = list(islice(_asked(documents, script), _MOST))
     if not found:
         _refuse_programs(name, script)
@@ -129,8 +128,7 @@ def read_target(target: str | Sequence[str], text: str | None = None) -> ReadTar
 
 
 def _refuse_programs(name: str, script: Script) -> None:
-    """UserError that says which programs run with which options, where some do: their settings are
-    somewhere else."""
+    """UserError where programs run with options that are no settings: those are somewhere else."""
     for command in script.commands:
         program = next((text for text in command.texts if text.endswith(".py")), None)
         if program is None:
@@ -168,8 +166,7 @@ def _asked(
 
 
 def _lent(configuration: ReadConfiguration) -> LentJob | None:
-    """The published recipe that a configuration names; else, without its recompute, that of its
-    model which pretrains on most GPUs."""
+    """The recipe that a configuration names; else the one of its model that pretrains on most."""
     texts = {text.rpartition(".")[2].removesuffix("_config") for text in configuration.recipe}
     recipes = load_recipes(configuration.model) if configuration.model and texts else ()
     its = [r for r in recipes if framework_of_recipe(r.framework) == configuration.framework]
@@ -196,15 +193,7 @@ def reads(names: Iterable[str], script: str, file: str) -> bool:
     return file == script or Path(file).name in map(os.path.basename, names)
 
 
-def _documents(target: str | Sequence[str], text: str | None) -> tuple[str, list[Document], Script]:
-    try:
-        return _read_documents(target, text)
-    except (RecursionError, MemoryError):
-        name = show(target) if isinstance(target, str) else COMMAND_LINE
-        raise UserError("lint", name, "is nested too deep to be followed") from None
-
-
-def _read_documents(
+def _documents(
     target: str | Sequence[str], instead: str | None
 ) -> tuple[str, list[Document], Script]:
     words = [target] if isinstance(target, str) else list(target)
@@ -212,7 +201,12 @@ def _read_documents(
         if sum(len(text) + 1 for text in words) > MOST_COMMAND:
             reason = f"is longer than {MOST_COMMAND:,} characters"
             raise UserError("lint", COMMAND_LINE, reason, "give only the flags that matter")
-        return COMMAND_LINE, [_command(words)], Script()
+        starts = accumulate((len(text) + 1 for text in words), initial=1)
+        placed = (Place(COMMAND_LINE, 1, column) for column in starts)
+        command = ShellCommand(
+            words=tuple(map(word, words, placed)), place=Place(COMMAND_LINE, 1, 1), environment={}
+        )
+        return COMMAND_LINE, [command], Script()
     text = words[0]
     if len(text) < 4096 and "\n" not in text and os.path.exists(text):
         return show_path(text), *_file(Path(text), instead)
@@ -221,17 +215,8 @@ def _read_documents(
     return COMMAND_LINE, *_shell(text, COMMAND_LINE)
 
 
-def _command(texts: Sequence[str]) -> ShellCommand:
-    """Words that a shell has split already; the column is that of the words with spaces between."""
-    column, words = 1, []
-    for text in texts:
-        words.append(word(text, Place(COMMAND_LINE, 1, column)))
-        column += len(text) + 1
-    return ShellCommand(words=tuple(words), place=Place(COMMAND_LINE, 1, 1), environment={})
-
-
 def _file(path: Path, text: str | None) -> tuple[list[Document], Script]:
-    if path.suffix in _TREES or path.suffix == ".py":
+    if path.suffix in (*_TREES, ".py"):
         text = read_text(path, MOST_CONFIG_BYTES) if text is None else text
         content = word(text, Place(show_path(path), 1, 1))
         document = _document(content, path.suffix)
@@ -261,12 +246,9 @@ def _names_tree(text: str) -> bool:
 
 
 def _named_files(names: Iterable[str], folder: Path, script: Script) -> Iterator[Document]:
-    """Configurations that a document names and that lie where it says: in its own folder, or in the
-    one where it is run."""
-    for name in names:
-        path = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
-        if path is None:
-            continue
+    """Configurations that a document names, in its own folder or in the one where it is run."""
+    paths = ([path for path in (folder / name, Path(name)) if path.is_file()] for name in names)
+    for path in (found[0] for found in paths if found):
         place = Place(show_path(path), 1, 1)
         try:
             document = _document(word(read_text(path, MOST_CONFIG_BYTES), place), path.suffix)
@@ -293,14 +275,10 @@ def _shell(text: str, file: str, folder: Path | None = None) -> tuple[list[Docum
     documents: list[Document] = list(script.commands)
     for written in script.files:
         suffix = Path(written.name).suffix
-        if suffix not in (*_TREES, ".py"):
-            continue
         try:
-            document = _document(written.content, suffix)
+            found = _document(written.content, suffix) if suffix in (*_TREES, ".py") else None
+            documents += [] if found is None else [found]
         except UserError:
             text = f"{written.name} is not read because it holds variables"
             script.notes.append(Note(text, written.content.place))
-            continue
-        if document is not None:
-            documents.append(document)
     return documents, script

@@ -1,6 +1,7 @@
 """Options among the words of a command, and what its launcher says of the GPUs."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from msgspec import Struct
@@ -34,9 +35,7 @@ def options(words: Sequence[Word]) -> Iterator[CommandOption]:
             continue
         name, equals, _ = word.text.partition("=")
         values = [word.part(len(name) + 1)] if equals else []
-        while at < len(words) and not _starts_option(words[at].text):
-            if equals:
-                break
+        while not equals and at < len(words) and not _starts_option(words[at].text):
             values.append(words[at])
             at += 1
         yield CommandOption(name=name, values=tuple(values), place=word.place)
@@ -48,11 +47,10 @@ def _starts_option(text: str) -> bool:
 
 def is_number(text: str) -> bool:
     """Whether a word is a number, be it negative."""
-    try:
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def program_at(words: Sequence[Word]) -> int:
@@ -85,9 +83,7 @@ def num_gpus(command: ShellCommand, directives: Sequence[Word], sure: bool = Fal
         known = number is not None and option.values[0].certain
         if sure and option.name in (*_NODES, *_PROCESSES) and not (known or of_slurm):
             return None
-    if "--num_processes" in found:
-        return found["--num_processes"]
     processes = next((found[name] for name in _PROCESSES if name in found), None)
-    if processes is None:
-        return None
+    if "--num_processes" in found or processes is None:
+        return found.get("--num_processes")
     return processes * next((found[name] for name in _NODES if name in found), 1)

@@ -1,6 +1,7 @@
 """Settings as keys with values, for frameworks whose configuration is a flat or nested mapping."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain
@@ -18,11 +19,8 @@ _FALSE: Final = ("false", "no", "0", "off", "f", "n")
 
 
 class Keys(Struct, kw_only=True):
-    """Values by key, `section.key` where they nest; `place` is that of the whole.
-
-    faults: what the document's own format refuses. about: what kind of document it is, by its
-    reader. release, num_gpus: under which it is checked.
-    """
+    """Values by key, `section.key` where they nest; `place` is that of the whole. faults: what its
+    format refuses. about: what kind of document it is. release, num_gpus: of the check."""
 
     place: Place
     values: dict[str, ReadValue] = field(default_factory=dict)
@@ -86,14 +84,11 @@ def truth(value: Any) -> bool | None:
 
 def as_whole_number(value: Any) -> int | None:
     """A whole number, written as such or as text."""
-    if isinstance(value, bool):
-        return None
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    try:
-        return int(str(value)) if isinstance(value, int | str) else None
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        return int(str(value)) if isinstance(value, int | str) else None  # "True" is none
+    return None
 
 
 def put_tree(keys: Keys, tree: Tree, *path: str) -> None:
@@ -118,10 +113,7 @@ def put_mapping(keys: Keys, values: Mapping[str, Any], place: Place, *path: str)
 
 def near(name: str, names: Iterable[str], cutoff: float = 0.75) -> str:
     """The known name that is meant, or empty."""
-    return _near(name, tuple(names), cutoff)
+    return next(iter(_matches(name, tuple(names), 1, cutoff)), "")
 
 
-@cache
-def _near(name: str, names: tuple[str, ...], cutoff: float) -> str:
-    """What takes 0.3 ms, once for all ways through a script."""
-    return next(iter(get_close_matches(name, names, 1, cutoff)), "")
+_matches = cache(get_close_matches)  # 0.3 ms, once for all ways through a script

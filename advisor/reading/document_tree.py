@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -20,11 +21,8 @@ _VARIABLE: Final = re.compile(r"\$\{?\w+\}?|\{\{.*?\}\}")
 
 
 class Tree(Struct, frozen=True, kw_only=True):
-    """A document of nested mappings.
-
-    values: the whole of it. places: of the value (YAML, JSON) or the key (TOML) at a path.
-    faults: what its own format refuses, with the place.
-    """
+    """A document of nested mappings. places: of the value (YAML, JSON) or the key (TOML) at a path.
+    faults: what its own format refuses, with the place."""
 
     format: str
     values: Mapping[str, Any]
@@ -36,9 +34,7 @@ class Tree(Struct, frozen=True, kw_only=True):
         """The value at `path`; None where there is none."""
         value: Any = self.values
         for name in path:
-            if not isinstance(value, Mapping) or name not in value:
-                return None
-            value = value[name]
+            value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
     def where(self, *path: str) -> Place:
@@ -85,12 +81,9 @@ def _read_yaml(content: Word, name: str) -> Tree | None:
 
 def _read_json(content: Word) -> Tree:
     """JSON is read as the YAML that it nearly is, for its places; what JSON refuses is a fault."""
-    try:
-        tree = _read_yaml(content, "json")
-    except UserError:
-        tree = None
-    if tree is None:
-        tree = Tree(format="json", values={}, place=content.place)
+    tree = Tree(format="json", values={}, place=content.place)
+    with suppress(UserError):
+        tree = _read_yaml(content, "json") or tree
     faults = tree.faults
     try:
         parse_json(_VARIABLE.sub("0", content.text), foreign=True)

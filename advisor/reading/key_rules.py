@@ -8,11 +8,8 @@ from advisor.reading.document_keys import Keys, as_whole_number, near, truth
 
 
 class KeyRule(Rule[[Keys]], frozen=True, kw_only=True):
-    """A rule on the keys of a configuration; several may find the same `fault`.
-
-    at: keys, of which the first that is given is where it stands. lacks: a key that is missing; it
-    may be in a file that is not read here, so that no more than a note remains.
-    """
+    """A rule on the keys of a configuration; several may find the same `fault`. at: it stands at
+    the first that is given. lacks: a missing key; where it may be in a file, a note remains."""
 
     names: ClassVar[tuple[str, ...]] = ("keys",)
 
@@ -28,8 +25,7 @@ def key_rule(
     fix: str = "",
     **rest: Any,
 ) -> KeyRule:
-    """A rule about a key, or several that mean the same, by whose last name its fault is called
-    where `rest` says no other."""
+    """A rule about a key, or several that mean the same; its fault is called by its last name."""
     keys = (at,) if isinstance(at, str) else tuple(at)
     rest.setdefault("fault", keys[0].rpartition(".")[2])
     return KeyRule(at=keys, when=when, reason=reason, fix=fix, **rest)
@@ -60,18 +56,14 @@ def unknown_names(
     also: Collection[str] = (),
     **rest: Any,
 ) -> KeyRule:
-    """Names below a section, at the top where it is empty, that are none of `known`.
-
-    reason: what follows the name. otherwise: what helps where no name is near by `cutoff`; where it
-    is empty only what is near is said. also: names that are passed over, and not suggested.
-    """
+    """Names below a section that are none of `known`. reason: what follows the name. otherwise:
+    what helps where none is near by `cutoff`; empty: nothing is said. also: names passed over."""
 
     def found(keys: Keys) -> Iterator[Match]:
         for name in keys.under(section):
             if name in known or name in also:
                 continue
-            fix = did_you_mean(name, known, cutoff, otherwise)
-            if fix:
+            if fix := did_you_mean(name, known, cutoff, otherwise):
                 at = f"{section}.{name}" if section else name
                 yield Match(fix=fix, found=name, place=keys.where(at))
 
@@ -106,11 +98,8 @@ def no_choice(
     also: Collection[str] = (),
     **rest: Any,
 ) -> KeyRule:
-    """A value that is none of `legal`, as text after `fold`.
-
-    fix: where none is near by `cutoff` (0: none is looked for), the first of `legal` by default.
-    also: legal, and not worth a word.
-    """
+    """A value that is none of `legal`, as text after `fold`. fix: where none is near by `cutoff`
+    (0: none is looked for), the first of `legal` by default. also: legal, not worth a word."""
     name, otherwise = key.rpartition(".")[2], fix or next(iter(legal))
 
     def found(keys: Keys) -> Match | None:

@@ -1,11 +1,9 @@
 """Python as the values that it assigns and passes on, by its syntax tree; nothing is executed.
-
-Names that the text sets itself are followed, parameters stand for their defaults, and a branch is
-a way of its own, as in a shell script.
-"""
+Names are followed, parameters stand for their defaults, and a branch is a way of its own."""
 
 import ast
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -51,11 +49,8 @@ class Call(Struct, frozen=True, kw_only=True):
 
 
 class Way(Struct, kw_only=True):
-    """One way through a function or the module.
-
-    assigned: values of dotted targets, as `cfg.model.num_layers`, the last one that holds.
-    name: of the function, empty for the module. parameters: of the function, whose caller decides.
-    """
+    """One way through a function or, without a name, the module. assigned: the last values of
+    dotted targets, as `cfg.model.num_layers`. parameters: of the function; its caller decides."""
 
     name: str = ""
     place: Place
@@ -88,12 +83,10 @@ def read_python(content: Word) -> PythonSource:
     try:
         module = ast.parse(content.text)
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        raise UserError(
-            "lint", file, "is not valid Python" + (f" in line {line}" if line else "")
-        ) from None
+        at = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError("lint", file, f"is not valid Python{at}") from None
     except (RecursionError, MemoryError):  # Python's parser calls itself
-        raise _too_deep(file) from None
+        raise UserError("lint", file, f"nests deeper than {MOST_DEPTH} levels") from None
     _check_depth(module, file)
     return PythonSource(
         file=file,
@@ -101,11 +94,6 @@ def read_python(content: Word) -> PythonSource:
         ways=tuple(_Reader(content).ways(module)),
         place=content.place,
     )
-
-
-def _too_deep(file: str, line: int | None = None) -> UserError:
-    at = f" in line {line}" if line else ""
-    return UserError("lint", file, f"nests deeper than {MOST_DEPTH} levels{at}")
 
 
 def _check_depth(module: ast.Module, file: str) -> None:
@@ -116,7 +104,8 @@ def _check_depth(module: ast.Module, file: str) -> None:
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         line = next((n.lineno for n in level if isinstance(n, ast.expr | ast.stmt)), line)
     if level:
-        raise _too_deep(file, line)
+        at = f" in line {line}" if line else ""
+        raise UserError("lint", file, f"nests deeper than {MOST_DEPTH} levels{at}")
 
 
 def _imports(module: ast.Module) -> Iterator[str]:
@@ -139,14 +128,11 @@ def _size(value: Any) -> int:
     level, size = [value], 0
     for _ in range(MOST_DEPTH):
         size += len(level)
-        inner = [v for v in level if isinstance(v, dict | list)]
-        if not inner or size > MOST_HELD:
+        holders = (v for v in level if isinstance(v, dict | list))
+        inner = (v.values() if isinstance(v, dict) else v for v in holders)
+        level = list(islice(chain.from_iterable(inner), MOST_HELD + 1))
+        if not level or size > MOST_HELD:
             return size
-        level = []
-        for one in inner:
-            level += one.values() if isinstance(one, dict) else one
-            if len(level) > MOST_HELD:
-                break
     return MOST_HELD + 1
 
 
@@ -190,9 +176,8 @@ class _Reader:
 
     def _defaults(self, arguments: ast.arguments, way: Way) -> None:
         positional = [*arguments.posonlyargs, *arguments.args]
-        for argument in (*positional, *arguments.kwonlyargs):
-            way.names[argument.arg] = Unknown(argument.arg)
         way.parameters = frozenset(a.arg for a in (*positional, *arguments.kwonlyargs))
+        way.names |= {name: Unknown(name) for name in way.parameters}
         last = zip(reversed(positional), reversed(arguments.defaults), strict=False)
         named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
         for argument, default in (*last, *named):
@@ -202,9 +187,8 @@ class _Reader:
     def _block(self, body: Iterable[ast.stmt], ways: list[Way]) -> list[Way]:
         for node in body:
             ended = [way for way in ways if way.ended]
-            running = [way for way in ways if not way.ended]
-            ways = ended + [after for way in running for after in self._statement(node, way)]
-            ways = ways[:_MOST_WAYS]
+            after = [new for way in ways if not way.ended for new in self._statement(node, way)]
+            ways = (ended + after)[:_MOST_WAYS]
         return ways
 
     def _statement(self, node: ast.stmt, way: Way) -> list[Way]:
@@ -325,10 +309,9 @@ def _dotted(node: ast.expr) -> str:
     match node:
         case ast.Name(id=name):
             return name
-        case ast.Attribute(value=value, attr=attr):
-            before = _dotted(value)
-            return f"{before}.{attr}" if before else ""
-        case ast.Subscript(value=value, slice=ast.Constant(value=str(key))):
-            before = _dotted(value)
-            return f"{before}.{key}" if before else ""
+        case (
+            ast.Attribute(value=value, attr=key)
+            | ast.Subscript(value=value, slice=ast.Constant(value=str(key)))
+        ):
+            return f"{before}.{key}" if (before := _dotted(value)) else ""
     return ""

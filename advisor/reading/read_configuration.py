@@ -18,8 +18,7 @@ Document = ShellCommand | Tree | PythonSource
 
 
 class ReadValue(Struct, frozen=True, kw_only=True):
-    """A value by one of our fields, and the option as it is written; `omitted`: nobody has written
-    it, and it is the framework's default."""
+    """A value by one of our fields, and the option as written; omitted: it is a default."""
 
     value: Any
     written: str
@@ -45,10 +44,8 @@ class Untaken(ReadValue, frozen=True, kw_only=True):
 
 
 class UnknownValue(Struct, frozen=True, kw_only=True):
-    """An option whose value only a run knows: a shell variable, a name of Python, `auto`.
-
-    path: the field of ours that it means, `recompute`, or empty where it is none.
-    """
+    """An option whose value only a run knows: a shell variable, a name of Python, `auto`. path: the
+    field of ours that it means, `recompute`, or empty where it is none."""
 
     written: str
     text: str
@@ -69,26 +66,18 @@ class LentJob(Struct, frozen=True):
 class ReadConfiguration(Struct, frozen=True, kw_only=True):
     """One job as a document tells it.
 
-    values: by path of our fields, as `layout.tensor_model_parallel_size` or `job.seq_length`.
-    recompute: the setting in the spelling of `--recompute`, None where nothing is said or it is
-    none that can be spelt; recompute_at: what spells it there. model: as the document names it,
-    empty where it does not.
+    values: by path of our fields, as `job.seq_length`. recompute: as `--recompute` spells it, None
+    where nothing is said or it cannot be spelt; recompute_at: what says it. model: by its name.
     world_size: GPUs that its launcher starts, whoever runs it.
     notes: what is not known. branch: conditions under which it holds. takes_over: frameworks whose
-    jobs are its own framework's where such a configuration goes with theirs.
-    hands_to: the framework of a file that it names, which decides the job be the file there or not.
-    names_files: configurations that a command names, and goes before; None of what is no command.
-    partial_training: options by which not all weights are trained, or in few bits held, of which
-    no prediction is.
-    untaken: options that no prediction takes, Untaken where no rule of the framework's says so.
-    unknown: those whose value is not known. unread: what of the document was not read; what it does
-    not state is then unknown.
-    shape: fields of the model that the document spells out, where it does; num_microbatches: those
-    of one rank in a step, where no global batch is said; layers_per_chunk: those of a model chunk,
-    where the chunks follow from a model that the document does not spell out.
+    jobs become its own where they go together; hands_to: the framework of a file that it names,
+    which decides the job. names_files: those of a command, which goes before them.
+    partial_training: options of adapters or few bits, of which no prediction is. untaken: those
+    that no prediction takes; unknown: without a known value; unread: what was not read.
+    shape: fields of the model; num_microbatches: of one rank in a step, where no global batch is
+    said; layers_per_chunk: where the chunks follow from a model that is not spelled out.
     recipe: words that may name the recipe below what it says; lent: that recipe, or one like it.
-    settings: what its framework's own checks read. whole: what it does not say is the framework's
-    default; else a recipe below it may say it.
+    settings: what its framework's own checks read. whole: no recipe is below it.
     """
 
     framework: str
@@ -119,11 +108,8 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
 
 
 class Checked(Struct, frozen=True, kw_only=True):
-    """A configuration with its findings.
-
-    label: framework and release. understood: its recompute in a few words.
-    release, settings: both as the framework's own rules see them.
-    """
+    """A configuration with its findings. label: framework and release. understood: its recompute in
+    a few words. release, settings: as the framework's own rules see them."""
 
     configuration: ReadConfiguration
     label: str
@@ -141,20 +127,17 @@ class Reader(Protocol):
         ...
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
-        """What the framework refuses or ignores in a configuration that it read; `version` is the
-        release, None for the one that the document tells or the newest."""
+        """What the framework refuses or ignores; version: None the document's, or the newest."""
         ...
 
     def merged(
         self, command: ReadConfiguration, file: ReadConfiguration
     ) -> ReadConfiguration | None:
-        """A command over a file of the same framework that it names, read as one; None where they
-        are read apart."""
+        """A command over a file that it names as one; None where they are read apart."""
         ...
 
     def model(self, configuration: ReadConfiguration) -> str:
-        """A name that `--model` takes for the model of a configuration; empty where there is
-        none."""
+        """A name that `--model` takes for its model; empty where there is none."""
         ...
 
 
@@ -166,8 +149,7 @@ _ON: Final = "expandable_segments:True"
 
 
 def expandable_segments(environment: Mapping[str, tuple[str, Place]]) -> ReadValue | None:
-    """Whether segments expand, by texts and places of variables; None where none is set or its
-    text is not known."""
+    """Whether segments expand, by texts and places of variables; None where that is not known."""
     for name in _NAMES:
         if name in environment:
             text, place = environment[name]

@@ -16,12 +16,8 @@ _RUN: Final = re.compile(r"\s+|\S+")
 
 
 class Piece(Struct, frozen=True, kw_only=True):
-    """Text from one place.
-
-    splits: white space in it separates words, as in what an unquoted `$X` stands for.
-    unknown: the text is that of an expansion whose value nothing here tells.
-    certain: the value does not depend on who calls the script.
-    """
+    """Text from one place. splits: white space in it separates words, as in an unquoted `$X`.
+    unknown: an expansion whose value nothing tells. certain: whoever calls the script."""
 
     text: str
     place: Place
@@ -110,10 +106,8 @@ def word(text: str, place: Place) -> Word:
 
 
 def split_words(pieces: Iterable[Piece | None]) -> Iterator[Word]:
-    """Words of pieces: None ends one, and so does white space in a piece that splits.
-
-    A piece without text makes a word unless it splits, as `""` does and an empty `$X` does not.
-    """
+    """Words of pieces: None ends one, and so does white space in a piece that splits. One without
+    text makes a word unless it splits, as `""` does and an empty `$X` does not."""
     current: list[Piece] = []
     for piece in chain(pieces, (None,)):
         for part in (None,) if piece is None else _parts(piece):
@@ -130,10 +124,6 @@ def _parts(piece: Piece) -> Iterator[Piece | None]:
         yield piece
         return
     place = piece.place
-    for run in _RUN.finditer(piece.text):
-        part = run[0]
-        if part.isspace():
-            yield None
-        else:
-            yield Piece(text=part, place=place, unknown=piece.unknown, certain=piece.certain)
+    for part in _RUN.findall(piece.text):
+        yield None if part.isspace() else replace(piece, text=part, place=place, splits=False)
         place = place.after(part)

@@ -1,6 +1,4 @@
-"""The file that `--from` read as plain data, and what to change in it: the setting that it has, and
-the best one.
-"""
+"""The file that `--from` read as plain data, and what to change in it."""
 
 from operator import attrgetter
 from typing import Final
@@ -41,9 +39,8 @@ def caveat(read: ReadConfiguration | None) -> str:
     """What the verdict does not hold of: a file that trains adapters. Empty where it holds."""
     if read is None or not read.partial_training:
         return ""
-    said = ", ".join(
-        f"{one.written} {one.value} in line {one.place.line}" for one in read.partial_training
-    )
+    its = (f"{x.written} {x.value} in line {x.place.line}" for x in read.partial_training)
+    said = ", ".join(its)
     return f"This answer is for full fine-tuning; adapters are not modelled: {said}."
 
 
@@ -72,8 +69,7 @@ _MARGIN: Final = 11
 
 
 def changes(advice: Answer, read: ReadConfiguration) -> Block:
-    """Where the setting stands now, with its rank, and the flags of the row in its place that the
-    first sentence names, with what else that one changes."""
+    """Where the setting stands now, and the flags of the row that the first sentence names."""
     file = read_file(advice.job, read)
     rows: list[tuple[str, Block]] = [("file", Text(_now(advice, file)))]
     if omitted := _omitted(advice, read):
@@ -126,12 +122,10 @@ def _omitted(advice: Answer, read: ReadConfiguration) -> str:
     preset = load_preset(read.model).spec
     words = []
     for path, given in {**read.shape, **read.values}.items():
-        part, _, name = path.partition(".")
-        if not given.omitted or part != "model":
-            continue
-        value, usual = getattr(model, name), getattr(preset, name)
-        if value != usual and spelled(value) == spelled(given.value):
-            words.append(f"{path} {spelled(value)}; the preset has {spelled(usual)}")
+        if given.omitted and path.startswith("model."):
+            value, usual = (getattr(one, path.removeprefix("model.")) for one in (model, preset))
+            if value != usual and spelled(value) == spelled(given.value):
+                words.append(f"{path} {spelled(value)}; the preset has {spelled(usual)}")
     return " · ".join(words)
 
 
@@ -149,8 +143,8 @@ def _unknown_words(one: UnknownOption) -> str:
 
 
 def _instead(best: Evaluation, file: ReadFile, also: str, out: str) -> tuple[str, str]:
-    """What to do for a row, with what its job changes `also`, and its flags; without recompute they
-    may be those of any, so that what the file switches on has to go. out: what is left out."""
+    """What to do for a row, with what its job changes `also`, and its flags; without recompute what
+    the file switches on has to go. out: what is left out."""
     more = f"change {also}" if also else ""
     if best.setting.spec == file.recompute:
         if out:

@@ -4,19 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from advisor.diagnose.catalog import Case, Severity
-from advisor.diagnose.meaning import meaning_of
+from advisor.diagnose.meaning import cases_of, meaning_of
 from advisor.diagnose.out_of_memory import has_owner, verdict_of
 from advisor.diagnose.scan import Diagnosis, Finding
 from advisor.report.blocks import Block, Indented, Text, group, labelled_rows
 
 _MARGIN: Final = 11
-_MAX_CASES: Final = 5
 
 
 def diagnosis_page(diagnosis: Diagnosis, advise: str = "") -> Block:
-    """One block for every finding, errors first; a single line where nothing was found, and one
-    where the file is damaged and was not read to its end. advise: the line that asks for a setting
-    that fits."""
+    """A block for every finding, errors first; a line where nothing was found or the file is
+    damaged. advise: the line that asks for a setting that fits."""
     findings = diagnosis.findings
     parts = [part for one in findings for part in ("", *_block(one, diagnosis.head))][1:]
     if not findings:
@@ -38,16 +36,15 @@ def symptoms_page(symptoms: Sequence[Case], *, short: bool) -> Block:
 
 
 def _indented(rows: Iterable[tuple[str, str]]) -> Block:
-    return Indented(
-        labelled_rows(((label, Text(text)) for label, text in rows if text), margin=_MARGIN), 2
-    )
+    shown = ((label, Text(text)) for label, text in rows if text)
+    return Indented(labelled_rows(shown, margin=_MARGIN), 2)
 
 
 def _block(finding: Finding, head: str) -> Iterator[Block]:
     severity = "warning: " if finding.severity is Severity.WARNING else ""
     caught = "; caught, the run went on" if finding.went_on else ""
     yield Text(f"{_place(finding)}: {severity}{finding.failure.title}{caught}", "bold")
-    yield _indented(_of_memory(finding, head) if has_owner(finding) else _of_others(finding))
+    yield _indented(_of_memory(finding, head) if has_owner(finding) else _of_others(finding, head))
 
 
 def _of_memory(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
@@ -61,17 +58,13 @@ def _of_memory(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
         yield from _case(case, alone=False)
 
 
-def _of_others(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Of cases those that the reading of the numbers leaves, the best known first."""
+def _of_others(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
+    """The known cases that are most like it."""
     meaning = meaning_of(finding)
     yield from (("text", finding.excerpt), ("means", meaning.text))
-    when = meaning.when
-    left = [one for one in finding.failure.cases if not when or one.when in ("", when)]
-    cases = sorted(left, key=lambda case: (case.when != when, case.evidence.rank))
-    for case in () if finding.went_on else cases[:_MAX_CASES]:
-        yield from _case(case, alone=len(finding.failure.cases) == 1)
-    if len(cases) > _MAX_CASES:
-        yield "", f"… and {len(cases) - _MAX_CASES} more known cases with this message"
+    cases = () if finding.went_on else cases_of(finding, meaning.when, head)
+    for case in cases:
+        yield from _case(case, alone=len(cases) == 1)
 
 
 def _place(finding: Finding) -> str:
@@ -90,6 +83,7 @@ def _place(finding: Finding) -> str:
 def _case(case: Case, *, alone: bool) -> Iterator[tuple[str, str]]:
     """A text's only case is its cause; one of several is a place where it was seen."""
     yield "seen in", f"{case.framework} {case.versions}: {case.context}"
-    yield ("cause" if alone else "  cause"), case.cause
-    yield ("fix" if alone else "  fix"), case.fix
-    yield ("status" if alone else "  status"), f"{case.evidence.meaning} ({case.source})"
+    indent = "" if alone else "  "
+    yield f"{indent}cause", case.cause
+    yield f"{indent}fix", case.fix
+    yield f"{indent}status", f"{case.evidence.meaning} ({case.source})"

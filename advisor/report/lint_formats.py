@@ -1,8 +1,7 @@
-"""Findings for other programs: JSON, SARIF 2.1.0 (GitHub's code scanning), GitHub's workflow
-commands, JUnit."""
+"""Findings for other programs: JSON, SARIF 2.1.0, GitHub's workflow commands, JUnit."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,12 +17,9 @@ def _rows(reports: Sequence[LintReport]) -> list[dict[str, Any]]:
     """A row for each finding, and for each that a comment ignores."""
     every = [(one, False) for report in reports for one in report.findings]
     every += [(one, True) for report in reports for one in report.ignored]
-    return [
-        {name: str(getattr(one, name)) for name in _TEXTS}
-        | to_plain(one.place)
-        | {"ignored": ignored}
-        for one, ignored in every
-    ]
+    texts = ({name: str(getattr(one, name)) for name in _TEXTS} for one, _ in every)
+    pairs = zip(every, texts, strict=True)
+    return [said | to_plain(one.place) | {"ignored": ignored} for (one, ignored), said in pairs]
 
 
 def _message(row: dict[str, Any]) -> str:
@@ -84,14 +80,12 @@ def _as_sarif(reports: Sequence[LintReport]) -> dict[str, Any]:
     return {"$schema": schema, "version": "2.1.0", "runs": [run]}
 
 
-_FORMATS: Final[dict[str, Callable[[Sequence[LintReport]], Any]]] = {
-    **{"json": _as_json, "sarif": _as_sarif, "github": _as_github, "junit": _as_junit}
-}
+_FORMATS: Final = {"json": _as_json, "sarif": _as_sarif, "github": _as_github, "junit": _as_junit}
 
 
 def formatted(reports: Sequence[LintReport], name: str) -> str:
     """Reports in a format, by its name."""
     found = _FORMATS[name](reports)
-    return (
-        found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, indent=2) + "\n"
-    )
+    if isinstance(found, str):
+        return found
+    return json.dumps(found, ensure_ascii=False, indent=2) + "\n"

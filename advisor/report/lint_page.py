@@ -1,6 +1,5 @@
-"""The pages of `advise lint` (what was understood, and every finding with its fix and source),
-`advise rules` (what a release accepts, replaces and refuses) and `advise keys` (every KEY of
-KEY=VALUE, and the options that mean the same)."""
+"""The pages of `advise lint` (what was understood, and every finding), `advise rules` (what a
+release accepts and refuses) and `advise keys` (every KEY, and the options that mean the same)."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -15,7 +14,6 @@ from advisor.report.blocks import Block, Indented, Span, Text, group, labelled_r
 from advisor.request.given import known_keys
 
 _MARGIN = 7
-_NOT_READ = "NOT READ"
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 
 
@@ -25,8 +23,8 @@ def lint_page(report: LintReport, *, fixed: bool = False) -> Block:
     lines: list[Block] = [Text(line) for line in _heads(report)]
     lines += (_finding(one, "  (no automatic fix)" * fixed) for one in report.findings)
     for note in report.notes:
-        row = (_NOT_READ, Text(f"{note.place}: {note.text}"))
-        lines.append(labelled_rows([row], margin=len(_NOT_READ)))
+        text = Text(f"{note.place}: {note.text}")
+        lines.append(labelled_rows([("NOT READ", text)], margin=len("NOT READ")))
     if report.ignored:
         lines.append(f"IGNORED  {counted(len(report.ignored), 'finding')}, by comments in the file")
     if report.verdict:
@@ -53,11 +51,8 @@ def _where(members: Sequence[Checked]) -> str:
 def _finding(finding: Finding, remark: str) -> Block:
     source = (f"  [{finding.source}]" if finding.source else "") + remark
     rule = Text(finding.rule, _STYLES[finding.level], (Span(f"  {finding.place}"),))
-    rows: list[tuple[str, Block]] = [
-        (str(finding.level), rule),
-        ("", Text(finding.reason)),
-        ("  fix", Text(finding.fix, rest=(Span(source, "dim"),))),
-    ]
+    fix = Text(finding.fix, rest=(Span(source, "dim"),))
+    rows = [(str(finding.level), rule), ("", Text(finding.reason)), ("  fix", fix)]
     return labelled_rows(rows, margin=_MARGIN)
 
 
@@ -65,15 +60,12 @@ _WIDE_MARGIN = 18
 
 
 def rules_page(overview: RulesOverview, word: str = "") -> Block:
-    """What a release takes, and its rules by heading.
-
-    word: only rules in whose name, text or heading it is; UserError where it is in none.
-    """
+    """What a release takes, and its rules by heading; of a word those that hold it, UserError where
+    none does."""
     rules = [rule for rule in overview.rules if word.lower() in " ".join(rule).lower()]
     if not rules:
-        raise UserError(
-            "rules", word, f"matches no rule of {overview.label}", "advise rules lists them all"
-        )
+        relation = f"matches no rule of {overview.label}"
+        raise UserError("rules", word, relation, "advise rules lists them all")
     parts: list[Block] = [] if word else ["", labelled_rows(overview.facts, margin=_WIDE_MARGIN)]
     for heading in dict.fromkeys(heading for heading, _, _ in rules):
         of_kind = [(name, text) for one, name, text in rules if one == heading]
@@ -86,10 +78,8 @@ def rules_page(overview: RulesOverview, word: str = "") -> Block:
 
 
 def keys_page(options: Mapping[str, Collection[str]], word: str = "") -> Block:
-    """Each KEY with its default, what it takes, and the framework's `options` that mean it.
-
-    word: only those in which it is; UserError where it is in none.
-    """
+    """Each KEY with its default, what it takes, and the framework's `options` that mean it; of a
+    word those that hold it, UserError where none does."""
     parts: list[Block] = []
     for known in known_keys():
         own = options.get(known.key, ())

@@ -5,6 +5,7 @@ import operator
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -36,8 +37,7 @@ class TooLongError(ValueError):
 
 
 def bounded(pieces: Iterable[Piece | None], most: int = MOST_VALUE) -> Iterator[Piece | None]:
-    """The same pieces; TooLongError beyond `most` characters. Where a piece ends counts for one:
-    empty pieces double as well as characters do."""
+    """The same pieces; TooLongError beyond `most` characters, and one for the end of each piece."""
     size = 0
     for piece in pieces:
         size += 1 + len(piece.text) if piece is not None else 1
@@ -97,12 +97,8 @@ class Expander:
 
     def expanded(self, nodes: Sequence["Node"]) -> list[Word]:
         """The words that `nodes` become; none of a variable that is empty, several of an array."""
-        return list(split_words(bounded(self._ended(nodes), MOST_COMMAND)))
-
-    def _ended(self, nodes: Sequence["Node"]) -> Iterator[Piece | None]:
-        for node in nodes:
-            yield from self.pieces(node)
-            yield None
+        ended = chain.from_iterable((self.pieces(node), (None,)) for node in nodes)
+        return list(split_words(bounded(chain.from_iterable(ended), MOST_COMMAND)))
 
     def scalar(self, node: "Node") -> tuple[Piece, ...]:
         """What a node becomes where nothing splits, as after `X=`."""
@@ -145,8 +141,10 @@ class Expander:
                 return
             case "concatenation" | "command_name":
                 yield from self._children(node, quoted=quoted)
+            case _ if node.children:
+                yield from self._children(node, quoted=False)
             case _:
-                yield from self._word(node)
+                yield from self._unescaped(node.start_byte, node.end_byte, None)
 
     def _children(self, node: "Node", *, quoted: bool) -> Iterator[Piece | None]:
         """Parts that stand side by side, with what the grammar leaves out between them."""
@@ -157,17 +155,8 @@ class Expander:
             at = child.end_byte
         yield from self._literal(at, node.end_byte)
 
-    def _literal(self, start: int, stop: int) -> Iterator[Piece]:
-        if start < stop:
-            yield from self.source.pieces(start, stop)
-
-    def _word(self, node: "Node") -> Iterator[Piece | None]:
-        if not node.children and "\\" in self.source.text(node):
-            yield from self._unescaped(node.start_byte, node.end_byte, None)
-        elif node.children:
-            yield from self._children(node, quoted=False)
-        else:
-            yield from self._literal(node.start_byte, node.end_byte)
+    def _literal(self, start: int, stop: int) -> Sequence[Piece]:
+        return self.source.pieces(start, stop) if start < stop else ()
 
     def _unescaped(self, start: int, stop: int, escapable: str | None) -> Iterator[Piece]:
         """Literal text without its backslashes; one before a newline joins the lines."""
@@ -209,7 +198,10 @@ class Expander:
         if variable is None or variable.values is None:
             yield self._unknown(node)
             return
-        yield from _spread(_elements(variable, _ALL[0] if name in "@*" else index), quoted=quoted)
+        values = _elements(variable, _ALL[0] if name in "@*" else index)
+        for number, value in enumerate(values):
+            yield from (None,) if number else ()
+            yield from (piece.splitting(not quoted and not piece.unknown) for piece in value.pieces)
 
     def _expansion(self, node: "Node", *, quoted: bool) -> Iterator[Piece | None]:
         match = _PARAMETER.fullmatch(self.source.text(node))
@@ -226,7 +218,12 @@ class Expander:
         if operator is None:
             yield self._unknown(node)
         elif "+" in operator[0]:
-            yield from self._alternative(node, variable, len(rest) - len(operator[0]), quoted)
+            known = () if name in self.state.declared else None
+            values = known if variable is None else variable.values
+            if values is None:
+                yield self._unknown(node)
+            elif any(value.text for value in values):
+                yield from self._default(node, len(rest) - len(operator[0]), quoted=quoted)
         elif given and (":" not in operator[0] or any(v.text for v in variable.values or ())):  # type: ignore[union-attr]
             yield from self._variable(node, name, index, quoted=quoted)
         elif (variable is not None and variable.values is None) or "?" in operator[0]:
@@ -237,8 +234,7 @@ class Expander:
     def _taken_default(
         self, node: "Node", name: str, operator: str, rest: str, quoted: bool, given: bool
     ) -> Iterator[Piece | None]:
-        """The default; it is certain where the script itself sets the variable to nothing, and
-        `:=` makes it the variable's value."""
+        """The default, certain where the script sets the variable to nothing; `:=` assigns it."""
         pieces = [
             replace(piece, certain=piece.certain and given) if piece is not None else None
             for piece in bounded(self._default(node, len(rest) - len(operator), quoted=quoted))
@@ -247,20 +243,6 @@ class Expander:
             whole = [piece for piece in pieces if piece is not None]
             self.state.set(name, scalar(whole or [Piece(text="", place=self.source.place(node))]))
         yield from pieces
-
-    def _name(self, node: "Node") -> str:
-        match = _PARAMETER.fullmatch(self.source.text(node))
-        return match["name"] if match else ""
-
-    def _alternative(
-        self, node: "Node", variable: Variable | None, length: int, quoted: bool
-    ) -> Iterator[Piece | None]:
-        if variable is None and self._name(node) in self.state.declared:
-            return
-        if variable is None or variable.values is None:
-            yield self._unknown(node)
-        elif any(value.text for value in variable.values):
-            yield from self._default(node, length, quoted=quoted)
 
     def _default(self, node: "Node", length: int, *, quoted: bool) -> Iterator[Piece | None]:
         """What follows the operator, in the last `length` characters before the brace."""
@@ -333,14 +315,6 @@ def _elements(variable: Variable, index: str) -> Sequence[Word]:
         return values
     number = whole_number(index.strip("[]") or "0")
     return values[number : number + 1] if number is not None else ()
-
-
-def _spread(values: Sequence[Word], *, quoted: bool) -> Iterator[Piece | None]:
-    for number, value in enumerate(values):
-        if number:
-            yield None
-        for piece in value.pieces:
-            yield piece.splitting(not quoted and not piece.unknown)
 
 
 _OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {

@@ -1,7 +1,8 @@
 """What is found in a shell script: its commands, the files that it writes, what stays unknown."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,12 +15,8 @@ from advisor.reading.words import Piece, Word, split_words
 
 
 class ShellCommand(Struct, frozen=True, kw_only=True):
-    """One program that is run, its words after expansion.
-
-    environment: what was exported before it or stands in front of it.
-    branch: conditions under which it is run, as they are written.
-    launchers: words of srun, torchrun and the like that stand before the program's own.
-    """
+    """One program that is run, its words after expansion. environment: what was exported before it
+    or stands in front of it. branch: conditions under which it is run, as they are written."""
 
     words: tuple[Word, ...]
     place: Place
@@ -125,20 +122,14 @@ class Record:
     def fragments(self, states: Sequence[State]) -> None:
         """Lists of options that no command of the script uses: another file runs them."""
         environment = states[0].environment() if states else {}
-        for name, variables in self._assigned.items():
-            if name in self._used:
-                continue
-            for variable in variables:
-                words = _as_words(variable)
-                if any(w.text.startswith("--") for w in words):
-                    self.add(
-                        ShellCommand(words=words, place=words[0].place, environment=environment)
-                    )
+        unused = (given for name, given in self._assigned.items() if name not in self._used)
+        for variable in chain.from_iterable(unused):
+            words = tuple(split_words(_pieces(variable)))
+            if any(w.text.startswith("--") for w in words):
+                self.add(ShellCommand(words=words, place=words[0].place, environment=environment))
 
 
-def _as_words(variable: Variable) -> tuple[Word, ...]:
-    pieces: list[Piece | None] = []
+def _pieces(variable: Variable) -> Iterator[Piece | None]:
     for value in variable.values or ():
-        pieces += [replace(piece, splits=not variable.array) for piece in value.pieces]
-        pieces.append(None)
-    return tuple(split_words(pieces))
+        yield from (piece.splitting(not variable.array) for piece in value.pieces)
+        yield None

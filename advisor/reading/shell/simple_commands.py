@@ -1,9 +1,9 @@
-"""Commands of a shell script: what they set, what runs, what another program runs for it, what it
-writes."""
+"""Commands of a shell script: what they set, run, have others run, and write."""
 
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -113,12 +113,10 @@ class Commands:
                 "this is not complete shell text; the rest is read as far as possible",
                 source.place(first_error(tree.root_node)),
             )
-        read = []
-        for node in tree.root_node.children:
-            if too_deep(node):
-                self.record.note(TOO_DEEP, source.place(node))
-            else:
-                read.append(node)
+        deep = [node for node in tree.root_node.children if too_deep(node)]
+        for node in deep:
+            self.record.note(TOO_DEEP, source.place(node))
+        read = [node for node in tree.root_node.children if node not in deep]
         return type(self)(self.record, source).statements(read, states)
 
     def uncalled_functions(self, states: Sequence[State]) -> None:
@@ -148,10 +146,8 @@ class Commands:
         self.record.spend([content])
         if not content.pieces or not content.text.strip():
             return
-        words = (
-            expander.expanded(body.children) if body is not None and body.type == "command" else []
-        )
-        texts = [w.text for w in words]
+        runs = body is not None and body.type == "command"
+        texts = [w.text for w in expander.expanded(body.children)] if body and runs else []
         program = texts[0] if texts else ""
         if program == "read" and len(texts) > 1:
             variable = scalar(content.pieces)
@@ -180,15 +176,12 @@ class Commands:
     def command(self, node: "Node", state: State) -> list[State]:
         """A simple command with the assignments in front of it."""
         expander = Expander(self.source, state)
-        own = dict(state.environment())
+        own = state.environment()
         for child in node.named_children:
-            if child.type == "variable_assignment":
-                name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
-                if name is not None:
-                    pieces = [] if value is None else expander.scalar(value)
-                    own[self.source.text(name)] = Word(
-                        tuple(pieces) or (Piece(text="", place=self.source.place(child)),)
-                    )
+            name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
+            if child.type == "variable_assignment" and name is not None:
+                empty = (Piece(text="", place=self.source.place(child)),)
+                own[self.source.text(name)] = Word(expander.scalar(value) if value else empty)
         others = ("variable_assignment", "file_redirect", "herestring_redirect")
         self.record.uses(self.source.text(node))
         words = expander.expanded([child for child in node.children if child.type not in others])
@@ -203,8 +196,7 @@ class Commands:
             state.ended = program
             return [state]
         if program in ("source", "."):
-            content = state.file(words[1]) if words[1:] else None
-            if content is not None:
+            if words[1:] and (content := state.file(words[1])) is not None:
                 return self._nested(content, state)
             state.sourced = True
             what = " ".join(w.text for w in words[1:2])
@@ -217,10 +209,9 @@ class Commands:
         if program == "shift":
             self.record.spend((), len(positional(state)))
             shift(state, words[1:])
-        if program == "read":
-            for w in words[1:]:
-                if w.text.isidentifier():
-                    state.set(w.text, UNKNOWN)
+        for w in words[1:] if program == "read" else ():
+            if w.text.isidentifier():
+                state.set(w.text, UNKNOWN)
         if program in _SILENT:
             return [state]
         words, environment = prefixed(words, environment)
@@ -274,7 +265,8 @@ def nested_scripts(words: Sequence[Word]) -> Iterator[Word]:
     """Texts among the words of a command that a shell will read."""
     texts = [word.text for word in words]
     if texts[:1] == ["eval"]:
-        yield _together(words[1:])
+        spaced = [(Piece(text=" ", place=word.place), *word.pieces) for word in words[1:]]
+        yield Word(tuple(chain.from_iterable(spaced))[1:])
         return
     for number, text in enumerate(texts):
         shell = text.rpartition("/")[2] in _SHELLS
@@ -326,13 +318,3 @@ def prefixed(
 def _put(environment: dict[str, Word], assignment: Word) -> None:
     name = assignment.text.partition("=")[0]
     environment[name] = assignment.part(len(name) + 1)
-
-
-def _together(words: Sequence[Word]) -> Word:
-    """`eval` puts a space between its words."""
-    pieces: list[Piece] = []
-    for word in words:
-        if pieces:
-            pieces.append(Piece(text=" ", place=word.place))
-        pieces += word.pieces
-    return Word(tuple(pieces) or words[0].pieces if words else ())

@@ -36,9 +36,8 @@ class State(Struct):
     """One way through a script.
 
     assumed: what conditions that are not known were taken to be, by their text.
-    functions: bodies by name. ended: after `exit`, or `return` of a function.
-    declared: names that the text assigns somewhere: empty where it has not done so yet, unless a
-    file that is not read was sourced. folder: of the script.
+    functions: bodies by name. ended: by `exit` or `return`. folder: of the script. declared: names
+    that the text assigns somewhere: empty before, unless a file that is not read was sourced.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -67,14 +66,12 @@ class State(Struct):
         self.variables[name] = variable
         if export:
             self.exported.add(name)
-        for text in [text for text in self.assumed if name in text]:
-            del self.assumed[text]
+        self.assumed = {text: truth for text, truth in self.assumed.items() if name not in text}
 
     def file(self, name: Word) -> Word | None:
         """The text of a file in the script's folder or where it is run, by the end of its name."""
-        unknown = [number for number, piece in enumerate(name.pieces) if piece.unknown]
-        last = unknown[-1] + 1 if unknown else 0
-        text = "".join(piece.text for piece in name.pieces[last:]).lstrip("/")
+        known = max((n + 1 for n, piece in enumerate(name.pieces) if piece.unknown), default=0)
+        text = "".join(piece.text for piece in name.pieces[known:]).lstrip("/")
         if self.folder is None or not text:
             return None
         found = [path for path in (self.folder / text, Path(text)) if os.path.isfile(path)]
@@ -82,28 +79,21 @@ class State(Struct):
 
     def environment(self) -> dict[str, Word]:
         """Exported variables with a value that is known."""
-        found = {}
-        for name in sorted(self.exported):
-            variable = self.variables.get(name)
-            if variable is not None and variable.values:
-                found[name] = variable.values[0]
-        return found
+        known = ((name, self.variables.get(name)) for name in sorted(self.exported))
+        return {name: one.values[0] for name, one in known if one is not None and one.values}
 
 
 def doubted(variable: Variable) -> Variable:
     """The same value, of which it is no longer certain that it holds."""
     if variable.values is None:
         return variable
-    values = tuple(
-        Word(tuple(replace(piece, certain=False) for piece in value.pieces))
-        for value in variable.values
-    )
-    return replace(variable, values=values)
+    doubts = ((replace(piece, certain=False) for piece in w.pieces) for w in variable.values)
+    return replace(variable, values=tuple(Word(tuple(pieces)) for pieces in doubts))
 
 
 def joined(states: Iterable[State], before: State) -> State:
-    """One state out of several ways: where they differ, `before`'s value is likely, or none is, as
-    of what was empty or holds words."""
+    """One state of several ways: where they differ, `before`'s value is likely, or none is, as of
+    what was empty or holds words."""
     ways = list(states)
     result = before.copy()
     for name in {name for way in ways for name in way.variables}:

@@ -19,15 +19,15 @@ _QUOTED_COMMENT: Final = re.compile(r"`\s*#[^`\n]*`")
 
 
 def parsed(text: str) -> "Tree":
-    """The syntax tree of a text; what is no shell is an ERROR node in it.
-
-    UserError where brackets are opened that no shell would: the parser needs minutes for them.
-    """
+    """The syntax tree of a text, with ERROR nodes of what is no shell; UserError where brackets are
+    opened that no shell would: the parser needs minutes for them."""
     opened = next(islice(_BRACKETS.finditer(text), _MOST_BRACKETS // MOST_DEPTH - 1, None), None)
     if opened is not None:
         line = text.count("\n", 0, opened.start()) + 1
         raise UserError(f"line {line}", "((((…", f"opens more than {_MOST_BRACKETS} brackets")
-    return _parser().parse(_without_comments(text).encode())
+    # a comment between backquotes, which runs nothing, hides the end of its line from the grammar
+    plain = _QUOTED_COMMENT.sub(lambda match: " " * len(match[0].encode()), text)
+    return _parser().parse(plain.encode())
 
 
 @cache
@@ -38,23 +38,14 @@ def _parser() -> "Parser":
     return Parser(Language(tree_sitter_bash.language()))
 
 
-def _without_comments(text: str) -> str:
-    """A comment between backquotes, which runs nothing, hides the end of its line from the grammar:
-    as many spaces in its place."""
-    return _QUOTED_COMMENT.sub(lambda match: " " * len(match[0].encode()), text)
-
-
 def first_error(node: "Node") -> "Node":
     """The first node that is no shell."""
     while True:
-        for child in node.children:
-            if child.type == "ERROR" or child.is_missing:
-                return child
-            if child.has_error:
-                node = child
-                break
-        else:
-            return node
+        bad = (c for c in node.children if c.type == "ERROR" or c.is_missing or c.has_error)
+        child = next(bad, None)
+        if child is None or child.type == "ERROR" or child.is_missing:
+            return child or node
+        node = child
 
 
 def too_deep(node: "Node") -> bool:
@@ -77,17 +68,13 @@ def arms(node: "Node") -> list[tuple[list["Node"], list["Node"]]]:
     body = [c for c in node.named_children if c.start_byte >= last and c.id not in known]
     arms = [(conditions, [c for c in body if c.type not in ("elif_clause", "else_clause")])]
     for clause in node.named_children:
-        if clause.type == "elif_clause":
-            arms.append(_elif(clause))
-        elif clause.type == "else_clause":
-            arms.append(([], list(clause.named_children)))
+        if clause.type in ("elif_clause", "else_clause"):
+            start = clause.start_byte if clause.type == "else_clause" else clause.end_byte
+            then = next((c.start_byte for c in clause.children if c.type == "then"), start)
+            inside = clause.named_children
+            own = [c for c in inside if c.start_byte < then]
+            arms.append((own, [c for c in inside if c.start_byte > then]))
     return arms
-
-
-def _elif(clause: "Node") -> tuple[list["Node"], list["Node"]]:
-    then = next((c.start_byte for c in clause.children if c.type == "then"), clause.end_byte)
-    inside = clause.named_children
-    return [c for c in inside if c.start_byte < then], [c for c in inside if c.start_byte > then]
 
 
 def assigned_in(node: "Node", source: Source) -> set[str]:
@@ -95,9 +82,8 @@ def assigned_in(node: "Node", source: Source) -> set[str]:
     found, waiting = set(), [node]
     while waiting:
         node = waiting.pop()
-        if node.type == "variable_assignment":
-            name = node.child_by_field_name("name")
-            if name is not None:
-                found.add(source.text(name))
+        name = node.child_by_field_name("name")
+        if node.type == "variable_assignment" and name is not None:
+            found.add(source.text(name))
         waiting += node.children
     return found

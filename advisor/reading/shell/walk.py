@@ -1,8 +1,5 @@
-"""Walks a shell script along all its branches.
-
-A condition that the script decides itself is decided; any other parts the way in two, each with its
-own variables, so that what one branch sets never meets what another does.
-"""
+"""Walks a shell script along all its branches: a condition that the script itself does not decide
+parts the way in two, each with its own variables."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -41,10 +38,9 @@ class Walk(Commands):
         """Statements one after the other, each in all states that still run."""
         for node in nodes:
             running = [state for state in states if not state.ended]
-            stopped = [state for state in states if state.ended]
             if not running:
                 return states
-            states = stopped + self.statement(node, running)
+            states = [s for s in states if s.ended] + self.statement(node, running)
         return states
 
     def statement(self, node: "Node", states: list[State]) -> list[State]:
@@ -66,7 +62,8 @@ class Walk(Commands):
     def _follow(self, node: "Node", states: list[State]) -> list[State]:
         step, effect = _STEPS.get(node.type), _EFFECTS.get(node.type)
         if step is not None:
-            return self._each(states, lambda state: step(self, node, state))
+            results = [result for state in states for result in step(self, node, state)]
+            return self._bounded(results, states[0])
         if effect is not None:
             for state in states:
                 effect(self, node, state)
@@ -75,9 +72,6 @@ class Walk(Commands):
             self._directive(node)
             return states
         return self.statements(node.named_children, states)
-
-    def _each(self, states: list[State], step: Callable[[State], list[State]]) -> list[State]:
-        return self._bounded([result for state in states for result in step(state)], states[0])
 
     def _bounded(self, states: list[State], before: State) -> list[State]:
         """At most so many ways: beyond that, those that differ become one."""
@@ -94,13 +88,10 @@ class Walk(Commands):
 
     def _directive(self, node: "Node") -> None:
         text = self.source.text(node)
-        match = _DIRECTIVE.match(text)
-        if match:
-            rest = word(
-                text[match.end() :].partition(" #")[0], self.source.place(node).after(match[0])
-            )
-            expanded = [Piece(text=p.text, place=p.place, splits=True) for p in rest.pieces]
-            self.record.script.directives.extend(split_words(expanded))
+        if match := _DIRECTIVE.match(text):
+            rest, place = text[match.end() :], self.source.place(node).after(match[0])
+            piece = Piece(text=rest.partition(" #")[0], place=place, splits=True)
+            self.record.script.directives.extend(split_words([piece]))
 
     def _if(self, node: "Node", state: State) -> list[State]:
         results: list[State] = []
@@ -139,7 +130,9 @@ class Walk(Commands):
             texts = [self.source.text(pattern).strip("\"'") for pattern in patterns]
             if known is not None and not any(fnmatchcase(known, text) for text in texts):
                 continue
-            way = self._assume_pattern(state, subject, patterns, texts, known is None)
+            way = state.copy()
+            if subject is not None and known is None:
+                self._assume_arm(way, subject, patterns[0], texts)
             body = [c for c in item.named_children if c.start_byte > patterns[-1].end_byte]
             results += self.statements(body, [way])
             matched = matched or "*" in texts or known is not None
@@ -149,22 +142,11 @@ class Walk(Commands):
             results.append(state)
         return results
 
-    def _assume_pattern(
-        self,
-        state: State,
-        subject: "Node | None",
-        patterns: Sequence["Node"],
-        texts: Sequence[str],
-        unknown: bool,
-    ) -> State:
-        way = state.copy()
-        if subject is None or not unknown:
-            return way
+    def _assume_arm(self, way: State, subject: "Node", pattern: "Node", texts: list[str]) -> None:
         way.branch = (*way.branch, f"{self.source.text(subject)} is {' or '.join(texts)}")
         name = self.source.text(subject).strip('"').removeprefix("$").strip("{}").partition(":")[0]
         if name.isidentifier() and len(texts) == 1 and not set(texts[0]) & set("*?[$"):
-            way.set(name, scalar(word(texts[0], self.source.place(patterns[0])).pieces))
-        return way
+            way.set(name, scalar(word(texts[0], self.source.place(pattern)).pieces))
 
     def _for(self, node: "Node", state: State) -> list[State]:
         variable = node.child_by_field_name("variable")
@@ -197,11 +179,10 @@ class Walk(Commands):
         ways = [way for way in self.statements([body], [inside.copy()]) if not way.ended]
         return [joined([inside, *ways], state)]
 
-    def _define(self, node: "Node", state: State) -> list[State]:
+    def _define(self, node: "Node", state: State) -> None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             state.functions[self.source.text(name)] = (self.source, body)
-        return [state]
 
     def _subshell(self, node: "Node", state: State) -> None:
         self.statements(node.named_children, [state.copy()])
@@ -227,7 +208,6 @@ _STEPS: Final[dict[str, "Callable[[Walk, Node, State], list[State]]"]] = {
     "for_statement": Walk._for,
     "while_statement": Walk._while,
     "c_style_for_statement": Walk._while,
-    "function_definition": Walk._define,
     "list": Walk._list,
     "redirected_statement": Walk.redirected,
     "command": Walk.command,
@@ -238,6 +218,7 @@ _EFFECTS: Final[dict[str, "Callable[[Walk, Node, State], None]"]] = {
     "declaration_command": Walk.declare,
     "unset_command": Walk.unset,
     "subshell": Walk._subshell,
+    "function_definition": Walk._define,
 }
 """Those that only change a state."""
 _NUMBERS: Final = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
@@ -308,8 +289,8 @@ def _text(node: "Node", expander: Expander) -> str | None:
 
 
 def assume(state: State, node: "Node", source: Source, text: str, *, truth: bool) -> State:
-    """The state in which a condition that is not known is `truth`: a variable that equals one value
-    has it, and one that does not equal its default has another that is not known."""
+    """The state in which a condition is `truth`: a variable that equals a value has it; of one that
+    does not equal its default nothing is known."""
     way = state.copy()
     equal = _EQUAL.fullmatch(text)
     if equal is not None:
@@ -326,8 +307,8 @@ def assume(state: State, node: "Node", source: Source, text: str, *, truth: bool
 
 
 def read_shell(text: str, file: str, folder: Path | None = None) -> Script:
-    """Every command of a shell text, each as it is run on each way through it; what cannot be read
-    is a note. folder: of the script, whose files it may source.
+    """Every command of a shell text as it is run on each way through it; what cannot be read is a
+    note. folder: of the script, whose files it may source.
 
     >>> [c.texts for c in read_shell("N=4; run --n $N 2>&1 | tee log", "a.sh").commands]
     [('run', '--n', '4'), ('tee', 'log')]

@@ -23,6 +23,7 @@ from advisor.report.diagnosis_page import diagnosis_page
 from advisor.report.text import plain_lines
 
 LOGS = Path(__file__).parent / "logs"
+LAUNCHERS = ("elastic_child_failed", "launcher_of_accelerate")
 FAILURES = load_catalog()
 CASES = [pytest.param(failure, case, id=case.id) for failure in FAILURES for case in failure.cases]
 CLEAN = (LOGS / "megatron_clean.log").read_text(encoding="utf-8")
@@ -93,6 +94,7 @@ def test_a_case_is_its_own_failure_and_no_other(failure: Failure, case: Case) ->
     special = {("cuda_out_of_memory", "cuda_out_of_memory_graph_pools")}
     special |= {("cuda_out_of_memory", "cuda_out_of_memory_fraction")}
     special |= {("deepspeed_unknown_key", "deepspeed_partial_offload")}
+    special |= {(one, "host_out_of_memory") for one in LAUNCHERS}
     special |= {("state_dict_mismatch", "fsdp2_full_state_dict")}
     text = " ".join(case.message.split())
     hits = {f.id for f in FAILURES for t in f.templates if t.regex.search(text)} - {failure.id}

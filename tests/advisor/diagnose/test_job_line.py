@@ -38,7 +38,7 @@ def test_the_line_is_one_that_advise_takes_and_that_fits(capsys, tmp_path) -> No
     assert cli.main(line.partition(" (")[0].split()) == 0
     log.write_text(LOGITS)
     assert cli.main(["diagnose", str(log)]) == 0
-    assert "holds no dump of the job's options" in " ".join(capsys.readouterr().out.split())
+    assert "the log does not hold the job's options" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
