@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 86_900, 577, 50_300
-LINES_OF_TESTS = 63_500
+LINES, FILES, STATEMENTS = 87_900, 580, 51_800
+LINES_OF_TESTS = 64_100
 
 
 def _sources(*folders: str) -> list[str]:

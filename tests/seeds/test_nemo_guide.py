@@ -33,7 +33,7 @@ def test_self_attention_by_granularity_alone() -> None:
     report = lint_target(f"{KEY}granularity=selective")
     assert not report.illegal
     assert report.checked[0].settings.effective_modules == ("core_attn",)
-    assert refused(f"{KEY}granularity=selective model.mcore_gpt=false") == [
+    assert refused(f"{KEY}granularity=selective {KEY}method=null model.mcore_gpt=false") == [
         "nemo_selective_needs_method"
     ]
 
