@@ -73,7 +73,7 @@ class MegatronCase(RawSettings):
         }
 
     @property
-    def world_size(self) -> int:
+    def world_size(self) -> int:  # type: ignore[override]  # of launchers a plain option
         """Ranks of the job: TP x CP x PP x DP, or as many more as experts are spread over."""
         dense = self.tensor_model_parallel_size * self.context_parallel_size
         experts = self.expert_ranks
