@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,10 @@ def _update(arguments: Namespace) -> None:
         if 0 < count < golden.ADVISED_REPEATS:
             better = f"measure.repeats={golden.ADVISED_REPEATS} gives a better golden"
             _say(f"{new.identity.label}: few processes ({count}); {better}")
+        days = Counter((one.host, one.started_at[:10]) for one in new.sessions if one.started_at)
+        for (_, day), times in days.items():
+            if times > 1:
+                _say(f"{new.identity.label}: {times} sessions of {day} on one machine count as one")
     if arguments.diff:
         write_atomic(arguments.diff, golden.diff_text(changes))
     else:

@@ -129,8 +129,13 @@ class Golden(Struct, frozen=True, kw_only=True):
         return tuple(one for session in self.sessions for one in session.samples.values())
 
     def samples(self, metric: str) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """session -> process -> finite steps of one metric; sessions without any are left out."""
-        return tuple(steps for one in self.sessions if (steps := one.steps(metric)))
+        """session -> process -> finite steps of one metric; sessions without any are left out, and
+        those of one machine and day, which share its weather, are one."""
+        days: dict[object, tuple[tuple[float, ...], ...]] = {}
+        for number, one in enumerate(self.sessions):
+            day = (one.host, one.started_at[:10]) if one.started_at else number
+            days[day] = (*days.get(day, ()), *one.steps(metric))
+        return tuple(filter(None, days.values()))
 
     @property
     def place(self) -> MeasuredPlace:
