@@ -25,7 +25,7 @@ class Meaning(Struct, frozen=True, kw_only=True):
 
 
 def meaning_of(finding: Finding, head: str = "") -> Meaning:
-    """The meaning of a finding; an empty text where the cases say all. head: the log's beginning."""
+    """What a finding means, empty where the cases say all; `head` is the log's beginning."""
     special = _SPECIAL.get(finding.failure.id)
     if special:
         return special(finding, head)
@@ -79,7 +79,7 @@ def _shape(text: str) -> tuple[int, ...] | None:
 
 
 def _late_rank(finding: Finding, head: str) -> Meaning:
-    """Who is behind in a collective that timed out, from what the ranks of one process group said.
+    """Who is late for a collective that timed out, from what the ranks of one process group said.
     Ranks that said nothing are named where all others wait at one number and the log tells how
     many ranks there are."""
     every = {r: {n: one.text for n, one in by.items()} for r, by in finding.by_rank.items()}
@@ -93,9 +93,9 @@ def _late_rank(finding: Finding, head: str) -> Meaning:
     when, text = "barrier" if numel == "1" else "plain", ""
     whole, world = not group or "default_pg" in group, WORLD.search(head)
     silent = set(range(int(world[1]) if world and whole else 0)) - set(every)
-    if len(waits) == len(said) and (late := _behind(waits)):
+    if len(waits) == len(said) and (late := _slowest(waits)):
         text = f"{late} is behind: it waits in number {min(waits.values())}, others in {seq}."
-    elif len(sent) == len(said) and (late := _behind(sent)):
+    elif len(sent) == len(said) and (late := _slowest(sent)):
         first, last = min(sent.values()), max(sent.values())
         text = f"{late} was late: the last work it enqueued is {first}, others' {last}."
     elif len(works) > 1 and len({work[0] for work in works}) == 1:
@@ -106,7 +106,7 @@ def _late_rank(finding: Finding, head: str) -> Meaning:
     return Meaning(text=text, when=when)
 
 
-def _behind(numbers: Mapping[int, int]) -> str:
+def _slowest(numbers: Mapping[int, int]) -> str:
     """The ranks at the lowest number; empty where all are at one."""
     low = min(numbers.values(), default=0)
     late = [rank for rank, number in numbers.items() if number == low]

@@ -273,8 +273,8 @@ def _cases(finding: Finding, when: tuple[str, ...], head: str) -> tuple[Case, ..
 
 
 def supported(finding: Finding, head: str) -> tuple[Case, ...]:
-    """Cases of a failure that the log supports: what they ask for is shown, and they are of no other
-    framework than the log's; the only case of a text is its cause, whoever reports it."""
+    """Cases of a failure that the log supports: it shows what they ask for, and they are of no
+    other framework than its own, unless all are."""
     cases, known_by = finding.failure.cases, families_of(finding, head)
     log = "\n".join((head, finding.excerpt, finding.message, *finding.frames))
     shown = tuple(one for one in cases if not one.shows or re.search(one.shows, log))
