@@ -133,7 +133,8 @@ class Evidence(StrEnum):
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One real occurrence: where a text was seen, why, and what helped. when: the reading of the
-    numbers for which the case is meant; empty where the text alone decides."""
+    numbers for which the case is meant; empty where the text alone decides. shows: a pattern
+    that the log must have, where the text does not tell the case from others."""
 
     id: str
     framework: str
@@ -146,6 +147,7 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     evidence: Evidence
     when: str = ""
+    shows: str = ""
 
 
 class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.lines import clean_line
 from advisor.base.place import Place
+from advisor.diagnose.story import WORLD
 from advisor.frameworks.readers import readers
 from advisor.hardware.catalogue import full_name, gpu_names
 from advisor.lint.request_from import request_from
@@ -24,7 +25,6 @@ from advisor.reading.words import word
 _ARGUMENT: Final = re.compile(r"^(\w+) \.{3,} (.+)$", re.M)  # Megatron-LM's dump
 _CONFIG: Final = re.compile(r"Running with (?:args|configs?): (\{.+\})$", re.M)  # torchtitan's
 _COMMAND: Final = re.compile(r"^(?:\+ |.*\b(?:cmd|[Cc]ommand)\b *[:=] )(\S.* --\w.*)$", re.M)
-_WORLD: Final = re.compile(r"\b(?:world[_ ]size|num_processes|WORLD_SIZE)\W{1,3}(\d{1,6})\b")
 _CARD: Final = re.compile(r"\b(?:NVIDIA|AMD Instinct) ((?:RTX )?[A-Z]+\d+\w*(?:[ -]\w*\d\w*)*)")
 
 
@@ -36,7 +36,7 @@ def job_words(head: str) -> tuple[tuple[str, ...], str | None]:
     if reader is None or read is None:
         raise UserError("LOG", None, "the log does not hold the job's options or its command")
     model = reader.model(read) or named_model([text])
-    world = _WORLD.search(text)
+    world = WORLD.search(text)
     count = read.num_gpus or (int(world[1]) if world else None)
     cards = (full_name(name, gpu_names()) for name in _CARD.findall(text))
     card = next(filter(None, cards), "")

@@ -23,8 +23,9 @@ _SETTLED: Final = re.compile(
     r"(?<!try setting )PYTORCH\w*_CONF\W{1,3}\S*expandable_segments:True"
     r"|expandable_segments not supported"
 )
+_GENERAL: Final = re.compile(r"(?:PyTorch|NCCL|CUDA|Triton|Transformer Engine|Linux)\b")
 _EXPANDABLE: Final = "expandable_segments"
-_FIRST: Final = ("other_process", "fragmentation")  # before the owner of the request
+_FIRST: Final = ("contexts", "other_process", "fragmentation")  # before the owner of the request
 MOST_CASES: Final = 2
 # Below this share of the device a cached block is the ordinary slack of the allocator's classes.
 _LARGE_CACHE: Final = 0.1
@@ -48,6 +49,7 @@ class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     frames: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     by_batch: bool = False
     of_job: bool = True
@@ -97,7 +99,8 @@ def needs_another_setting(finding: Finding) -> bool:
 def verdict_of(finding: Finding, head: str) -> Verdict:
     """Who asked, and what helps, of one that has an owner; `head` is the log's beginning."""
     known, (sizes, pids) = knowledge(), _sizes(finding.message)
-    owner, known_by = _owner(finding), families_of(finding, head)
+    large = sizes.get("tried", 0) > _LARGE * sizes.get("capacity", 0) > 0
+    owner, known_by = _owner(finding, large=large), families_of(finding, head)
     words = {name: human_bytes(max(size, 0)) for name, size in sizes.items()}
     words |= {"pids": ", ".join(pids) or "see nvidia-smi"}
     words |= {"allocator": (option := _allocator(finding.message, head))}
@@ -108,9 +111,8 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     named = owner if kind != "other_process" else None
     less = sizes.get("pool", 0) >= sizes.get("tried", 1) and cause not in ("capture", kind)
     settled = "_settled" if kind == "fragmentation" and not option else ""
-    large = cause == "backward" and sizes.get("tried", 0) > _LARGE * sizes.get("capacity", 0)
     fix = (
-        known.remedies["large_request"].format(**words) if large else "",
+        known.remedies["large_request"].format(**words) if large and cause == "backward" else "",
         known.remedies.get(cause + settled, "").format(**words),
         _fix(named, known_by) if named else "",
         _fix(_named("capture"), known_by) if less else "",
@@ -122,7 +124,7 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
         means=" ".join((*said, known.verdicts.get(kind, ""))).format(**words).strip(),
         asked=f"{named.title}{_at(finding)}" if named else "",
         fix=tuple(filter(None, fix)),
-        cases=_cases(finding, (cause, "" if owner else kind), known_by),
+        cases=_cases(finding, (cause, "" if owner else kind), head),
     )
 
 
@@ -142,6 +144,7 @@ def _sizes(message: str) -> tuple[dict[str, int], Collection[str]]:
         sizes["spare"] = -sizes["short"]
         listed, sizes["process"] = _processes(message, sizes)
         others = _others(sizes, [one for one in listed.values() if one <= sizes["capacity"]])
+        sizes["largest"] = max(listed.values()) if len(listed) > 1 else 0
         sizes["outside"] = sizes["process"] - sizes["allocated"] - sizes["cached"]
         sizes["others"] = others if others > _ROUNDING * sizes["capacity"] else 0
     return sizes, listed
@@ -174,6 +177,8 @@ def _kind(sizes: dict[str, int]) -> str:
     if "others" not in sizes:
         return ""
     tried, capacity, cached = sizes["tried"], sizes["capacity"], sizes["cached"]
+    if 0 < sizes["largest"] < _SMALL * capacity and sizes["others"] >= tried - sizes["free"]:
+        return "contexts"
     if sizes["others"] >= max(tried - sizes["free"], _SMALL * capacity):
         return "other_process"
     if sizes["over"] > 0:
@@ -183,7 +188,7 @@ def _kind(sizes: dict[str, int]) -> str:
     return "short" if sizes["short"] > 0 else "last"
 
 
-def _owner(finding: Finding) -> Owner | None:
+def _owner(finding: Finding, *, large: bool) -> Owner | None:
     """The owner that a frame names wherever it is, or the failure, or else the innermost frame."""
     frames, memory = finding.frames, finding.failure.memory
     found = _matching(frames, "anywhere") or _matching((finding.message,), "after")
@@ -192,6 +197,8 @@ def _owner(finding: Finding) -> Owner | None:
     for frame in frames:
         found = found or _matching((frame,), "frames")
         found = found or (_matching((frame,), "inner") if frame is inner else None)
+    if inner and large and not found:
+        found = _matching((inner,), "large")
     return found or _matching(frames, "weak")
 
 
@@ -250,18 +257,29 @@ def _allocator(message: str, head: str) -> str:
     return f"{variable[0] if variable else 'PYTORCH_CUDA_ALLOC_CONF'}={option}"
 
 
-def _cases(finding: Finding, when: tuple[str, ...], known_by: tuple[str, ...]) -> tuple[Case, ...]:
-    """Cases of the same cause, of torch or of a framework of the log."""
-    cases, old = finding.failure.cases, _OLD_TEXT.search(finding.message)
-    alone = len(cases) == 1 and not known_by
+def _cases(finding: Finding, when: tuple[str, ...], head: str) -> tuple[Case, ...]:
+    """Cases of the same cause: of a framework of the log, or, where it names none, of torch."""
+    old = _OLD_TEXT.search(finding.message)
+    known_by = families_of(finding, head)
     fitting = [
         one
-        for one in cases
+        for one in supported(finding, head)
         if one.when in ("", *when)
-        and (alone or one.framework.startswith("PyTorch") or is_of(one, known_by))
+        and (len(finding.failure.cases) == 1 or one.framework == "PyTorch" or is_of(one, known_by))
+        and not (known_by and one.when and one.framework == "PyTorch")
         and not (old and _EXPANDABLE in one.fix)
     ]
     return tuple(sorted(fitting, key=lambda one: one.evidence.rank)[:MOST_CASES])
+
+
+def supported(finding: Finding, head: str) -> tuple[Case, ...]:
+    """Cases of a failure that the log supports: it shows what they ask for, and they are of no
+    other framework than its own, unless all are."""
+    cases, known_by = finding.failure.cases, families_of(finding, head)
+    log = "\n".join((head, finding.excerpt, finding.message, *finding.frames))
+    shown = tuple(one for one in cases if not one.shows or re.search(one.shows, log))
+    near = tuple(o for o in shown if is_of(o, known_by) or _GENERAL.match(o.framework))
+    return near or shown if known_by else shown
 
 
 def is_of(case: Case, known_by: tuple[str, ...]) -> bool:

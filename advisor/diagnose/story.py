@@ -12,6 +12,7 @@ from advisor.base.lines import clean_line
 MEMORY: Final = b"ut of memory"
 HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
 BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
+WORLD: Final = re.compile(r"\b(?:world[_ ]size|num_processes|WORLD_SIZE)[ .:='\"]{1,80}(\d{1,6})\b")
 _APART: Final = 40  # lines of one rank between two frames of a traceback, at most
 _MARKED: Final = "❱"  # the line that Rich's tracebacks show among its neighbours
 _WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=\d+")

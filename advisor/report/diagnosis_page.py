@@ -60,7 +60,7 @@ def _of_memory(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
 
 def _of_others(finding: Finding, head: str) -> Iterator[tuple[str, str]]:
     """The known cases that are most like it."""
-    meaning = meaning_of(finding)
+    meaning = meaning_of(finding, head)
     yield from (("text", finding.excerpt), ("means", meaning.text))
     cases = () if finding.went_on else cases_of(finding, meaning.when, head)
     for case in cases:
