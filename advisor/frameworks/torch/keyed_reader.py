@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Final
 
@@ -24,6 +24,7 @@ from advisor.reading.read_configuration import (
     UnknownValue,
     Untaken,
 )
+from advisor.reading.shell import Note
 
 _AUTO: Final = "auto"
 """What a Trainer fills in (DeepSpeed)."""
@@ -179,6 +180,10 @@ class KeyedReader(ABC):
         """GPUs of the job, where the configuration says it."""
         return None
 
+    def unread(self, keys: Keys) -> Iterable[Note]:
+        """What the keys name, and is read as no part of them."""
+        return ()
+
     def called(self, keys: Keys) -> str:
         """Whose configuration it is, with the release."""
         return f"{self.label} {keys.release}"
@@ -221,6 +226,7 @@ class KeyedReader(ABC):
             num_gpus=self.num_gpus(keys),
             untaken=tuple(self.untaken(keys)),
             unknown=tuple(self.unknown(keys)),
+            unread=tuple(self.unread(keys)),
             num_microbatches=self.num_microbatches(keys),
             settings=keys,
             whole=True,

@@ -4,6 +4,7 @@ Up to 0.2 both set the fields of one data class; from 0.3 on the kind of checkpo
 subcommand, `activation_checkpoint:full`.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,12 +19,14 @@ from advisor.frameworks.torchtitan.options import (
     SECTIONS,
 )
 from advisor.reading.command_options import options
-from advisor.reading.document_keys import Keys, put_tree
+from advisor.reading.document_keys import Keys, as_whole_number, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.read_configuration import Document
-from advisor.reading.shell import ShellCommand
+from advisor.reading.shell import Note, ShellCommand
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")
+_DEFAULT_FILE: Final = "its default"
+_PROGRAMS: Final = (re.compile("run_train"), re.compile("run_train|torchtitan"))
 _SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
 
 
@@ -56,6 +59,16 @@ class TorchTitanReader(KeyedReader):
         if not _sees_all(keys):
             return {}
         return {row.ours: row.default for row in OPTIONS if row.ours in _BATCH and row.default}
+
+    def num_gpus(self, keys: Keys) -> int | None:
+        """NGPU, with which run_train.sh starts its one node."""
+        return as_whole_number(keys.about.get("NGPU", "")) or None
+
+    def unread(self, keys: Keys) -> Iterator[Note]:
+        """The file that a command names, or the function of 0.3's registry."""
+        named = keys.about.get("file", _DEFAULT_FILE)
+        if named != _DEFAULT_FILE and "whole" not in keys.about:
+            yield Note(named, keys.place)
 
     def num_microbatches(self, keys: Keys) -> int | None:
         """A global batch of -1 is one microbatch a rank."""
@@ -111,14 +124,19 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         negated = name.startswith("no_") and not option.values
         key = f"{section}.{name.removeprefix('no_') if negated else name}"
         keys.put(key, option.text if option.values else not negated, option.place, option.name)
-    if keys.has("job.config_file") or "CONFIG_FILE" in command.environment:
-        keys.about["file"] = "yes"
-    elif any("run_train" in text for text in command.texts):
-        keys.about["file"] = "its default"
+    runs, titan = (any(map(name.search, command.texts)) for name in _PROGRAMS)
+    given = {name: word.text for name, word in command.environment.items() if runs}
+    named = {one.name: one.text for one in options(command.words) if titan}
+    if keys.has("job.config_file") or "CONFIG_FILE" in given:
+        file = keys.values.get("job.config_file")
+        keys.about["file"] = str(file.value) if file else given["CONFIG_FILE"]
+    elif {"--module", "--config"} <= {*named} or {"MODULE", "CONFIG"} & {*given}:
+        config = named.get("--config") or given.get("CONFIG") or _DEFAULT_FILE
+        keys.release, keys.about["file"] = "0.3", f"configuration {config} of torchtitan's registry"
+    elif runs:
+        keys.about["file"] = _DEFAULT_FILE
+    keys.about |= {name: text for name, text in given.items() if name == "NGPU"}
     recognised = {AC, PARALLELISM, "training"} & {*keys.under("")}
-    titan = any("torchtitan" in text or "run_train" in text for text in command.texts)
-    if titan and "--module" in command.texts:  # with --config: a recipe in Python
-        keys.release, keys.about["file"] = "0.3", "yes"
     if recognised and (titan or not _is_anothers(command)):
         yield keys
 
