@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 from msgspec.structs import fields as struct_fields
-from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, parse, show_path
@@ -18,6 +18,7 @@ from advisor.base.units import counted, nearest_divisors, parse_gpus
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.lint.target import read_target, reads
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -34,6 +35,7 @@ from advisor.request.request import Request
 T = TypeVar("T")
 _FLAG: Final = "--from"
 _CHUNKS: Final = "virtual_pipeline_model_parallel_size"
+_NAMES: Final = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
 _NUMBERED: Final = re.compile(r"(.+)#(\d+)")
 
 
@@ -51,7 +53,8 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     name, number = (match[1], int(match[2])) if match else (target, None)
     shown = show_path(name)
     try:
-        jobs = _jobs(read_target(name).configurations)
+        read = read_target(name)
+        jobs = _jobs(read.configurations)
     except UserError as error:  # which calls it a file, or what is linted
         raise UserError(_FLAG, error.value, error.relation, error.nearest) from None
     if number is None and len(jobs) > 1:
@@ -64,7 +67,8 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     configuration = _without_foreign(jobs[(number or 1) - 1], given)
     request = request_from(configuration, given)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
-    return ReadJob(request=request, configuration=replace(configuration, unknown=tuple(unknown)))
+    known = replace(configuration, unknown=tuple(unknown), notes=read.notes)
+    return ReadJob(request=request, configuration=known)
 
 
 def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadConfiguration:
@@ -95,13 +99,35 @@ def _refusal(path: str, found: ReadValue, framework: str) -> str:
     return ""
 
 
-def blamed(error: UserError, read: ReadConfiguration | None) -> UserError:
-    """The same error; of a field that the file has set by the option there, and its place."""
-    found = read.values.get(error.field) if read is not None else None
-    if found is None or found.omitted:
+def blamed(error: UserError, read: ReadConfiguration | None, request: Request) -> UserError:
+    """The same error; of a field that the file has set by the option there, and its place. Of those
+    that it names and nothing states it says so, where they may be in what was not read."""
+    if read is None:
         return error
-    field = f"{found.written} in line {found.place.line} of {found.place.file}"
-    return UserError(field, error.value, error.relation, error.nearest)
+    found, field, nearest = read.values.get(error.field), error.field, error.nearest
+    if found is not None and not found.omitted:
+        field = f"{found.written} in line {found.place.line} of {found.place.file}"
+    missing = _unstated(f"{error.field} {error.relation} {error.nearest}", request)
+    if missing and (read.unread or read.notes):
+        parts = (note.text.partition(": the ")[0] for note in (*read.unread, *read.notes))
+        holds = f"holds unread parts ({', '.join(dict.fromkeys(parts))})"
+        give = " ".join(f"{path}=VALUE" for path in missing.values())
+        unread = f"{read.place.file} does not state {', '.join(missing)}, but {holds}: give {give}"
+        nearest = f"{nearest}; {unread}" if nearest else unread
+    return UserError(field, error.value, error.relation, nearest)
+
+
+def _unstated(text: str, request: Request) -> dict[str, str]:
+    """Paths, by name, of fields that a text names, and neither the file nor the command line."""
+    groups = (("layout", ParallelLayout), ("job", JobConfig))
+    paths = {name: f"{group}.{name}" for group, cls in groups for name in field_types(cls)}
+    given, words = asdict(request), dict.fromkeys(_NAMES.findall(text))
+    named = {name: paths[name] for name in words if name in paths}
+    return {
+        name: path
+        for name, path in named.items()
+        if path in request.omitted or not is_given(path, given)
+    }
 
 
 def _is_settled(
