@@ -2,7 +2,7 @@
 a file holds, one is named by its number, `train.sh#2`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -35,7 +35,6 @@ from advisor.request.request import Request
 T = TypeVar("T")
 _FLAG: Final = "--from"
 _CHUNKS: Final = "virtual_pipeline_model_parallel_size"
-_NAMES: Final = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
 _NUMBERED: Final = re.compile(r"(.+)#(\d+)")
 
 
@@ -102,32 +101,27 @@ def _refusal(path: str, found: ReadValue, framework: str) -> str:
 def blamed(error: UserError, read: ReadConfiguration | None, request: Request) -> UserError:
     """The same error; of a field that the file has set by the option there, and its place. Of those
     that it names and nothing states it says so, where they may be in what was not read."""
-    if read is None:
-        return error
-    found, field, nearest = read.values.get(error.field), error.field, error.nearest
+    found = read.values.get(error.field) if read is not None else None
+    field, nearest = error.field, error.nearest
     if found is not None and not found.omitted:
         field = f"{found.written} in line {found.place.line} of {found.place.file}"
-    missing = _unstated(f"{error.field} {error.relation} {error.nearest}", request)
-    if missing and (read.unread or read.notes):
-        parts = (note.text.partition(": the ")[0] for note in (*read.unread, *read.notes))
-        holds = f"holds unread parts ({', '.join(dict.fromkeys(parts))})"
-        give = " ".join(f"{path}=VALUE" for path in missing.values())
-        unread = f"{read.place.file} does not state {', '.join(missing)}, but {holds}: give {give}"
-        nearest = f"{nearest}; {unread}" if nearest else unread
+    missing = ", ".join(_unstated(f"{error.field} {error.relation} {nearest}", request))
+    if read is not None and missing and (unread := (*read.unread, *read.notes)):
+        parts = ", ".join(dict.fromkeys(note.text.partition(": the ")[0] for note in unread))
+        lacks = f"{read.place.file} does not state {missing}, but holds unread parts ({parts})"
+        nearest = f"{nearest}; {lacks}: give it as KEY=VALUE".removeprefix("; ")
     return UserError(field, error.value, error.relation, nearest)
 
 
-def _unstated(text: str, request: Request) -> dict[str, str]:
-    """Paths, by name, of fields that a text names, and neither the file nor the command line."""
-    groups = (("layout", ParallelLayout), ("job", JobConfig))
-    paths = {name: f"{group}.{name}" for group, cls in groups for name in field_types(cls)}
-    given, words = asdict(request), dict.fromkeys(_NAMES.findall(text))
-    named = {name: paths[name] for name in words if name in paths}
-    return {
-        name: path
-        for name, path in named.items()
-        if path in request.omitted or not is_given(path, given)
-    }
+def _unstated(text: str, request: Request) -> Iterator[str]:
+    """Fields that a text names, and that neither the file nor the command line states."""
+    given = asdict(request)
+    for name in dict.fromkeys(re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", text)):
+        for group, cls in (("layout", ParallelLayout), ("job", JobConfig)):
+            path = f"{group}.{name}"
+            stated = is_given(path, given) and path not in request.omitted
+            if name in cls.__struct_fields__ and not stated:
+                yield path
 
 
 def _is_settled(

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Final
 
@@ -24,7 +24,6 @@ from advisor.reading.read_configuration import (
     UnknownValue,
     Untaken,
 )
-from advisor.reading.shell import Note
 
 _AUTO: Final = "auto"
 """What a Trainer fills in (DeepSpeed)."""
@@ -178,11 +177,7 @@ class KeyedReader(ABC):
 
     def num_gpus(self, keys: Keys) -> int | None:
         """GPUs of the job, where the configuration says it."""
-        return None
-
-    def unread(self, keys: Keys) -> Iterable[Note]:
-        """What the keys name, and is read as no part of them."""
-        return ()
+        return keys.num_gpus
 
     def called(self, keys: Keys) -> str:
         """Whose configuration it is, with the release."""
@@ -200,6 +195,7 @@ class KeyedReader(ABC):
             values=below.values | above.values,
             faults=(*below.faults, *above.faults),
             about=below.about | above.about,
+            unread=below.unread,
         )
         read = self._configuration(both)
         return replace(
@@ -226,7 +222,7 @@ class KeyedReader(ABC):
             num_gpus=self.num_gpus(keys),
             untaken=tuple(self.untaken(keys)),
             unknown=tuple(self.unknown(keys)),
-            unread=tuple(self.unread(keys)),
+            unread=keys.unread,
             num_microbatches=self.num_microbatches(keys),
             settings=keys,
             whole=True,

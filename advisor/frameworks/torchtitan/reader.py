@@ -25,7 +25,6 @@ from advisor.reading.read_configuration import Document
 from advisor.reading.shell import Note, ShellCommand
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")
-_DEFAULT_FILE: Final = "its default"
 _PROGRAMS: Final = (re.compile("run_train"), re.compile("run_train|torchtitan"))
 _SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
 
@@ -59,16 +58,6 @@ class TorchTitanReader(KeyedReader):
         if not _sees_all(keys):
             return {}
         return {row.ours: row.default for row in OPTIONS if row.ours in _BATCH and row.default}
-
-    def num_gpus(self, keys: Keys) -> int | None:
-        """NGPU, with which run_train.sh starts its one node."""
-        return as_whole_number(keys.about.get("NGPU", "")) or None
-
-    def unread(self, keys: Keys) -> Iterator[Note]:
-        """The file that a command names, or the function of 0.3's registry."""
-        named = keys.about.get("file", _DEFAULT_FILE)
-        if named != _DEFAULT_FILE and "whole" not in keys.about:
-            yield Note(named, keys.place)
 
     def num_microbatches(self, keys: Keys) -> int | None:
         """A global batch of -1 is one microbatch a rank."""
@@ -126,16 +115,16 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         keys.put(key, option.text if option.values else not negated, option.place, option.name)
     runs, titan = (any(map(name.search, command.texts)) for name in _PROGRAMS)
     given = {name: word.text for name, word in command.environment.items() if runs}
-    named = {one.name: one.text for one in options(command.words) if titan}
-    if keys.has("job.config_file") or "CONFIG_FILE" in given:
-        file = keys.values.get("job.config_file")
-        keys.about["file"] = str(file.value) if file else given["CONFIG_FILE"]
-    elif {"--module", "--config"} <= {*named} or {"MODULE", "CONFIG"} & {*given}:
-        config = named.get("--config") or given.get("CONFIG") or _DEFAULT_FILE
-        keys.release, keys.about["file"] = "0.3", f"configuration {config} of torchtitan's registry"
+    named = {o.name.replace("-file", "_file"): o.text for o in options(command.words) if titan}
+    file = named.get("--job.config_file") or given.get("CONFIG_FILE")
+    if not file and ({"--module", "--config"} <= {*named} or {"MODULE", "CONFIG"} & {*given}):
+        config = named.get("--config") or given.get("CONFIG") or "by default"
+        keys.release, file = "0.3", f"configuration {config} of torchtitan's registry"
+    if file:
+        keys.about["file"], keys.unread = "yes", (Note(file, keys.place),)
     elif runs:
-        keys.about["file"] = _DEFAULT_FILE
-    keys.about |= {name: text for name, text in given.items() if name == "NGPU"}
+        keys.about["file"] = "its default"
+    keys.num_gpus = as_whole_number(given.get("NGPU", "")) or None
     recognised = {AC, PARALLELISM, "training"} & {*keys.under("")}
     if recognised and (titan or not _is_anothers(command)):
         yield keys

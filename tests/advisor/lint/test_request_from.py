@@ -638,9 +638,8 @@ def test_a_refusal_names_what_may_be_in_unread_parts(tmp_path: Path, capsys) -> 
     script.write_text(f"source ./common.sh\n{text.format('${ARGS[@]}', options)}")
     assert cli.main(words) == 2
     assert capsys.readouterr().err.endswith(
-        f"=false; {script} does not state virtual_pipeline_model_parallel_size, but holds unread "
-        "parts (${ARGS[@]}, source ./common.sh): give "
-        "layout.virtual_pipeline_model_parallel_size=VALUE\n"
+        f"=false; {script} does not state layout.virtual_pipeline_model_parallel_size, but holds "
+        "unread parts (${ARGS[@]}, source ./common.sh): give it as KEY=VALUE\n"
     )
     script.write_text(text.format("--micro-batch-size 1", options))
     assert cli.main(words) == 2
