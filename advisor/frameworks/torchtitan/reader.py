@@ -114,9 +114,10 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         key = f"{section}.{name.removeprefix('no_') if negated else name}"
         keys.put(key, option.text if option.values else not negated, option.place, option.name)
     runs, titan = (any(map(name.search, command.texts)) for name in _PROGRAMS)
-    given = {name: word.text for name, word in command.environment.items() if runs}
+    exported = {name: word.text for name, word in command.environment.items()}
+    given = exported if runs else {}
     named = {o.name.replace("-file", "_file"): o.text for o in options(command.words) if titan}
-    file = named.get("--job.config_file") or given.get("CONFIG_FILE")
+    file = named.get("--job.config_file") or exported.get("CONFIG_FILE")
     if not file and ({"--module", "--config"} <= {*named} or {"MODULE", "CONFIG"} & {*given}):
         config = named.get("--config") or given.get("CONFIG") or "by default"
         keys.release, file = "0.3", f"configuration {config} of torchtitan's registry"
