@@ -58,7 +58,7 @@ def rank(options: RankingOptions) -> Outcome:
     except UserError as error:
         from advisor.lint.request_from import blamed
 
-        raise blamed(error, options.read) from None
+        raise blamed(error, options.read, options.request) from None
     talk: tuple[str, ...] = ()
     if options.writes_files:
         from advisor.cli.writing import write_files

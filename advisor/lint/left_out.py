@@ -61,4 +61,4 @@ def left_out(read: ReadConfiguration, files: frozenset[str] = frozenset()) -> It
     for unknown in read.unknown:
         if unknown.text not in ("", "auto") and Path(unknown.text).name not in files:
             yield f"{unknown.written} = {unknown.text}".removeprefix(" = ")
-    yield from (note.text for note in read.unread)
+    yield from (one.text for one in read.unread if Path(one.text).name not in files)

@@ -2,14 +2,14 @@
 a file holds, one is named by its number, `train.sh#2`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 from msgspec.structs import fields as struct_fields
-from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, parse, show_path
@@ -18,6 +18,7 @@ from advisor.base.units import counted, nearest_divisors, parse_gpus
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.lint.target import read_target, reads
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -51,7 +52,8 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     name, number = (match[1], int(match[2])) if match else (target, None)
     shown = show_path(name)
     try:
-        jobs = _jobs(read_target(name).configurations)
+        read = read_target(name)
+        jobs = _jobs(read.configurations)
     except UserError as error:  # which calls it a file, or what is linted
         raise UserError(_FLAG, error.value, error.relation, error.nearest) from None
     if number is None and len(jobs) > 1:
@@ -64,7 +66,8 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     configuration = _without_foreign(jobs[(number or 1) - 1], given)
     request = request_from(configuration, given)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
-    return ReadJob(request=request, configuration=replace(configuration, unknown=tuple(unknown)))
+    known = replace(configuration, unknown=tuple(unknown), notes=read.notes)
+    return ReadJob(request=request, configuration=known)
 
 
 def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadConfiguration:
@@ -95,13 +98,30 @@ def _refusal(path: str, found: ReadValue, framework: str) -> str:
     return ""
 
 
-def blamed(error: UserError, read: ReadConfiguration | None) -> UserError:
-    """The same error; of a field that the file has set by the option there, and its place."""
+def blamed(error: UserError, read: ReadConfiguration | None, request: Request) -> UserError:
+    """The same error; of a field that the file has set by the option there, and its place. Of those
+    that it names and nothing states it says so, where they may be in what was not read."""
     found = read.values.get(error.field) if read is not None else None
-    if found is None or found.omitted:
-        return error
-    field = f"{found.written} in line {found.place.line} of {found.place.file}"
-    return UserError(field, error.value, error.relation, error.nearest)
+    field, nearest = error.field, error.nearest
+    if found is not None and not found.omitted:
+        field = f"{found.written} in line {found.place.line} of {found.place.file}"
+    missing = ", ".join(_unstated(f"{error.field} {error.relation} {nearest}", request))
+    if read is not None and missing and (unread := (*read.unread, *read.notes)):
+        parts = ", ".join(dict.fromkeys(note.text.partition(": the ")[0] for note in unread))
+        lacks = f"{read.place.file} does not state {missing}, but holds unread parts ({parts})"
+        nearest = f"{nearest}; {lacks}: give it as KEY=VALUE".removeprefix("; ")
+    return UserError(field, error.value, error.relation, nearest)
+
+
+def _unstated(text: str, request: Request) -> Iterator[str]:
+    """Fields that a text names, and that neither the file nor the command line states."""
+    given = asdict(request)
+    for name in dict.fromkeys(re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", text)):
+        for group, cls in (("layout", ParallelLayout), ("job", JobConfig)):
+            path = f"{group}.{name}"
+            stated = is_given(path, given) and path not in request.omitted
+            if name in cls.__struct_fields__ and not stated:
+                yield path
 
 
 def _is_settled(

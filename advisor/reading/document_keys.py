@@ -13,6 +13,7 @@ from advisor.base.place import Place
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import Unknown
 from advisor.reading.read_configuration import ReadValue
+from advisor.reading.shell import Note
 
 _TRUE: Final = ("true", "yes", "1", "on", "t", "y")
 _FALSE: Final = ("false", "no", "0", "off", "f", "n")
@@ -20,12 +21,14 @@ _FALSE: Final = ("false", "no", "0", "off", "f", "n")
 
 class Keys(Struct, kw_only=True):
     """Values by key, `section.key` where they nest; `place` is that of the whole. faults: what its
-    format refuses. about: what kind of document it is. release, num_gpus: of the check."""
+    format refuses. about: what kind of document it is. unread: what lies elsewhere.
+    release, num_gpus: of the check."""
 
     place: Place
     values: dict[str, ReadValue] = field(default_factory=dict)
     faults: tuple[tuple[str, Place], ...] = ()
     about: dict[str, str] = field(default_factory=dict)
+    unread: tuple[Note, ...] = ()
     release: str = ""
     num_gpus: int | None = None
 

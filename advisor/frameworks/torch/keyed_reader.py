@@ -177,7 +177,7 @@ class KeyedReader(ABC):
 
     def num_gpus(self, keys: Keys) -> int | None:
         """GPUs of the job, where the configuration says it."""
-        return None
+        return keys.num_gpus
 
     def called(self, keys: Keys) -> str:
         """Whose configuration it is, with the release."""
@@ -195,6 +195,7 @@ class KeyedReader(ABC):
             values=below.values | above.values,
             faults=(*below.faults, *above.faults),
             about=below.about | above.about,
+            unread=below.unread,
         )
         read = self._configuration(both)
         return replace(
@@ -221,6 +222,7 @@ class KeyedReader(ABC):
             num_gpus=self.num_gpus(keys),
             untaken=tuple(self.untaken(keys)),
             unknown=tuple(self.unknown(keys)),
+            unread=keys.unread,
             num_microbatches=self.num_microbatches(keys),
             settings=keys,
             whole=True,

@@ -85,7 +85,9 @@ def _other_expert_degree(keys: Keys) -> str:
 def _other_product(keys: Keys) -> int:
     """The product of the degrees, where the GPUs are no such number or no multiple of it."""
     total = prod(max(keys.number(key) or 1, 1) for key in (_REPLICATE, _SHARD, _TP, _CP, _PP))
-    all_said, num_gpus = (keys.number(_SHARD) or 0) >= 1, keys.num_gpus or 0
+    sees_all = "whole" in keys.about or "file" not in keys.about
+    all_said, num_gpus = sees_all and (keys.number(_SHARD) or 0) >= 1, keys.num_gpus or 0
+    num_gpus = keys.num_gpus or 0
     return total if (num_gpus and total != num_gpus if all_said else num_gpus % total) else 0
 
 
@@ -106,6 +108,14 @@ RULES: Final = (
         given=lambda keys: keys.release == "0.3",
         fault="removed_option",
         source="torchtitan 0.3.0 config/configs.py, distributed/activation_checkpoint.py",
+    ),
+    key_rules.key_rule(
+        _MODE,
+        lambda k: k.release == "0.3" and k.has(_MODE) and k.values[_MODE].written[:2] == "--",
+        "torchtitan 0.3 has no option activation_checkpoint.mode: the kind is a subcommand",
+        "write activation_checkpoint:full, or another kind, as the last word",
+        fault="removed_option",
+        source="torchtitan 0.3.0 distributed/activation_checkpoint.py",
     ),
     *(
         key_rules.unknown_names(
@@ -215,7 +225,7 @@ RULES: Final = (
         (_SHARD, options.PARALLELISM),
         _other_product,
         "the parallel degrees have the product {found}, but there are {keys.num_gpus} GPUs",
-        f"data_parallel_shard_degree = {_LEFT}",
+        f"let the product divide {{keys.num_gpus}}; data_parallel_shard_degree = {_LEFT}",
         fault="parallel_degree.product",
         source=_DIMS,
     ),

@@ -4,6 +4,7 @@ Up to 0.2 both set the fields of one data class; from 0.3 on the kind of checkpo
 subcommand, `activation_checkpoint:full`.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,12 +19,13 @@ from advisor.frameworks.torchtitan.options import (
     SECTIONS,
 )
 from advisor.reading.command_options import options
-from advisor.reading.document_keys import Keys, put_tree
+from advisor.reading.document_keys import Keys, as_whole_number, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.read_configuration import Document
-from advisor.reading.shell import ShellCommand
+from advisor.reading.shell import Note, ShellCommand
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")
+_PROGRAMS: Final = (re.compile("run_train"), re.compile("run_train|torchtitan"))
 _SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
 
 
@@ -111,14 +113,20 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         negated = name.startswith("no_") and not option.values
         key = f"{section}.{name.removeprefix('no_') if negated else name}"
         keys.put(key, option.text if option.values else not negated, option.place, option.name)
-    if keys.has("job.config_file") or "CONFIG_FILE" in command.environment:
-        keys.about["file"] = "yes"
-    elif any("run_train" in text for text in command.texts):
+    runs, titan = (any(map(name.search, command.texts)) for name in _PROGRAMS)
+    exported = {name: word.text for name, word in command.environment.items()}
+    given = exported if runs else {}
+    named = {o.name.replace("-file", "_file"): o.text for o in options(command.words) if titan}
+    file = named.get("--job.config_file") or exported.get("CONFIG_FILE")
+    if not file and ({"--module", "--config"} <= {*named} or {"MODULE", "CONFIG"} & {*given}):
+        config = named.get("--config") or given.get("CONFIG") or "by default"
+        keys.release, file = "0.3", f"configuration {config} of torchtitan's registry"
+    if file:
+        keys.about["file"], keys.unread = "yes", (Note(file, keys.place),)
+    elif runs:
         keys.about["file"] = "its default"
+    keys.num_gpus = as_whole_number(given.get("NGPU", "")) or None
     recognised = {AC, PARALLELISM, "training"} & {*keys.under("")}
-    titan = any("torchtitan" in text or "run_train" in text for text in command.texts)
-    if titan and "--module" in command.texts:  # with --config: a recipe in Python
-        keys.release, keys.about["file"] = "0.3", "yes"
     if recognised and (titan or not _is_anothers(command)):
         yield keys
 

@@ -631,6 +631,21 @@ def test_what_the_file_switches_on_is_to_be_dropped(tmp_path, capsys, command, s
     assert says.format(folder=tmp_path) in page
 
 
+def test_a_refusal_names_what_may_be_in_unread_parts(tmp_path: Path, capsys) -> None:
+    script, options = tmp_path / "t.sh", "--overlap-moe-expert-parallel-comm --bf16"
+    text = "torchrun --nproc_per_node 8 pretrain_gpt.py {} --pipeline-model-parallel-size 2 {}\n"
+    words = ["--from", str(script), "--model", "llama3_8b", "--gpus", "8xH100", "--quick"]
+    script.write_text(f"source ./common.sh\n{text.format('${ARGS[@]}', options)}")
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.endswith(
+        f"=false; {script} does not state layout.virtual_pipeline_model_parallel_size, but holds "
+        "unread parts (${ARGS[@]}, source ./common.sh): give it as KEY=VALUE\n"
+    )
+    script.write_text(text.format("--micro-batch-size 1", options))
+    assert cli.main(words) == 2
+    assert "unread" not in capsys.readouterr().err
+
+
 READ_AS = yaml.safe_load((Path(__file__).parent / "read_as.yaml").read_text())
 
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from advisor.base.errors import UserError
+from advisor.base.rule import Level
 from advisor.lint.target import lint_target
 
 AC, ASYNC = "[activation_checkpoint]\n", "[parallelism]\nenable_async_tensor_parallel = true"
@@ -16,6 +17,8 @@ LOSS = "components = ['loss']"
 BUDGET, COMPONENTS = "mode = 'memory_budget'", "enable = true\ncomponents = true"
 CALLS, KWARGS = "activation_checkpointing.calls", "gradient_checkpointing_kwargs"
 TITAN = "[model]\nname = 'llama3'\n[training]\nseq_len = 8192\n"
+PRODUCT, OPTION = "parallel_degree.product", "activation_checkpoint.selective_ac_option"
+REGISTRY = "configuration 8b of torchtitan's registry"
 FSDP2: dict[str, Any] = {"fsdp_version": 2}
 ZERO: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1}
 FILE: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP"}
@@ -64,6 +67,42 @@ def test_degrees_of_torchtitan_make_up_the_gpus(tmp_path: Path) -> None:
     assert linted(tmp_path, "t.sh", text.format("tensor_parallel_degree=3")) == product
     assert linted(tmp_path, "t.sh", text.format("data_parallel_shard_degree=4")) == product
     assert not linted(tmp_path, "t.sh", text.format("tensor_parallel_degree=4"))
+
+
+@pytest.mark.parametrize(
+    ("start", "option", "rules", "unread"),
+    [
+        ("CONFIG_FILE=a/b.toml", "tensor_parallel_degree=16", [PRODUCT], "a/b.toml"),
+        ("CONFIG_FILE=b.toml", "data_parallel_shard_degree=4", [], "b.toml"),
+        ("CONFIG_FILE=$1", "tensor_parallel_degree=4 --job.config-file=c.toml", [], "c.toml"),
+        ("MODULE=llama3 CONFIG=8b", "tensor_parallel_degree 3", [PRODUCT], REGISTRY),
+        (
+            "MODULE=llama3 CONFIG=8b",
+            f"tensor_parallel_degree=2 --{OPTION} op",
+            ["removed_option"],
+            REGISTRY,
+        ),
+        (
+            "CONFIG=8b",
+            "tensor_parallel_degree=2 --activation_checkpoint.mode full",
+            ["removed_option"],
+            REGISTRY,
+        ),
+        (
+            "",
+            "tensor_parallel_degree=2 --module llama3 --config 8b activation_checkpoint:full",
+            [],
+            REGISTRY,
+        ),
+    ],
+)
+def test_what_torchtitan_is_started_with_is_not_read(
+    start: str, option: str, rules: list[str], unread: str
+) -> None:
+    report = lint_target(f"{start} NGPU=8 ./run_train.sh --parallelism.{option}")
+    found = [one.rule for one in report.findings if one.level is Level.ERROR]
+    assert found == rules
+    assert report.verdict.endswith(f"not included: {unread}")
 
 
 @pytest.mark.parametrize(
