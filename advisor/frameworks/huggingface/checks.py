@@ -36,14 +36,13 @@ def checkpointing(keys: Keys) -> bool | None:
     return next((switch for switch in said if switch is not None), None)
 
 
-def fsdp_checkpoints(keys: Keys) -> bool:
-    """Whether FSDP wraps each layer in a checkpoint of its own."""
+def _fsdp_checkpoints(keys: Keys) -> bool:
     return keys.truth(inside_key(keys, options.CHECKPOINTING[0])) is True
 
 
 def _twice(keys: Keys, *, in_trainer: bool) -> bool:
     has_trainer = keys.about["kind"] != "part" or "trainer" in keys.about
-    return fsdp_checkpoints(keys) and checkpointing(keys) is True and has_trainer is in_trainer
+    return _fsdp_checkpoints(keys) and checkpointing(keys) is True and has_trainer is in_trainer
 
 
 def _is_launched_apart(keys: Keys) -> bool:
@@ -83,9 +82,8 @@ def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
         omitted = not any(keys.has(switch) for switch in options.CHECKPOINTING)
         if not (off or (given and omitted and keys.about["kind"] != "part")):
             return None
-        if fsdp_checkpoints(keys):
-            reason = f"{section} is not read: FSDP checkpoints each layer"
-            return Match(reason, f"drop {section}")
+        if _fsdp_checkpoints(keys):
+            return Match(f"{section} is not read: FSDP checkpoints each layer", f"drop {section}")
         return Match(f"{section} without {name}: nothing is checkpointed", f"{name} = True")
 
     def as_text(keys: Keys) -> Iterator[Match]:
