@@ -35,7 +35,7 @@ def offloaded(raw: RawSettings, *modules: str) -> list[str]:
 
 class Unknown(Struct, frozen=True):
     """Names that are not accepted, printed with commas. known: those that are; instead: what to
-    write for the first of them, where that is not the nearest of these; has_others: beside them."""
+    write for the first of them, if it is no near name. has_others: known ones were given, too."""
 
     names: tuple[str, ...]
     known: Sequence[str] = ()
