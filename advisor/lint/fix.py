@@ -31,6 +31,8 @@ _WAY: Final = re.compile(
     r"|(?:(?:use|set|add|write|give|export) )?(?P<name>[\w.-]+)(?:: | = |=| )(?P<to>\S+)"
     r"|(?P<blanks>separate the modules by spaces)"
 )
+_CHOICES: Final = re.compile(r"use \w+(, \w+)+ or \w+")
+"""Of these only the user chooses."""
 _REMARK: Final = re.compile(r" \([^)]*\)|: (?=\w+ \w+ ).*|, and .*|\?$")
 _AROUND: Final = [
     (re.compile(before + "$"), re.compile(after))
@@ -124,7 +126,7 @@ class _Edit:
 
     def ways(self) -> Iterator[Change]:
         """Every way of the fix in its order; of what does nothing, that which drops it first."""
-        ways = re.split(r",? or ", self.finding.fix) if self.near else []
+        ways = re.split(r",? or ", _CHOICES.sub("", self.finding.fix)) if self.near else []
         if self.finding.level is Level.WARNING:
             ways.sort(key=lambda way: not way.startswith("drop"))
         for way in ways:

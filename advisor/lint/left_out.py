@@ -8,6 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.rule import Finding, Level, Verdict
+from advisor.reading.python_source import text_of
 from advisor.reading.read_configuration import Checked, ReadConfiguration, ReadValue, Untaken
 
 NOT_MODELLED: Final = "not_modelled"
@@ -50,7 +51,8 @@ def _finding(one: Untaken) -> Finding:
 
 
 def _words(one: ReadValue) -> str:
-    text = " ".join(map(str, one.value)) if isinstance(one.value, list | tuple) else str(one.value)
+    items = one.value if isinstance(one.value, list | tuple) else (one.value,)
+    text = " ".join(map(text_of, items))
     return f"{one.written} = {text}" if 0 < len(text) <= _LONGEST else one.written
 
 

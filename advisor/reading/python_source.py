@@ -27,6 +27,11 @@ class Unknown:
         return f"${self.text}"
 
 
+def text_of(value: object) -> str:
+    """A value as a text, an expression as it is written."""
+    return value.text if isinstance(value, Unknown) else str(value)
+
+
 class Value(Struct, frozen=True, kw_only=True):
     """What is assigned or passed, and where."""
 

@@ -90,7 +90,8 @@ def _is_own_tree(tree: document_tree.Tree) -> bool:
 def _is_own(values: Mapping[str, Any]) -> bool:
     if BATCH in values and any(name in values for name in ("fp16", "bf16")):
         return True
-    return any(name in values for name in (ZERO, MICRO_BATCH, "zero_allow_untested_optimizer", AC))
+    own = any(name in values for name in (ZERO, MICRO_BATCH, "zero_allow_untested_optimizer"))
+    return own or isinstance(values.get(AC), Mapping)
 
 
 def _in_python(source: python_source.PythonSource) -> Iterator[Keys]:

@@ -36,6 +36,15 @@ def checkpointing(keys: Keys) -> bool | None:
     return next((switch for switch in said if switch is not None), None)
 
 
+def _fsdp_checkpoints(keys: Keys) -> bool:
+    return keys.truth(inside_key(keys, options.CHECKPOINTING[0])) is True
+
+
+def _twice(keys: Keys, *, in_trainer: bool) -> bool:
+    has_trainer = keys.about["kind"] != "part" or "trainer" in keys.about
+    return _fsdp_checkpoints(keys) and checkpointing(keys) is True and has_trainer is in_trainer
+
+
 def _is_launched_apart(keys: Keys) -> bool:
     """Whether a Trainer reads fsdp_config, and not Accelerate."""
     return keys.about["kind"] in ("command", "python") and not keys.about.get("launcher")
@@ -67,11 +76,15 @@ def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
     fault, inside = "checkpointing_kwargs", "transformers {} modeling_utils.py"
     switches = (f"{section}.use_reentrant", f"{section}.offload")
 
-    def is_unused(keys: Keys) -> bool:
+    def unused(keys: Keys) -> Match | None:
         given = any(keys.under(section))
         off = (given or keys.get(section)) and checkpointing(keys) is False
         omitted = not any(keys.has(switch) for switch in options.CHECKPOINTING)
-        return bool(off or (given and omitted and keys.about["kind"] != "part"))
+        if not (off or (given and omitted and keys.about["kind"] != "part")):
+            return None
+        if _fsdp_checkpoints(keys):
+            return Match(f"{section} is not read: FSDP checkpoints each layer", f"drop {section}")
+        return Match(f"{section} without {name}: nothing is checkpointed", f"{name} = True")
 
     def as_text(keys: Keys) -> Iterator[Match]:
         for at in switches if keys.release != _FIRST else switches[:1]:
@@ -89,9 +102,7 @@ def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
     )
     yield key_rules.key_rule(
         section,
-        is_unused,
-        f"{section} without {name}: nothing is checkpointed",
-        f"{name} = True",
+        unused,
         fault=f"{fault}.unused",
         verdict=Verdict.NO_EFFECT,
         source=_TRAINER,
@@ -209,12 +220,21 @@ RULES: Final = (
     ),
     key_rules.key_rule(
         options.CHECKPOINTING,
-        lambda keys: keys.truth(inside_key(keys, options.CHECKPOINTING[0])) and checkpointing(keys),
+        partial(_twice, in_trainer=True),
         "fsdp_config['activation_checkpointing'] and the activation_checkpointing training "
         "argument can't both be set to True",
         "keep the one in fsdp_config, drop the argument",
         fault="checkpointing_twice",
         source=_TRAINER,
+    ),
+    key_rules.key_rule(
+        options.CHECKPOINTING,
+        partial(_twice, in_trainer=False),
+        "each layer is checkpointed twice: by FSDP's activation_checkpointing and by the model",
+        "drop gradient_checkpointing_enable",
+        fault="checkpointing_twice",
+        verdict=Verdict.REPLACED,
+        source="accelerate 1.15.0 accelerator.py",
     ),
     _argument(
         "fsdp_auto_wrap_policy",

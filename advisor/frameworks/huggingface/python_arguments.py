@@ -42,6 +42,8 @@ def _of(way: Way) -> Keys | None:
             found = True
             for name, value in call.keywords.items():
                 _put(keys, name, value.value, value)
+        elif call.name.endswith("Trainer"):
+            keys.about["trainer"] = call.name
         elif _ENABLES.search(call.name):
             found = True
             keys.put(CHECKPOINTING[0], True, call.place, call.name)

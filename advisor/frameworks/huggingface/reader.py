@@ -188,6 +188,9 @@ class HuggingFaceReader(KeyedReader):
         yield from super().untaken(keys)
         if "offload" in str(keys.get("fsdp")):
             yield Untaken.of(keys.values["fsdp"], "weights and gradients in host memory")
+        if held := keys.about.get("held"):
+            note = "activations in host memory or on disk"
+            yield Untaken.of(keys.means(CHECKPOINTING[1], held), note)
         call = keys.about.get("call", "")
         if call not in ("", "TrainingArguments", "SFTConfig"):
             note = "a reference or reward model, or texts made in training"
@@ -394,7 +397,7 @@ def _put_trainers_names(keys: Keys) -> None:
             _put_meaning(keys, "attn_implementation", str(kernel), name)
     held = keys.get(CHECKPOINTING[1])
     if keys.has("base_model") and held in ("offload", "offload_disk", "unsloth"):
-        _put_meaning(keys, "activation_offloading", held, CHECKPOINTING[1])
+        keys.about["held"] = str(held)
         _put_meaning(keys, CHECKPOINTING[1], True, CHECKPOINTING[1])
     if keys.get("bf16") == "auto":
         _put_meaning(keys, "bf16", True, "bf16")

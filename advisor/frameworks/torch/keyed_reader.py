@@ -16,6 +16,7 @@ from advisor.frameworks.registry import parts_of
 from advisor.reading.command_options import is_number
 from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.key_rules import KeyRule, key_findings
+from advisor.reading.python_source import text_of
 from advisor.reading.read_configuration import (
     Checked,
     Document,
@@ -168,7 +169,7 @@ class KeyedReader(ABC):
             if given is None or not row.ours or (known(given.value) and given.value != _AUTO):
                 continue
             yield UnknownValue(
-                written=given.written, text=str(given.value), place=given.place, path=row.ours
+                written=given.written, text=text_of(given.value), place=given.place, path=row.ours
             )
 
     def model_named(self, keys: Keys) -> str:

@@ -19,7 +19,7 @@ def test_errors_come_first_and_a_block_has_level_rule_reason_fix_and_source() ->
     assert lines[1].split(maxsplit=2) == ["ERROR", "recompute_modules", "command line:1:55"]
     assert lines[2].strip() == "recompute_modules bogus: not accepted by megatron-core 0.19"
     fix = " ".join(" ".join(lines[3:6]).split())
-    assert fix.startswith("fix use core_attn")
+    assert fix.startswith("fix drop bogus, or use core_attn")
     assert "[megatron-core 0.19.2 transformer_config.py:1778]" in fix
 
 

@@ -65,6 +65,10 @@ def read_command(command: ShellCommand) -> ReadSettings | None:
         override = _OVERRIDE.fullmatch(word.text)
         if override:
             _put_override(read, override, word)
+    if read.given.framework == Framework.MEGATRON_BRIDGE:
+        for one in read.loose.values():
+            if name := yaml_config.field_in_section(one.written):
+                read.put(name, one.value, one.written, one.place)
     if not (read and _is_megatrons(command, read)):
         return None
     if _SLIMES & set(texts):

@@ -74,8 +74,9 @@ def _put_assignment(read: ReadSettings, name: str, value: Value) -> None:
             yaml_config.put_mixed_precision(read, value.value, value.place)
         return
     match = _MODEL_PATH.search(name) or _PROVIDER_NAME.search(name)
-    if match:
-        _put_value(read, match[1], value)
+    field = match[1] if match else yaml_config.field_in_section(name)
+    if field:
+        _put_value(read, field, value)
 
 
 def _put_value(read: ReadSettings, name: str, value: Value) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from advisor.base.place import Place
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
+from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.names import Framework
 from advisor.reading.document_tree import Tree
 
@@ -19,6 +20,11 @@ _RECIPES: Final = (
     ("mxfp8", "mxfp8"),
 )
 _ATTENTION_BACKENDS: Final = ("", "flash", "fused", "unfused", "local", "auto")
+_IN_SECTIONS: Final = {
+    row.bridge: name
+    for name, row in SETTINGS.items()
+    if name in KINDS and "." in row.bridge and not row.bridge.startswith("model.")
+}
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 _OWN: Final = ("tensor_model_parallel_size", "recompute_granularity", "num_layers")
 """A document without sections is Megatron's where it has one of these."""
@@ -84,12 +90,20 @@ def _bridge(read: ReadSettings, tree: Tree) -> None:
     _put_fields(read, tree, *path)
     if given.framework == Framework.NEMO:
         _put_fields(read, tree, "trainer", "strategy")
+    else:
+        for section, _, name in (path.partition(".") for path in _IN_SECTIONS):
+            _put_fields(read, tree, section, only=(name,))
     precision = tree.get(MIXED_PRECISION)
     if isinstance(precision, Mapping):
         _put_fields(read, tree, MIXED_PRECISION, only=("fp8", "fp8_recipe"))
     elif precision:
         put_mixed_precision(read, str(precision), tree.where(MIXED_PRECISION))
     _put_environment(read, tree, "env_vars")
+
+
+def field_in_section(path: str) -> str | None:
+    """The field that a path of Bridge ends with, below its section: ...comm_overlap.NAME."""
+    return _IN_SECTIONS.get(".".join(path.lstrip("+").split(".")[-2:]))
 
 
 def put_mixed_precision(read: ReadSettings, name: str, place: Place) -> None:

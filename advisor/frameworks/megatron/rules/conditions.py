@@ -35,11 +35,12 @@ def offloaded(raw: RawSettings, *modules: str) -> list[str]:
 
 class Unknown(Struct, frozen=True):
     """Names that are not accepted, printed with commas. known: those that are; instead: what to
-    write for the first of them, where that is not the nearest of these."""
+    write for the first of them, if it is no near name. has_others: known ones were given, too."""
 
     names: tuple[str, ...]
     known: Sequence[str] = ()
     instead: str = ""
+    has_others: bool = False
 
     def __str__(self) -> str:
         return ", ".join(self.names)
@@ -52,13 +53,16 @@ class Unknown(Struct, frozen=True):
     @property
     def advice(self) -> str:
         """What to write for the first name: looked for late, as that takes a while."""
-        return self.instead or nearest_names(self.first, self.known)
+        advice = self.instead or nearest_names(self.first, self.known)
+        far = self.has_others and advice.startswith("use ")
+        return f"drop {self}, or {advice}" if far else advice
 
 
 def unknown(wanted: Iterable[str | None], known: Sequence[str]) -> Unknown | None:
     """The names in `wanted` that are not in `known`; None stands for an option that is not set."""
-    names = tuple(name for name in wanted if name is not None and name not in known)
-    return Unknown(names, known) if names else None
+    given = [name for name in wanted if name is not None]
+    names = tuple(name for name in given if name not in known)
+    return Unknown(names, known, has_others=len(names) < len(given)) if names else None
 
 
 def unknown_to(revision: Revision, field: str, wanted: Iterable[str]) -> Unknown | None:
