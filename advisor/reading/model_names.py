@@ -8,8 +8,10 @@ from typing import Final
 from advisor.models.presets import model_names
 
 _PROVIDER: Final = re.compile(
-    r"([A-Za-z]+\d*?[A-Za-z]*\d*)(?:MoE)?(?:Model)?(?:Provider|Config)_?(\d+B(?:_?A\d+B)?)"
+    r"(?<![A-Za-z0-9])([A-Za-z]{1,32}\d{0,4}?[A-Za-z]{0,32}\d{0,4})"
+    r"(?:MoE)?(?:Model)?(?:Provider|Config)_?(\d+B(?:_?A\d+B)?)"
 )
+"""From the beginning of a word, of names of some length: logs hold lines of a megabyte."""
 
 
 def named_model(texts: Iterable[str]) -> str:
