@@ -13,7 +13,7 @@ from advisor.cli.arguments import (
     parse_rules,
     parser_of,
 )
-from advisor.cli.outcome import FITS, Outcome
+from advisor.cli.outcome import FITS, WRONG, Outcome
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -49,7 +49,7 @@ def _lint(arguments: Sequence[str]) -> Outcome:
         raise UsageError(f"lint: --{'fix' if asked.fix else 'diff'}: needs a FILE")
     from advisor.lint.target import NothingToLintError, lint_target
 
-    reports, talk, diffs = [], [], ""
+    reports, talk, diffs, unread = [], [], "", False
     files = [file for word in words for file in _files(word)] if are_files else []
     for target in dict.fromkeys(files) if are_files else [words]:
         try:
@@ -62,10 +62,12 @@ def _lint(arguments: Sequence[str]) -> Outcome:
         except UserError as error:
             unknown = isinstance(error, NothingToLintError)
             is_file = are_files and Path(str(target)).is_file()
-            if not is_file or not (asked.skip_unknown or (unknown and words != files[:1])):
+            if not is_file or not (asked.skip_unknown or words != files[:1]):
                 raise
+            unread |= not unknown and not asked.skip_unknown
             talk += [] if unknown and asked.skip_unknown else [f"advise: skipped: {error}"]
     code = max((one.exit_code for one in reports), default=FITS) or int(bool(asked.diff and diffs))
+    code = WRONG if unread else code
     if asked.format not in (None, "text"):
         from advisor.report.lint_formats import formatted
 

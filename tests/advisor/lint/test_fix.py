@@ -80,3 +80,15 @@ def test_comments_ignore_findings(name: str, tmp_path: Path) -> None:
     assert (len(report.ignored), len(unused)) == (case["ignored"], case.get("unused", 0))
     assert not set(report.ignored) & set(report.findings)
     assert {one.level for one in unused} <= {Level.NOTE}
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong, broken = tmp_path / "train.sh", tmp_path / "broken.yaml"
+    wrong.write_text(WRONG)
+    broken.write_text("a: [1\n")
+    assert cli.main(["lint", str(broken), str(wrong)]) == 2
+    shown = capsys.readouterr()
+    assert "full_needs_method" in shown.out
+    assert "not valid YAML" in shown.err
