@@ -23,6 +23,8 @@ from tests.harness.simulated import SimulatedDevice, fitting_rows, moving
 
 PIPELINES = ((1, 1), (2, 8))
 SEEDS = range(8)
+IN_PLACE = ("model.cross_entropy_fusion=te",)
+"""The loss that writes its gradient over the logits."""
 Key = tuple[object, str]
 
 
@@ -33,6 +35,7 @@ def request(tp: int, pp: int, vpp: int, *calibration: Path, seq_length: int = 81
         seq_length=seq_length,
         **parallel(tp=tp, pp=pp, vpp=vpp, cp=1),
         calibration=calibration,
+        overrides=IN_PLACE,
         quick=True,
     )
 
@@ -123,7 +126,7 @@ def test_rows_within_and_outside_are_compared_without_what_is_common_to_those_wi
     they are as shipped, and the choice among all of them is still near to the best."""
     slow = SimulatedDevice(base=1.2, recompute=1.0, communication=1.0, of_job=0.0, of_setting=0.0)
     slow.run(corners(shipped), tmp_path)
-    wide = Request(model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT)
+    wide = Request(model="llama3_8b", gpus="8xH100", overrides=IN_PLACE, search=SearchScope.LAYOUT)
     before, after = predicted([advise(wide)]), advise(replace(wide, calibration=(tmp_path,)))
     rows = [row for row in after.candidates if key(row.evaluation) in before]
     assert {row.basis for row in rows} >= {Basis.SHIPPED, Basis.LEARNED}
@@ -149,9 +152,8 @@ def test_no_setting_undercuts_the_bound_of_its_job(shipped: list[Answer], tmp_pa
 def test_rows_say_what_they_rest_on(shipped: list[Answer], tmp_path: Path) -> None:
     device, measured = SimulatedDevice(), corners(shipped)
     device.run(measured, tmp_path)
-    advice = advisor.advise(
-        model="llama3_8b", gpus="8xH100", seq_length=8192, tp=1, pp=1, cp=1, calibration=tmp_path
-    )
+    keywords = {"seq_length": 8192, "tp": 1, "pp": 1, "cp": 1, "overrides": IN_PLACE}
+    advice = advisor.advise(model="llama3_8b", gpus="8xH100", calibration=tmp_path, **keywords)
     assert advice.calibration.provenance is Provenance.MEASURED
     assert advice.calibration.learned.trials == len(measured)
     base = advice.calibration.learned.step_time["base"]
@@ -174,8 +176,10 @@ def test_rows_say_what_they_rest_on(shipped: list[Answer], tmp_path: Path) -> No
 
 def test_explained_bytes_and_seconds_sum_to_the_learned_row(shipped, tmp_path) -> None:
     SimulatedDevice().run(corners(shipped), tmp_path)
-    keywords = {"seq_length": 8192, "tp": 2, "pp": 2, "vpp": 8, "cp": 1, "explain": 2}
-    advice = advisor.advise(model="llama3_8b", gpus="8xH100", calibration=tmp_path, **keywords)
+    keywords = {"seq_length": 8192, "tp": 2, "pp": 2, "vpp": 8, "cp": 1, "overrides": IN_PLACE}
+    advice = advisor.advise(
+        model="llama3_8b", gpus="8xH100", calibration=tmp_path, explain=2, **keywords
+    )
     row, reported = advice.candidates[1], advice.explain
     assert sum(line.num_bytes for line in reported.memory) == row.peak_reserved_bytes
     assert sum(line.seconds for line in reported.time) == pytest.approx(row.step_time_seconds)
