@@ -19,7 +19,10 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()
         self.now = self.peak = 0
         self.point = ""
-        self._known = {tensor.untyped_storage()._cdata for tensor in known}
+        self._known: set[int] = set()
+        for storage in (tensor.untyped_storage() for tensor in known):
+            self._known.add(storage._cdata)
+            weakref.finalize(storage, self._known.discard, storage._cdata)  # another may lie there
         self._sizes: dict[int, int] = {}
 
     def __enter__(self) -> "LiveBytes":
