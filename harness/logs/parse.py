@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from advisor.base.grouping import grouped
 from advisor.base.lines import LINE_CHARACTERS, DamagedError, clean_block, clean_line, read_blocks
 from harness.base.collections import known
 from harness.logs.causes import ANCHORS, ORDER, Causes
@@ -44,23 +45,24 @@ class Stream(Struct):
     epoch: float = 0.0
     restarts: int = 0
     beyond: int = 0
+    failed: bool = False
     unread: int = 0
 
     def add(self, step: LoggedStep, most: int) -> None:
         """Enter a step; what another line of it said already stays, the slower time counts. Beyond
-        `most` steps only the last is kept, and where the loss is no number."""
+        `most` steps only the last is kept, and the first whose loss is no number."""
         known = self.steps.get(step.number)
         if known is None and len(self.steps) >= most:
             self.unread += self.steps.pop(self.beyond, None) is not None
-            self.beyond = step.number if step.loss is None or math.isfinite(step.loss) else 0
+            fails = step.loss is not None and not math.isfinite(step.loss)
+            self.beyond = 0 if fails and not self.failed else step.number
+            self.failed |= fails
         self.steps[step.number] = step if known is None else combined(known, step)
         self.last = step.number
 
-    def restart(self) -> None:
-        """What was said so far belongs to an earlier attempt."""
-        self.steps.clear()
-        self.last, self.epoch, self.beyond, self.unread = 0, 0.0, 0, 0
-        self.restarts += 1
+    def restart(self) -> "Stream":
+        """The next attempt: what was said so far belongs to an earlier one."""
+        return Stream(restarts=self.restarts + 1)
 
 
 class Collector(Struct):
@@ -74,6 +76,7 @@ class Collector(Struct):
     peaks: dict[int | None, LoggedPeak] = field(default_factory=dict)
     arguments: dict[str, str] = field(default_factory=dict)
     timers: list[float | None] = field(default_factory=list)
+    num_timers: int = 0
     whole_run: WholeRun | None = None
     ended: bool = False
 
@@ -89,7 +92,8 @@ class Collector(Struct):
             case Throughput():
                 self.rates += [record] * (len(self.rates) < self.most)
             case Timers():
-                self.timers.append(record.seconds)
+                self.num_timers += 1
+                self.timers += [record.seconds] * (len(self.timers) < self.most)
             case LoggedPeak():
                 self._peak(record, rank)
             case Argument():
@@ -107,7 +111,8 @@ class Collector(Struct):
             for number, step in stream.steps.items():
                 merged[number] = combined(merged[number], step) if number in merged else step
         found = [merged[number] for number in sorted(merged)]
-        found = _with_timers(found, self.timers) if self.timers else found
+        if self.timers and (not found or found[-1].number <= self.num_timers):
+            found = _with_timers(found, self.timers)
         return tuple(_with_rates(found, self.rates)) if self.rates else tuple(found)
 
     @property
@@ -129,15 +134,14 @@ class Collector(Struct):
         return self.streams.setdefault(rank, Stream())
 
     def _step(self, step: LoggedStep, rank: int | None) -> None:
-        stream = self._stream(rank)
-        if step.number < stream.last:  # an earlier step is run again
+        if step.number < self._stream(rank).last:  # an earlier step is run again
             self._again(rank)
-        stream.add(step, self._room)
+        self._stream(rank).add(step, self._room)
 
     def _loss(self, loss: LoggedLoss, rank: int | None) -> None:
-        stream = self._stream(rank)
-        if loss.epoch < stream.epoch:
+        if loss.epoch < self._stream(rank).epoch:
             self._again(rank)
+        stream = self._stream(rank)
         stream.epoch = loss.epoch
         stream.add(LoggedStep(number=stream.last + 1, loss=loss.value), self._room)
 
@@ -154,12 +158,13 @@ class Collector(Struct):
 
     def _again(self, rank: int | None) -> None:
         """A rank begins anew. Where it alone writes steps, all that others said is as old."""
-        self._stream(rank).restart()
+        self.streams[rank] = self._stream(rank).restart()
         if any(other.steps for other in self.streams.values()):
             self.peaks.pop(rank, None)
             return
         self.rates.clear()
         self.timers.clear()
+        self.num_timers = 0
         self.peaks.clear()
         self.whole_run = None
 
@@ -213,6 +218,7 @@ def merged_collectors(files: Sequence[Collector]) -> Collector:
         peaks=peaks,
         arguments=arguments,
         timers=next((one.timers for one in files if one.timers), []),
+        num_timers=next((one.num_timers for one in files if one.timers), 0),
         whole_run=next((one.whole_run for one in files if one.whole_run), None),
         ended=_all_ended(files),
     )
@@ -227,15 +233,16 @@ def _all_ended(files: Sequence[Collector]) -> bool:
 
 
 def _with_timers(steps: list[LoggedStep], timers: list[float | None]) -> list[LoggedStep]:
-    """Timers as those of steps 1, 2, 3, …; none of them where one stands for several steps, or
-    where the log has fewer of them than steps: then the run goes on from a checkpoint."""
-    if None in timers or (steps and steps[-1].number > len(timers)):
+    """Timers as those of steps 1, 2, 3, …, as many as are kept; none of them where one stands for
+    several steps."""
+    if None in timers:
         return steps
     known = {step.number: step for step in steps}
-    return [
-        replace(known.get(number, LoggedStep(number=number)), timer_seconds=seconds)
+    timed = [
+        replace(known.pop(number, LoggedStep(number=number)), timer_seconds=seconds)
         for number, seconds in enumerate(timers, start=1)
     ]
+    return [*timed, *known.values()]
 
 
 def _with_rates(steps: list[LoggedStep], rates: list[Throughput]) -> list[LoggedStep]:
@@ -388,24 +395,29 @@ class _Scan:
         """Enter steady lines: where enough steps are known, the first, the highest and the last of
         a rank say what all of them do."""
         lines, prefixes, steps, heights = (cells[group::5] for group in range(4))
-        for prefix in set(prefixes):
-            mine = [at for at, own in enumerate(prefixes) if own == prefix and steps[at]]
-            rank = self._read(lines[mine[0]]) if mine else None
+        ranks = {prefix: self._heard(prefix)[0] for prefix in set(prefixes)}
+        of_ranks = grouped((ranks[one], at) for at, one in enumerate(prefixes) if steps[at])
+        for rank, mine in of_ranks.items():
+            self._read(lines[mine[0]])
+            stream = collector.streams.get(rank)
             rising = [float(steps[at]) for at in mine]
-            if len(mine) > 3 and collector.full and rising == sorted(rising):
+            if len(mine) > 3 and stream and collector.full and rising == sorted(rising):
                 high = [float(heights[at] or 0) for at in mine]
                 said = sorted({mine[0], mine[high.index(max(high))], mine[-1]})
-                stream = collector.streams[rank]
                 stream.unread += len(mine) - len(said)
                 stream.last += (len(mine) - len(said)) * bool(stream.epoch)  # it has no numbers
                 mine = said
             for at in mine[1:]:
                 self._read(lines[at])
 
-    def _read(self, line: str) -> int | None:
-        """Enter what a line says to every reader that may apply; the rank that wrote it."""
-        own, text = clean_line(line)
-        rank = self._rank if own is None else own
+    def _heard(self, line: str) -> tuple[int | None, str]:
+        """The rank that wrote a line, by its prefix or else by the file's name, and the text."""
+        rank, text = clean_line(line)
+        return self._rank if rank is None else rank, text
+
+    def _read(self, line: str) -> None:
+        """Enter what a line says to every reader that may apply."""
+        rank, text = self._heard(line)
         goes_on = False
         for name, reader in self._readers.items():
             for record in reader.read(text):
@@ -414,7 +426,6 @@ class _Scan:
             self.causes.survived()
         elif text:
             self.causes.read(text)
-        return rank
 
 
 def _odd(

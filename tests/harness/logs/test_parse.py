@@ -284,3 +284,29 @@ def test_of_a_long_log_few_steps_are_kept_and_nothing_is_missed(
     assert len(few.steps) < 66 < len(whole.steps)
     assert few.unread + len(few.steps) == len(whole.steps)
     assert str(not_a_number(few)) == str(not_a_number(whole))
+
+
+def test_of_a_long_log_few_steps_without_a_number_and_few_timers_are_kept(
+    parse: Parse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.logs.parse.KEPT_STEPS", 60)
+    gone = parse("".join(lines.megatron(n, 400, nans=n > 300) for n in range(1, 401)))
+    assert [one.number for one in gone.steps[58:]] == [59, 60, 301, 400]
+    timers = "[INFO] [Rank 0] time (ms) | fwd: 10.00 | bwd: 20.00 | step: 5.00\n"
+    timed = parse("".join(lines.deepspeed(n) + timers for n in range(1, 401)))
+    assert [one.timer_seconds for one in timed.steps] == [0.035] * 60 + [None]
+    assert timed.steps[-1].number == 400
+
+
+def test_of_a_long_log_each_rank_is_read_in_its_order_and_damage_is_passed_over(
+    parse: Parse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.logs.parse.KEPT_STEPS", 60)
+    monkeypatch.setattr("advisor.base.lines.BLOCK_BYTES", 4096)
+    text = [lines.megatron(n, 200) for n in range(1, 201)]
+    text[120:130] = [f"[4]: {line}" for line in text[120:130]]  # no rank's prefix that is known
+    text[140:150] = [f"[rank1]: {line}".replace("E-04", "E--4") for line in text[140:150]]
+    assert parse("".join(text)).restarts == 0
+    trained = [f"{{'loss': 7.1, 'epoch': {n / 100}}}\n" for n in range(1, 201)]
+    trained[150] = trained[150].replace("1.51", "1.5.1")
+    assert parse("".join(trained)).restarts == 0
