@@ -73,7 +73,7 @@ def num_gpus(command: ShellCommand, directives: Sequence[Word], sure: bool = Fal
     before = command.words[: program_at(command.words) or len(command.words)]
     found: dict[str, int] = {}
     firsts = [word for option in options(before) for word in option.values[:1]]
-    if sure and any(word.text[:1] == "$" for word in before if word not in firsts):
+    if sure and any(word.text[:1] == "$" and word not in firsts for word in before):
         return None
     for option in (*options(directives), *options(before)):
         number = whole_number(option.text.rpartition(":")[2])

@@ -173,7 +173,18 @@ def test_places_within_pieces() -> None:
     assert [whole.offset_of(line, 1) for line in range(4)] == [1, 4, 8, 9]
 
 
-def test_brackets_without_end_are_refused_before_the_parser_counts_them(tmp_path: Path) -> None:
-    (tmp_path / "a.sh").write_text("echo\necho " + "( " * 100_000 + "\n")
-    with pytest.raises(UserError, match=r"line 2 = .*: opens more than 10000 brackets"):
+def test_what_the_parser_does_not_read_in_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("advisor.reading.shell.syntax._MOST_SECONDS", 0.1)
+    (tmp_path / "a.sh").write_text("a=(1 " * 20_000)
+    with pytest.raises(UserError, match=r"is not read as shell text within 0.1 s"):
         lint_target(str(tmp_path / "a.sh"))
+    (tmp_path / "a.sh").write_text("echo --tp 1\n")
+    with pytest.raises(UserError, match="holds no setting"):
+        lint_target(str(tmp_path / "a.sh"))
+
+
+def test_a_value_of_many_words_that_are_not_known_takes_as_long_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("torchrun pretrain_gpt.py --num-layers 2 " + "$@ " * 5_000)
+    assert len(lint_target(str(tmp_path / "a.sh")).findings) > 5_000
