@@ -19,7 +19,9 @@ def without_ignored(
     """Configurations less what comments of a file ignore, which comes second. One that ignores
     nothing is itself a finding, of the first of them."""
     lines = [line.rstrip("\r") for line in text.split("\n")]
-    every = {f: _lines_of(lines, f) for one in checked for f in one.findings if f.place.file == file}
+    every = {
+        f: _lines_of(lines, f) for one in checked for f in one.findings if f.place.file == file
+    }
     ignored: dict[Finding, None] = {}
     unused: list[Finding] = []
     found_in = ((at, _COMMENT.finditer(line)) for at, line in enumerate(lines, 1))

@@ -71,8 +71,8 @@ class State(Struct):
         self.assumed = {text: truth for text, truth in self.assumed.items() if name not in text}
 
     def file(self, name: Word) -> Word | None:
-        """The text of a file in the script's folder or where it is run, by the end of its name; None
-        where there is none, or it cannot be read."""
+        """The text of a file in the script's folder or where it is run, by the end of its name;
+        None where it cannot be read."""
         known = max((n + 1 for n, piece in enumerate(name.pieces) if piece.unknown), default=0)
         text = "".join(piece.text for piece in name.pieces[known:]).lstrip("/")
         if self.folder is None or not text:
