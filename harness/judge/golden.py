@@ -25,6 +25,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -107,6 +108,16 @@ class Session(Struct, frozen=True, kw_only=True):
         return samples(tuple(self.samples.values()), metric)
 
 
+def by_day(sessions: Iterable[Session], metric: str) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """session -> process -> finite steps of one metric; sessions without any are left out, and
+    those of one machine and day, which share its weather, are one."""
+    days: dict[object, tuple[tuple[float, ...], ...]] = {}
+    for number, one in enumerate(sessions):
+        day = (one.host, one.started_at[:10]) if one.started_at else number
+        days[day] = (*days.get(day, ()), *one.steps(metric))
+    return tuple(filter(None, days.values()))
+
+
 class Golden(Struct, frozen=True, kw_only=True):
     """One workload's baseline. status: ok, or oom where the setting is known not to fit, and has no
     numbers. limits: relative limits of its own, by metric."""
@@ -129,13 +140,8 @@ class Golden(Struct, frozen=True, kw_only=True):
         return tuple(one for session in self.sessions for one in session.samples.values())
 
     def samples(self, metric: str) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """session -> process -> finite steps of one metric; sessions without any are left out, and
-        those of one machine and day, which share its weather, are one."""
-        days: dict[object, tuple[tuple[float, ...], ...]] = {}
-        for number, one in enumerate(self.sessions):
-            day = (one.host, one.started_at[:10]) if one.started_at else number
-            days[day] = (*days.get(day, ()), *one.steps(metric))
-        return tuple(filter(None, days.values()))
+        """session -> process -> finite steps of one metric, as of `by_day`."""
+        return by_day(self.sessions, metric)
 
     @property
     def place(self) -> MeasuredPlace:
@@ -268,12 +274,32 @@ def by_workload(results: Iterable[TrialResult]) -> dict[str, list[TrialResult]]:
     return grouped((workload_key(result.trial["workload"]), result) for result in results)
 
 
+_HALF_A_DAY: Final = 12 * 3600
+
+
 def sessions_of(results: Sequence[TrialResult]) -> tuple[tuple[TrialResult, ...], ...]:
-    """One workload's repeats by session: of trials that were measured in several runs, the first
-    of each are one session, the second another."""
-    names = [one.name for one in results]
-    numbered = ((names[:k].count(one.name), one) for k, one in enumerate(results))
-    return tuple(map(tuple, grouped(numbered).values()))
+    """One workload's repeats by session, the oldest first: another one begins where a trial was
+    measured again, on another machine, or half a day after the one before."""
+    sessions: list[list[TrialResult]] = []
+    for one in sorted(results, key=lambda one: one.started_at):
+        last = sessions[-1] if sessions else []
+        again = one.name in (other.name for other in last)
+        if not last or again or _host(one) != _host(last[-1]) or _is_later(one, last[-1]):
+            sessions.append([])
+        sessions[-1].append(one)
+    return tuple(map(tuple, sessions))
+
+
+def _host(result: TrialResult) -> object:
+    return _where(place_of(result).environment)["host"]
+
+
+def _is_later(one: TrialResult, other: TrialResult) -> bool:
+    """Whether half a day lies between the starts of two trials, where both are known."""
+    if not (one.started_at and other.started_at):
+        return False
+    seconds = [datetime.fromisoformat(each.started_at).timestamp() for each in (one, other)]
+    return seconds[0] - seconds[1] > _HALF_A_DAY
 
 
 def by_time(sessions: Iterable[Session]) -> tuple[Session, ...]:

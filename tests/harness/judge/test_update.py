@@ -16,6 +16,7 @@ from harness.judge.golden import (
     load_goldens,
     plan_update,
     read_golden,
+    sessions_of,
     write,
 )
 from harness.judge.golden_page import golden_page
@@ -154,3 +155,13 @@ def test_an_appended_session_is_kept_beside_the_others(make_repeats: Any, tmp_pa
 def test_results_of_two_runs_are_two_sessions(make_repeats: Any) -> None:
     both = [*make_repeats(), *make_repeats(0.01)]
     assert [len(one.samples) for one in golden_of(both, "why").sessions] == [5, 5]
+
+
+def test_a_run_of_more_repeats_is_one_session_of_its_own(make_repeats: Any) -> None:
+    first = make_repeats()[:3]
+    second = [replace(one, started_at="2026-07-02T23:59:00+00:00") for one in make_repeats(0.01)]
+    second[3:] = [replace(one, started_at="2026-07-03T00:01:00+00:00") for one in second[3:]]
+    golden = golden_of([*second, *first], "two runs")
+    assert [len(session.samples) for session in golden.sessions] == [3, 5]
+    lacking = [one for one in first if not one.name.endswith("r0")]
+    assert [len(one) for one in sessions_of([*lacking, *second])] == [2, 5]
