@@ -90,9 +90,7 @@ def _files(word: str) -> list[str]:
     return [str(path) for path in below if path.is_file()]
 
 
-_SUFFIXES: Final = (
-    *(".sh", ".bash", ".sbatch", ".slurm", ".yaml", ".yml", ".toml", ".json", ".py"),
-)
+_SUFFIXES: Final = tuple(".sh .bash .sbatch .slurm .yaml .yml .toml .json .py".split())
 
 
 def _fixed(path: Path, asked: "Namespace") -> "tuple[LintReport, str]":

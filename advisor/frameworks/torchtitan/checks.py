@@ -86,7 +86,7 @@ def _other_product(keys: Keys) -> int:
     """The product of the degrees, where the GPUs are no such number or no multiple of it."""
     total = prod(max(keys.number(key) or 1, 1) for key in (_REPLICATE, _SHARD, _TP, _CP, _PP))
     sees_all = "whole" in keys.about or "file" not in keys.about
-    all_said, num_gpus = sees_all and (keys.number(_SHARD) or 0) >= 1, keys.num_gpus or 0
+    all_said = sees_all and (keys.number(_SHARD) or 0) >= 1
     num_gpus = keys.num_gpus or 0
     return total if (num_gpus and total != num_gpus if all_said else num_gpus % total) else 0
 
