@@ -90,7 +90,9 @@ def _files(word: str) -> list[str]:
     return [str(path) for path in below if path.is_file()]
 
 
-_SUFFIXES: Final = tuple(".sh .bash .sbatch .slurm .yaml .yml .toml .json .py".split())
+_SUFFIXES: Final = (
+    *(".sh", ".bash", ".sbatch", ".slurm", ".yaml", ".yml", ".toml", ".json", ".py"),
+)
 
 
 def _fixed(path: Path, asked: "Namespace") -> "tuple[LintReport, str]":

@@ -13,7 +13,8 @@ from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
 from advisor.base.units import human_bytes, nearest_names
 from harness.judge import metrics, stats
-from harness.judge.golden import Golden, by_day, session_of, sessions_of
+from harness.judge.golden import Golden, by_day
+from harness.judge.golden_update import session_of, sessions_of
 from harness.judge.identity import EnvironmentDifference
 from harness.judge.verdict import Judgement, Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus

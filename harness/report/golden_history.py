@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.report.figures import kit
-from harness.judge.golden import Golden, Session, by_time, session_of, sessions_of
+from harness.judge.golden import Golden, Session
 from harness.judge.golden_page import first_metric
+from harness.judge.golden_update import by_time, session_of, sessions_of
 from harness.judge.metrics import Metric, find_metric
 from harness.judge.render import percent
 from harness.judge.stats import Seen, log_medians, session_centres

@@ -17,8 +17,8 @@ _HEAD: Final = """\
 
 This page lists every option that this project knows, and what the project does with it.
 `python -m scripts.write_docs.options_page` writes it from `advisor/frameworks/megatron/options`,
-`options.py` of the other frameworks, and `configs/options`. Tests compare the page with these rows, and the rows with
-the classes of the installed frameworks.
+`options.py` of the other frameworks, and `configs/options`. Tests compare the page with these rows,
+and the rows with the classes of the installed frameworks.
 
 The column *Here* names the field of this project that the option sets, or a status. `KEY=VALUE`
 sets a field; `--recompute` spells recompute settings. `advise keys --framework F` lists all fields

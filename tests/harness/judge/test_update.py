@@ -8,18 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.judge.golden import (
-    Provenance,
-    diff_text,
-    golden_of,
-    golden_text,
-    load_goldens,
-    plan_update,
-    read_golden,
-    sessions_of,
-    write,
-)
+from harness.judge.golden import Provenance, golden_text, load_goldens, read_golden
 from harness.judge.golden_page import golden_page
+from harness.judge.golden_update import diff_text, golden_of, plan_update, sessions_of, write
 from harness.judge.metrics import STEP_TIME, TFLOPS
 from harness.trial.result import TrialStatus
 
