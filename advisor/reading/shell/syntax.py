@@ -1,7 +1,7 @@
 """Nodes of tree-sitter's grammar of bash, and how to find one's way in them."""
 
 import re
-from time import thread_time
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.errors import UserError
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Tree
 
 TOO_DEEP: Final = f"is nested deeper than {MOST_DEPTH} levels: not read"
-_MOST_SECONDS: Final = 5
+_MOST_SECONDS: Final = 10
 _BLOCK: Final = 1 << 16
 _QUOTED_COMMENT: Final = re.compile(r"`\s*#[^`\n]*`")
 
@@ -26,11 +26,11 @@ def parsed(text: str) -> "Tree":
 
     # a comment between backquotes, which runs nothing, hides the end of its line from the grammar
     plain = _QUOTED_COMMENT.sub(lambda match: " " * len(match[0].encode()), text)
-    written, until = plain.encode(), thread_time() + _MOST_SECONDS
+    written, until = plain.encode(), monotonic() + _MOST_SECONDS
     try:
         return Parser(Language(tree_sitter_bash.language())).parse(
             lambda at, _: written[at : at + _BLOCK],
-            progress_callback=lambda *_: thread_time() > until,
+            progress_callback=lambda *_: monotonic() > until,
         )
     except ValueError:
         reason = f"is not read as shell text within {_MOST_SECONDS} s"
