@@ -283,10 +283,11 @@ class Row(NamedTuple):
 
 
 class Options:
-    """A section: its attributes are options, with the framework's defaults as their values; those
-    that are not modelled are in configs/options/megatron.json. title: its subject; home: where
-    Megatron Bridge keeps it, except for rows that say it."""
+    """A section: its attributes are options, with the framework's defaults as their values. title:
+    its subject; home: where Megatron Bridge keeps it, except for rows that say it. schema: the file
+    of configs/options that holds those that are not modelled."""
 
+    schema: ClassVar[str] = ""
     title: ClassVar[str] = ""
     rows: ClassVar[tuple[Option, ...]] = ()
     option_names: ClassVar[frozenset[str]] = frozenset()
@@ -298,11 +299,12 @@ class Options:
         own = {name: row for name, row in vars(cls).items() if isinstance(row, Row)}
         own_rows = (row.named(name, kinds[name], home) for name, row in own.items())
         cls.title = title
-        cls.rows = (*own_rows, *_unmodelled_of(title, home))
+        cls.rows = (*own_rows, *_unmodelled_of(cls.schema, title, home))
         for row in cls.rows:
             setattr(cls, row.name, row.default)
-        cls.option_names = frozenset(row.name for row in cls.rows).union(
-            *(vars(base).get("option_names", ()) for base in cls.__mro__)
+        cls.option_names = frozenset(kinds).union(
+            (row.name for row in cls.rows),
+            *(vars(base).get("option_names", ()) for base in cls.__mro__),
         )
 
 
@@ -314,10 +316,10 @@ def _listed(schema: str) -> dict[str, Any]:
     return found
 
 
-def _unmodelled_of(title: str, home: str) -> Iterator[Option]:
-    """Options of a section of Megatron's that are not modelled, by their status and what is to be
-    said of them. A default without a kind is of its kind; a list is a tuple."""
-    for status, notes in _listed("megatron").get(title, {}).items():
+def _unmodelled_of(schema: str, title: str, home: str) -> Iterator[Option]:
+    """Options of a section that are not modelled, by their status and what is to be said of them. A
+    default without a kind is of its kind; a list is a tuple."""
+    for status, notes in (_listed(schema) if schema else {}).get(title, {}).items():
         for note, options in notes.items():
             for name, said in options.items():
                 fields = {k: tuple(v) if isinstance(v, list) else v for k, v in said.items()}

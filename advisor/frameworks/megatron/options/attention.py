@@ -5,12 +5,12 @@ recipe of ours leaves as it is."""
 from typing import Final
 
 from advisor.frameworks.megatron.options import values
+from advisor.frameworks.megatron.options.section import Section
 from advisor.frameworks.megatron.options.values import activates
 from advisor.frameworks.option import (
     DIFFERENT,
     ON_LINE,
     Emitted,
-    Options,
     When,
     checked,
     option,
@@ -21,7 +21,7 @@ _LATENT: Final = Emitted(line=When(always=True, only_if=values.is_latent))
 _WINDOWED: Final = Emitted(line=When(only_if=lambda job: job.model.window_size is not None))
 
 
-class Attention(Options, title="Attention and multi-token prediction"):
+class Attention(Section, title="Attention and multi-token prediction"):
     """Options of attention and multi-token prediction. Megatron-LM's arguments default to other
     ranks of latent attention than its configuration does, so all are written out."""
 
@@ -58,7 +58,7 @@ class Attention(Options, title="Attention and multi-token prediction"):
     rotary_interleaved: bool = option(False, "model", ON_LINE)
 
 
-class Hybrid(Options, title="Mixers other than attention"):
+class Hybrid(Section, title="Mixers other than attention"):
     """Options of gated delta nets, Mamba-2 layers and patterns of layers."""
 
     hybrid_layer_pattern: str | None = option(
@@ -79,7 +79,7 @@ class Hybrid(Options, title="Mixers other than attention"):
 _STREAMS: Final = "hyper-connections are not modelled"
 
 
-class Shape(Options, title="Shape of the model"):
+class Shape(Section, title="Shape of the model"):
     """Options of the model's shape. None: not known, where a configuration leaves it out."""
 
     num_layers: int | None = option(None, "model", config=0)

@@ -3,6 +3,7 @@
 from typing import Final
 
 from advisor.frameworks.megatron.options.parallelism import DEGREE, STRATEGY
+from advisor.frameworks.megatron.options.section import Section
 from advisor.frameworks.megatron.options.values import (
     emitted_where,
     has_experts,
@@ -11,7 +12,6 @@ from advisor.frameworks.megatron.options.values import (
 )
 from advisor.frameworks.option import (
     Emitted,
-    Options,
     Status,
     When,
     checked,
@@ -25,7 +25,7 @@ _FIXED_SIZE: Final = "buffers of a fixed size are not modelled"
 _PADDING: Final = "padding tokens are not counted"
 
 
-class Experts(Options, title="Experts"):
+class Experts(Section, title="Experts"):
     """Options of layers with experts; `order` is that of a Bridge recipe."""
 
     expert_model_parallel_size: int = option(

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision as Types
+from advisor.frameworks.megatron.options.section import Section
 from advisor.frameworks.megatron.options.values import (
     accumulates_in_fp32,
     element_type,
@@ -35,7 +36,6 @@ from advisor.frameworks.option import (
     WITH_LAYOUT,
     Emitted,
     Format,
-    Options,
     When,
     checked,
     option,
@@ -49,7 +49,7 @@ _ALWAYS: Final = Emitted(line=ALWAYS, recipe=ALWAYS, nemo_1="")
 _FUSED: Final = "steps are modelled with the fusions that the model.* keys select"
 
 
-class Implementation(Options, title="Kernels and fusions"):
+class Implementation(Section, title="Kernels and fusions"):
     """Options of modules, kernels and fusions."""
 
     transformer_impl: str = option("transformer_engine", "model", ON_LINE, since="0.14")
@@ -76,14 +76,14 @@ class Implementation(Options, title="Kernels and fusions"):
     deterministic_mode: bool = option(False, "job", EMITTED, nemo_1="")
 
 
-class Dropout(Options, title="Dropout"):
+class Dropout(Section, title="Dropout"):
     """Options of dropout, of which Megatron-LM has some unless a command line says none."""
 
     hidden_dropout: float = option(0.1, "model", ON_LINE, format=Format.SHORT)
     attention_dropout: float = option(0.1, "model", ON_LINE, format=Format.SHORT)
 
 
-class Loss(Options, title="Loss"):
+class Loss(Section, title="Loss"):
     """Options of the loss."""
 
     cross_entropy_loss_fusion: bool = option(
@@ -101,7 +101,7 @@ class Loss(Options, title="Loss"):
 _BATCH: Final = Emitted(line=WITH_LAYOUT, recipe=ALWAYS, nemo="data")
 
 
-class Batch(Options, title="Batch", home="train"):
+class Batch(Section, title="Batch", home="train"):
     """Options of the batch."""
 
     seq_length: int | None = option(None, "job", line=WITH_LAYOUT)
@@ -109,7 +109,7 @@ class Batch(Options, title="Batch", home="train"):
     global_batch_size: int | None = option(None, "job", _BATCH)
 
 
-class Loop(Options, title="Training loop", home="train"):
+class Loop(Section, title="Training loop", home="train"):
     """Options of the training loop that change its memory or time."""
 
     create_attention_mask_in_dataloader: bool = option(
@@ -122,7 +122,7 @@ class Loop(Options, title="Training loop", home="train"):
     )
 
 
-class Inference(Options, title="Inference"):
+class Inference(Section, title="Inference"):
     """Options of inference."""
 
 
@@ -146,7 +146,7 @@ def _typed(field: str) -> dict[str, Any]:
 _END: Final = Emitted(line=When(always=True, only_if=ends_in_16_bits))
 
 
-class Precision(Options, title="Precision"):
+class Precision(Section, title="Precision"):
     """Options of number types."""
 
     fp16: bool = option(False, "job.precision", ON_LINE, value=is_16_bit(Types.FP16))

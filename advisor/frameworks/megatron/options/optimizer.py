@@ -4,6 +4,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from advisor.frameworks.megatron.options.section import Section
 from advisor.frameworks.megatron.options.values import (
     FSDP_STRATEGIES,
     deals_whole_tensors,
@@ -21,7 +22,6 @@ from advisor.frameworks.option import (
     EMITTED,
     ON_LINE,
     Emitted,
-    Options,
     Status,
     When,
     checked,
@@ -32,7 +32,7 @@ _FSDP: Final = emitted_where(runs_fsdp)
 _RUN: Final = Emitted(line=DIFFERENT, recipe=When(always=True, only_if=is_not_muon))
 
 
-class OptimizerStep(Options, title="Optimizer", home="optimizer"):
+class OptimizerStep(Section, title="Optimizer", home="optimizer"):
     """Options of the optimizer's update; the types of its tensors are in Precision."""
 
     optimizer: str = option("adam", "job", ON_LINE, means=str.lower)
@@ -42,7 +42,7 @@ class OptimizerStep(Options, title="Optimizer", home="optimizer"):
     grad_norm_skip_threshold: float = checked(float("inf"), "", Status.HARMLESS, since="0.18")
 
 
-class DataParallel(Options, title="Data parallelism", home="ddp"):
+class DataParallel(Section, title="Data parallelism", home="ddp"):
     """Options of DistributedDataParallelConfig and of what shards over data-parallel ranks."""
 
     use_distributed_optimizer: bool = option(False, "layout", _RUN)

@@ -4,6 +4,7 @@ model: of tensor, pipeline and expert parallelism."""
 from typing import Final
 
 from advisor.frameworks.megatron.options import values
+from advisor.frameworks.megatron.options.section import Section
 from advisor.frameworks.option import (
     ALWAYS,
     DIFFERENT,
@@ -12,7 +13,6 @@ from advisor.frameworks.option import (
     WITH_LAYOUT,
     Emitted,
     Format,
-    Options,
     When,
     checked,
     option,
@@ -27,7 +27,7 @@ _OVERLAP: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, bridge="comm_overlap
 _SPLIT: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, nemo=STRATEGY, order=1)
 
 
-class Parallelism(Options, title="Degrees of parallelism"):
+class Parallelism(Section, title="Degrees of parallelism"):
     """Options of degrees of parallelism and of the pipeline's split."""
 
     tensor_model_parallel_size: int = option(1, "layout", DEGREE)
@@ -95,7 +95,7 @@ class Parallelism(Options, title="Degrees of parallelism"):
     )
 
 
-class Communication(Options, title="Communication"):
+class Communication(Section, title="Communication"):
     """Options of communication; degrees are in Parallelism, data parallelism in DataParallel."""
 
     overlap_moe_expert_parallel_comm: bool = option(

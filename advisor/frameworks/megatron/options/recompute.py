@@ -5,13 +5,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.options import values
+from advisor.frameworks.megatron.options.section import Section
 from advisor.frameworks.option import (
     ALWAYS,
     DIFFERENT,
     EMITTED,
     ON_LINE,
     SET_IN_RECIPES,
-    Options,
     checked,
     option,
 )
@@ -24,7 +24,7 @@ _OFFLOAD: Final = replace(EMITTED, nemo="")
 _NEMO_1: Final = "used only by NeMo 1"
 
 
-class Recompute(Options, title="Recompute and activation offload"):
+class Recompute(Section, title="Recompute and activation offload"):
     """Options of recompute and offload: `ours` is a part of a setting as --recompute spells it."""
 
     recompute_granularity: str | None = option(
@@ -89,7 +89,7 @@ class Recompute(Options, title="Recompute and activation offload"):
 _OLD: Final = replace(SET_IN_RECIPES, nemo_1="")
 
 
-class CudaGraphs(Options, title="CUDA graphs"):
+class CudaGraphs(Section, title="CUDA graphs"):
     """Options of CUDA graphs."""
 
     cuda_graph_impl: str = option(
