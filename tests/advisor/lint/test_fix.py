@@ -97,10 +97,3 @@ def test_a_file_that_cannot_be_read_hides_no_other(
 
 def test_entries_of_a_long_line_take_as_long_as_it_is() -> None:
     assert len(entries("a=" * 30_000, ".py")) == 30_000
-
-
-def test_a_value_of_another_type_has_no_fix(tmp_path: Path) -> None:
-    path = tmp_path / "a.sh"
-    path.write_text("torchrun pretrain_gpt.py --num-layers x\n")
-    assert fixed(path).diff == ""
-    assert [one.rule for one in fixed(path).report.findings] == ["wrong_type"]

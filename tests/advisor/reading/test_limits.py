@@ -180,9 +180,6 @@ def test_what_the_parser_does_not_read_in_time_is_refused(
     (tmp_path / "a.sh").write_text("a=(1 " * 20_000)
     with pytest.raises(UserError, match=r"is not read as shell text within 0.1 s"):
         lint_target(str(tmp_path / "a.sh"))
-    (tmp_path / "a.sh").write_text("echo --tp 1\n")
-    with pytest.raises(UserError, match="holds no setting"):
-        lint_target(str(tmp_path / "a.sh"))
 
 
 def test_a_value_of_many_words_that_are_not_known_takes_as_long_as_it_is(tmp_path: Path) -> None:
@@ -193,8 +190,5 @@ def test_a_value_of_many_words_that_are_not_known_takes_as_long_as_it_is(tmp_pat
 def test_a_file_of_a_script_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"--tp \xff")
     (tmp_path / "a.sh").write_text("source a.txt\ntorchrun pretrain_gpt.py --num-layers 2 @a.txt\n")
-    found = lint_target(str(tmp_path / "a.sh"))
-    assert "@a.txt" in found.left_out
-    assert [note.text for note in found.notes] == [
-        "source a.txt: the variables that it sets are not read"
-    ]
+    unread = "source a.txt: the variables that it sets are not read"
+    assert lint_target(str(tmp_path / "a.sh")).left_out == ("@a.txt", unread)
