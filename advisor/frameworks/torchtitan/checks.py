@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
+from advisor.base.units import whole_number
 from advisor.frameworks.option import names_in
 from advisor.frameworks.torchtitan import options
 from advisor.reading import key_rules
@@ -57,7 +58,7 @@ def _illegal_option(keys: Keys) -> Match | None:
     if not isinstance(option, str):
         reason = f"{name} = {option} must be text (torchtitan calls isdigit() on it)"
         return Match(reason, f'{name} = "{option}"')
-    if option.isdigit() and int(option) > 0:
+    if whole_number(option):
         return None
     reason = f"{name} = {option!r} is neither 'op' nor a positive number of layers"
     return Match(reason, 'use "op", or "2" for every second layer')

@@ -182,6 +182,11 @@ def test_what_the_parser_does_not_read_in_time_is_refused(
         lint_target(str(tmp_path / "a.sh"))
 
 
+def test_a_digit_that_is_no_number_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("pretrain_gpt.py --num-layers-per-virtual-pipeline-stage ²\n")
+    assert [f.rule for f in lint_target(str(tmp_path / "a.sh")).findings] == ["wrong_type"]
+
+
 def test_a_value_of_many_words_that_are_not_known_takes_as_long_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("torchrun pretrain_gpt.py --num-layers 2 " + "$@ " * 5_000)
     assert len(lint_target(str(tmp_path / "a.sh")).findings) == 5_000
