@@ -8,7 +8,6 @@ import yaml
 
 from advisor.base.rule import Level
 from advisor.cli import main as cli
-from advisor.lint.entries import entries
 from advisor.lint.fix import fixed
 from advisor.lint.target import lint_target
 
@@ -93,7 +92,3 @@ def test_a_file_that_cannot_be_read_hides_no_other(
     shown = capsys.readouterr()
     assert "full_needs_method" in shown.out
     assert "not valid YAML" in shown.err
-
-
-def test_entries_of_a_long_line_take_as_long_as_it_is() -> None:
-    assert len(entries("a=" * 30_000, ".py")) == 30_000

@@ -294,9 +294,7 @@ def test_of_a_long_log_few_timers_are_kept(parse: Parse, monkeypatch: pytest.Mon
     assert steps == [*((n, 0.035) for n in range(1, 61)), (400, None)]
 
 
-def test_of_a_long_log_each_rank_is_read_in_its_order_and_damage_is_passed_over(
-    parse: Parse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_log_is_read_rank_by_rank(parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.logs.parse.KEPT_STEPS", 60)
     monkeypatch.setattr("advisor.base.lines.BLOCK_BYTES", 4096)
     text = [lines.megatron(n, 200) for n in range(1, 201)]
