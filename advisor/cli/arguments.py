@@ -266,7 +266,9 @@ def _choice(option: str, text: str, flag: Flag) -> Any:
 
 _ONE_ALONE: Final = ("search", "against")  # each is a search, or a comparison, of its own
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
-    **{"output": OutputFormat, "search": SearchScope, "plot_kind": PlotKind}
+    "output": OutputFormat,
+    "search": SearchScope,
+    "plot_kind": PlotKind,
 }
 
 

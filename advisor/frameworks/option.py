@@ -21,7 +21,6 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 
 T = TypeVar("T")
-CALLABLE: Final = "a function that the training loop sets"
 
 
 class Status(StrEnum):
@@ -35,6 +34,8 @@ class Status(StrEnum):
     """It changes neither the memory nor the time of a step noticeably."""
     UNPRICED = "unpriced"
     """It changes memory or time and is not modelled: to be warned of."""
+    UNTIMED = "untimed"
+    """It changes the time alone, or the first steps, and is not modelled: to be named."""
     REFUSED = "refused"
     """With it the job is another one than can be described: to be refused."""
 
@@ -262,17 +263,17 @@ class Row(NamedTuple):
     emitted: Emitted
     fields: dict[str, Any]
 
-    def named(self, name: str, annotation: object, home: str) -> Option:
+    def named(self, name: str, kind: type, home: str) -> Option:
         """The option of this name."""
         fields = dict(self.fields)
         spelled = {key: fields.pop(key) for key in _NAMES & fields.keys()}
         for key in ("since", "until", "renamed"):
             if key in fields:
                 fields[key] = number(fields[key])
-        ours = fields.pop("ours")
+        ours = fields.pop("ours", "")
         return Option(
             name=name,
-            kind=kind_of(annotation),
+            kind=kind,
             default=self.default,
             ours=f"{ours}.{name}" if ours and "." not in ours else ours,
             emitted=replace(self.emitted, **spelled) if spelled else self.emitted,
@@ -283,8 +284,10 @@ class Row(NamedTuple):
 
 class Options:
     """A section: its attributes are options, with the framework's defaults as their values. title:
-    its subject; home: where Megatron Bridge keeps it, except for rows that say it."""
+    its subject; home: where Megatron Bridge keeps it, except for rows that say it. schema: the file
+    of configs/options that holds those that are not modelled."""
 
+    schema: ClassVar[str] = ""
     title: ClassVar[str] = ""
     rows: ClassVar[tuple[Option, ...]] = ()
     option_names: ClassVar[frozenset[str]] = frozenset()
@@ -292,15 +295,42 @@ class Options:
     def __init_subclass__(cls, title: str = "", home: str = "model") -> None:
         """Name the rows, and leave each one's default in its place."""
         super().__init_subclass__()
-        types = cls.__annotations__
-        rows = [(name, row) for name, row in vars(cls).items() if isinstance(row, Row)]
+        kinds = {name: kind_of(kind) for name, kind in cls.__annotations__.items()}
+        own = {name: row for name, row in vars(cls).items() if isinstance(row, Row)}
+        own_rows = (row.named(name, kinds[name], home) for name, row in own.items())
         cls.title = title
-        cls.rows = tuple(row.named(name, types[name], home) for name, row in rows)
-        for name, row in rows:
-            setattr(cls, name, row.default)
-        cls.option_names = frozenset(types).union(
-            *(vars(base).get("option_names", ()) for base in cls.__mro__)
+        cls.rows = (*own_rows, *_unmodelled_of(cls.schema, title, home))
+        for row in cls.rows:
+            setattr(cls, row.name, row.default)
+        cls.option_names = frozenset(kinds).union(
+            (row.name for row in cls.rows),
+            *(vars(base).get("option_names", ()) for base in cls.__mro__),
         )
+
+
+@lru_cache(maxsize=4)
+def _listed(schema: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.decode(
+        (packaged_configs() / "options" / f"{schema}.json").read_bytes()
+    )
+    return found
+
+
+def _unmodelled_of(schema: str, title: str, home: str) -> Iterator[Option]:
+    """Options of a section that are not modelled, by their status and what is to be said of them. A
+    default without a kind is of its kind; a list is a tuple."""
+    for status, notes in (_listed(schema) if schema else {}).get(title, {}).items():
+        for note, options in notes.items():
+            for name, said in options.items():
+                fields = {k: tuple(v) if isinstance(v, list) else v for k, v in said.items()}
+                default = fields.pop("default", None)
+                kind = _KINDS[said.get("kind", type(default).__name__)]
+                fields.pop("kind", None)
+                row = Row(default, UNEMITTED, {"status": Status(status), "note": note, **fields})
+                yield row.named(name, kind, home)
+
+
+_KINDS: Final = {kind.__name__: kind for kind in (bool, int, float, str, tuple, object)}
 
 
 def option(default: T, ours: str = "", emitted: Emitted = UNEMITTED, **fields: Any) -> T:
@@ -312,28 +342,9 @@ def option(default: T, ours: str = "", emitted: Emitted = UNEMITTED, **fields: A
     return row  # type: ignore[no-any-return]
 
 
-def _unmodelled(status: Status, default: T, note: str, fields: dict[str, Any]) -> T:
-    return option(default, status=status, note=note, **fields)
-
-
-def checked(default: T, note: str = "", **fields: Any) -> T:
+def checked(default: T, note: str = "", status: Status = Status.CHECKED, **fields: Any) -> T:
     """A row of an option that rules read, and no field of ours means."""
-    return _unmodelled(Status.CHECKED, default, note, fields)
-
-
-def harmless(default: T, note: str = "", **fields: Any) -> T:
-    """A row of an option without effect on memory and time."""
-    return _unmodelled(Status.HARMLESS, default, note, fields)
-
-
-def unpriced(default: T, note: str, **fields: Any) -> T:
-    """A row of an option whose effect on memory or time (`note`) is not modelled."""
-    return _unmodelled(Status.UNPRICED, default, note, fields)
-
-
-def refused(default: T, note: str, **fields: Any) -> T:
-    """A row of an option that makes the job another one (`note`)."""
-    return _unmodelled(Status.REFUSED, default, note, fields)
+    return option(default, status=status, note=note, **fields)
 
 
 def key(name: str, default: Any, ours: str, kind: type | None = None, **fields: Any) -> Option:
@@ -363,7 +374,7 @@ def listed(schema: str) -> Iterator[Option]:
     """Options of a file of configs/options, which no field of ours means, by their status and what
     is to be said of them. Values that predictions are for are their defaults; of switches and
     numbers others are of the same kind."""
-    held = json.decode((packaged_configs() / "options" / f"{schema}.json").read_bytes())
+    held = _listed(schema)
     for status in (Status.HARMLESS, Status.UNPRICED):
         for note, names in held[status].items():
             for name in names:

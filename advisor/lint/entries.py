@@ -31,7 +31,7 @@ def _within(levels: int) -> str:
 _KEYED: Final = re.compile(
     rf"{_COMMENT}|(?P<indent>^[ \t]*)?(?<![\w.+~-])(?P<name>\"[\w.-]+\"|'[\w.-]+'|[+~-]*[A-Za-z_]"
     rf"[\w.-]*)[ \t]*(?::(?=\s|[\"{{\[\d])|=(?!=))[ \t]*(?P<value>{_within(3)}|{_QUOTED}"
-    rf"|[^\s,()\[\]{{}}#\"']+(?:{_within(1)})?"
+    rf"|[^\s,()\[\]{{}}#\"']{{1,999}}(?:{_within(1)})?"
     r"|(?:[ \t]*(?:#[^\n]*)?\r?\n(?P=indent)(?:[ \t]+|- )\S[^\r\n]*)+|)",
     re.MULTILINE,
 )

@@ -18,15 +18,17 @@ def without_ignored(
 ) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
     """Configurations less what comments of a file ignore, which comes second. One that ignores
     nothing is itself a finding, of the first of them."""
-    lines = text.splitlines()
-    every = {f for one in checked for f in one.findings if f.place.file == file}
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    every = {
+        f: _lines_of(lines, f) for one in checked for f in one.findings if f.place.file == file
+    }
     ignored: dict[Finding, None] = {}
     unused: list[Finding] = []
     found_in = ((at, _COMMENT.finditer(line)) for at, line in enumerate(lines, 1))
     for at, comment in ((at, one) for at, found in found_in for one in found):
         for rule in re.split(r"\s*,\s*", comment[2]):
-            of_rule = (one for one in every if one.rule == rule)
-            found = [f for f in of_rule if comment[1] or at in _lines_of(lines, f.place.line)]
+            of_rule = ((f, its) for f, its in every.items() if f.rule == rule)
+            found = [f for f, its in of_rule if comment[1] or at in its]
             ignored |= dict.fromkeys(found)
             unused += [] if found else [_unused(rule, Place(file, at, comment.start(2) + 1))]
     kept = [replace(c, findings=tuple(f for f in c.findings if f not in ignored)) for c in checked]
@@ -39,9 +41,9 @@ def _unused(rule: str, place: Place) -> Finding:
     return Finding(rule="unused_ignore", verdict=Verdict.NOTE, reason=reason, fix=fix, place=place)
 
 
-def _lines_of(lines: Sequence[str], at: int) -> range:
-    """Those whose comments count for a line: of the whole command, and the comments above it."""
-    first = last = at
+def _lines_of(lines: Sequence[str], finding: Finding) -> range:
+    """Those whose comments count for it: of the whole command, and the comments above it."""
+    first = last = finding.place.line
     while first > 1 and lines[first - 2].endswith("\\"):
         first -= 1
     while last < len(lines) and lines[last - 1].endswith("\\"):

@@ -14,7 +14,7 @@ from msgspec.structs import fields as struct_fields
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, parse, show_path
 from advisor.base.key_value import key_of, split_key_values
-from advisor.base.units import counted, nearest_divisors, parse_gpus
+from advisor.base.units import counted, nearest_divisors, parse_gpus, whole_number
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import JobConfig
@@ -191,7 +191,8 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         return ""
     for key, text in split_key_values(given.get("overrides", ())).items():
         if key.startswith("model."):
-            fields[key.removeprefix("model.")] = int(text) if text.isdigit() else text
+            number = whole_number(text)
+            fields[key.removeprefix("model.")] = text if number is None else number
     sequence = configuration.values.get("job.seq_length")
     if "max_position_embeddings" not in fields and sequence is not None:
         fields["max_position_embeddings"] = sequence.value

@@ -162,7 +162,10 @@ def _asked(
                 if exported is not None:
                     values = {EXPANDABLE_SEGMENTS: exported, **configuration.values}
                     configuration = replace(configuration, values=values)
-                yield reader, replace(configuration, lent=_lent(configuration))
+                lent, unread = _lent(configuration), configuration.unread
+                if configuration.recipe and not (lent and lent.certain):
+                    unread = (*unread, Note("the recipe that it changes", configuration.place))
+                yield reader, replace(configuration, lent=lent, unread=unread)
 
 
 def _lent(configuration: ReadConfiguration) -> LentJob | None:

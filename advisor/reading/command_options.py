@@ -1,8 +1,10 @@
 """Options among the words of a command, and what its launcher says of the GPUs."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
+from typing import Final
 
 from msgspec import Struct
 
@@ -53,6 +55,29 @@ def is_number(text: str) -> bool:
     return False
 
 
+_SEVERAL: Final = re.compile(r"^\$\{?[@*]|ARGS|OPTS|OPTIONS|FLAGS|\bcat\b", re.IGNORECASE)
+"""Variables that hold words rather than a value, by their names."""
+
+
+def beyond(option: CommandOption) -> tuple[Word, ...]:
+    """Words after an option that need not be its values."""
+    values = option.values
+    several = any(not word.unknown and word.text[:1] != "@" for word in values[1:])
+    first = 1 if not several and values and not _SEVERAL.search(values[0].text) else 0
+    return tuple(w for w in values[first:] if not several or _SEVERAL.search(w.text))
+
+
+def unread_words(
+    command: ShellCommand, more: Callable[[CommandOption], Sequence[Word]] = beyond
+) -> list[Word]:
+    """Words of a program that nobody knows and that are no option's value, and files of options.
+    more: the words after an option that need not be its values."""
+    words = command.words[program_at(command.words) :]
+    first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
+    beside = [*words[1:first], *(word for one in options(words) for word in more(one))]
+    return [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]
+
+
 def program_at(words: Sequence[Word]) -> int:
     """Where the training program stands among the words of a command; 0 where it is not found."""
     texts = [word.text for word in words]
@@ -73,7 +98,7 @@ def num_gpus(command: ShellCommand, directives: Sequence[Word], sure: bool = Fal
     before = command.words[: program_at(command.words) or len(command.words)]
     found: dict[str, int] = {}
     firsts = [word for option in options(before) for word in option.values[:1]]
-    if sure and any(word.text[:1] == "$" for word in before if word not in firsts):
+    if sure and any(word.text[:1] == "$" and word not in firsts for word in before):
         return None
     for option in (*options(directives), *options(before)):
         number = whole_number(option.text.rpartition(":")[2])

@@ -164,8 +164,10 @@ class _Reader:
         return self._texts[node]
 
     def place(self, node: ast.AST) -> Place:
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        return self.content.place_at(self._lines[line - 1] + column)
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)  # in bytes
+        start = self._lines[line - 1]
+        before = self.content.text[start : start + column].encode()[:column]
+        return self.content.place_at(start + len(before.decode("utf-8", "ignore")))
 
     def ways(self, module: ast.Module) -> Iterator[Way]:
         """Those of the module, then those of each function, which sees the module's names."""

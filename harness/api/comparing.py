@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from advisor.base.json_schema import json_schema as schema_of
 from harness.judge.comparison import Comparison
 from harness.judge.comparison import compare as judged
-from harness.judge.golden import FOLDER, load_goldens, plan_update, write
+from harness.judge.golden import FOLDER, load_goldens
+from harness.judge.golden_update import plan_update, write
 from harness.judge.results import Loaded, load_results
 from harness.judge.trial_rows import CompareOptions
 from harness.trial.result import TrialResult

@@ -12,7 +12,7 @@ from advisor.report.command_help import read_page
 from advisor.report.figures.plot import check_figure
 from harness.cli.flags import Parser
 from harness.execution.progress import say
-from harness.judge import golden
+from harness.judge import golden, golden_update
 from harness.judge.golden_page import change_page, golden_page, judged, list_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
@@ -46,28 +46,28 @@ def main(argv: Sequence[str]) -> int:
 def _update(arguments: Namespace) -> None:
     results = load_results(arguments.results).results
     folder = arguments.to or golden.FOLDER
-    changes = golden.plan_update(results, arguments.reason, folder, append=arguments.append)
+    changes = golden_update.plan_update(results, arguments.reason, folder, append=arguments.append)
     on_gpu = [change.new for change in changes if change.new.identity.gpus != CPU]
     if len(on_gpu) < len(changes):
         _say("CPU times are not judged: memory and loss are the baseline")
     for new in on_gpu:
         count = min((len(one.samples) for one in new.sessions), default=0)
-        if 0 < count < golden.ADVISED_REPEATS:
-            better = f"measure.repeats={golden.ADVISED_REPEATS} gives a better golden"
+        if 0 < count < golden_update.ADVISED_REPEATS:
+            better = f"measure.repeats={golden_update.ADVISED_REPEATS} gives a better golden"
             _say(f"{new.identity.label}: few processes ({count}); {better}")
         days = Counter((one.host, one.started_at[:10]) for one in new.sessions if one.started_at)
         for (_, day), times in days.items():
             if times > 1:
                 _say(f"{new.identity.label}: {times} sessions of {day} on one machine count as one")
     if arguments.diff:
-        write_atomic(arguments.diff, golden.diff_text(changes))
+        write_atomic(arguments.diff, golden_update.diff_text(changes))
     else:
         for change in sorted(changes, key=lambda one: str(one.path)):
             diff = change.diff() if change.old else None
             print(change_page(change.path, change.new, diff), end="", file=sys.stderr)
     if arguments.dry_run:
         return
-    golden.write(changes)
+    golden_update.write(changes)
     for change in changes:
         print(change.path)
 

@@ -12,7 +12,8 @@ from msgspec import Struct, field
 
 from harness.base.collections import flatten
 from harness.judge import identity
-from harness.judge.golden import Golden, Provenance, by_workload
+from harness.judge.golden import Golden, Provenance
+from harness.judge.golden_update import by_workload
 from harness.judge.trial_rows import (
     CompareOptions,
     ComparisonRow,

@@ -36,17 +36,14 @@ from msgspec.structs import replace
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
-from advisor.base.grouping import grouped
 from advisor.base.limits import LARGEST
 from advisor.base.record import as_dict
 from advisor.base.units import significant, whole_number
 from harness.base.collections import Scalar, flatten
-from harness.judge.identity import MeasuredPlace, differences, gpu_type, place_of, workload_key
-from harness.judge.identity import workload_label as label_of
-from harness.judge.metrics import STEP_TIME, Series, metric_names, samples, series_of
+from harness.judge.identity import MeasuredPlace, gpu_type, workload_key
+from harness.judge.metrics import STEP_TIME, Series, metric_names, samples
 from harness.judge.stats import Summary, summarise
-from harness.trial.files import write_atomic
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialStatus
 from harness.trial.store import check_schema
 
 
@@ -107,6 +104,16 @@ class Session(Struct, frozen=True, kw_only=True):
         return samples(tuple(self.samples.values()), metric)
 
 
+def by_day(sessions: Iterable[Session], metric: str) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """session -> process -> finite steps of one metric; sessions without any are left out, and
+    those of one machine and day, which share its weather, are one."""
+    days: dict[object, tuple[tuple[float, ...], ...]] = {}
+    for number, one in enumerate(sessions):
+        day = (one.host, one.started_at[:10]) if one.started_at else number
+        days[day] = (*days.get(day, ()), *one.steps(metric))
+    return tuple(filter(None, days.values()))
+
+
 class Golden(Struct, frozen=True, kw_only=True):
     """One workload's baseline. status: ok, or oom where the setting is known not to fit, and has no
     numbers. limits: relative limits of its own, by metric."""
@@ -129,13 +136,8 @@ class Golden(Struct, frozen=True, kw_only=True):
         return tuple(one for session in self.sessions for one in session.samples.values())
 
     def samples(self, metric: str) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """session -> process -> finite steps of one metric; sessions without any are left out, and
-        those of one machine and day, which share its weather, are one."""
-        days: dict[object, tuple[tuple[float, ...], ...]] = {}
-        for number, one in enumerate(self.sessions):
-            day = (one.host, one.started_at[:10]) if one.started_at else number
-            days[day] = (*days.get(day, ()), *one.steps(metric))
-        return tuple(filter(None, days.values()))
+        """session -> process -> finite steps of one metric, as of `by_day`."""
+        return by_day(self.sessions, metric)
 
     @property
     def place(self) -> MeasuredPlace:
@@ -160,6 +162,7 @@ class Golden(Struct, frozen=True, kw_only=True):
         return here.workload_key is not None or here.workload == there.workload
 
 
+FOLDER: Final = Path("results/golden")
 SCHEMA_VERSION: Final = 2
 _SUMMARY_DIGITS: Final = 12
 
@@ -212,12 +215,15 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
         raise UserError("golden", str(file), f"cannot be read: {error}") from None
     identity = replace(found.identity, workload=flatten(found.identity.workload))
     meta = replace(found.meta, environment=flatten(found.meta.environment))
-    about = {"started_at": meta.date, "reason": meta.reason} | _where(meta.environment)
+    about = {"started_at": meta.date, "reason": meta.reason} | host_and_versions(meta.environment)
     sessions = [one if one.started_at else replace(one, **about) for one in found.sessions]
     return replace(found, identity=identity, meta=meta, sessions=tuple(sessions))
 
 
-def _where(environment: Mapping[str, Scalar]) -> dict[str, Any]:
+_VERSIONS: Final = re.compile(r"software\.\w+|gpus\[0\]\.driver|git_commit")
+
+
+def host_and_versions(environment: Mapping[str, Scalar]) -> dict[str, Any]:
     """Host and versions of a session."""
     versions = {key: one for key, one in environment.items() if _VERSIONS.fullmatch(key)}
     return {"host": str(environment.get("host.name_hash", "")), "versions": versions}
@@ -242,147 +248,6 @@ def _sorted(value: Any) -> Any:
     return {key: _sorted(value[key]) for key in sorted(value, key=order)}
 
 
-FOLDER: Final = Path("results/golden")
-ADVISED_REPEATS: Final = 5
-_UNREVIEWED: Final = ("sessions", "schema_version")
-_VERSIONS: Final = re.compile(r"software\.\w+|gpus\[0\]\.driver|git_commit")
-
-
-class GoldenChange(Struct, frozen=True, kw_only=True):
-    """One golden as it is to be written. path: its file; old: what the file holds now."""
-
-    path: Path
-    new: Golden
-    old: Golden | None = None
-
-    def diff(self) -> dict[str, tuple[Scalar, Scalar]]:
-        """Old and new of every value that changes; None where a side has none. Samples are left to
-        the diff of the file itself: their summary is what a reviewer judges."""
-        before, after = _reviewed(self.old) if self.old else {}, _reviewed(self.new)
-        pairs = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
-        return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def by_workload(results: Iterable[TrialResult]) -> dict[str, list[TrialResult]]:
-    """Results of each workload, by its key, in their first order."""
-    return grouped((workload_key(result.trial["workload"]), result) for result in results)
-
-
-def sessions_of(results: Sequence[TrialResult]) -> tuple[tuple[TrialResult, ...], ...]:
-    """One workload's repeats by session: of trials that were measured in several runs, the first
-    of each are one session, the second another."""
-    names = [one.name for one in results]
-    numbered = ((names[:k].count(one.name), one) for k, one in enumerate(results))
-    return tuple(map(tuple, grouped(numbered).values()))
-
-
-def by_time(sessions: Iterable[Session]) -> tuple[Session, ...]:
-    """The oldest first."""
-    return tuple(sorted(sessions, key=lambda one: one.started_at))
-
-
-def session_of(results: Sequence[TrialResult], reason: str) -> Session:
-    """The session of processes that were measured together."""
-    return Session(
-        samples={one.name: series_of(one) for one in results},
-        started_at=min(one.started_at for one in results),
-        reason=reason,
-        **_where(place_of(results[0]).environment),
-    )
-
-
-def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
-    """The golden of one workload's repeats; UserError where they are no baseline.
-
-    A setting that runs out of memory in every repeat is one: that it does not fit.
-    """
-    workload, place = results[0].trial["workload"], place_of(results[0])
-    label, key = label_of(workload), workload_key(workload)
-    statuses = {result.status for result in results}
-    if statuses not in ({TrialStatus.OK}, {TrialStatus.OOM}):
-        words = ", ".join(sorted(f"{one.name} {one.status}" for one in results))
-        raise UserError(label, words, "cannot be a baseline: its repeats must be all ok or all oom")
-    for one in (one for other in results for one in differences(place, place_of(other))):
-        hint = "run them again on one machine"
-        raise UserError(label, str(one), "differs between its repeats", hint)
-    measured, text = statuses == {TrialStatus.OK}, " ".join(reason.split())
-    if not text:
-        raise UserError("--reason", repr(reason), "must state why the baseline changes")
-    return Golden(
-        meta=Meta(
-            provenance=Provenance.MEASURED,
-            reason=text,
-            date=max(result.started_at for result in results)[:10],
-            environment=place.environment,
-        ),
-        identity=Identity(label, place.gpus, flatten(workload), key),
-        status=results[0].status,
-        sessions=by_time(session_of(one, text) for one in sessions_of(results) if measured),
-    )
-
-
-def plan_update(
-    results: Sequence[TrialResult], reason: str, folder: Path, *, append: bool = False
-) -> tuple[GoldenChange, ...]:
-    """What an update from `results` would change below `folder`; writes nothing.
-
-    A golden of the same workload on the same GPUs is replaced where it lies, and its own limits
-    are kept. append: its sessions are kept too, and those of `results` are added.
-    """
-    if not results:
-        raise UserError("RESULTS", "(none)", "hold no trial")
-    present = load_goldens([folder]) if folder.exists() else {}
-    groups = by_workload(one for one in results if one.status is not TrialStatus.SKIPPED)
-    if not groups:
-        raise UserError("RESULTS", "(skipped)", "hold no trial that was run")
-    goldens = (golden_of(one, reason) for one in groups.values())
-    return tuple(_change(one, present, folder, append) for one in goldens)
-
-
-def _change(new: Golden, present: dict[Path, Golden], folder: Path, append: bool) -> GoldenChange:
-    """Where `new` goes: in place of the golden of the same subject, else into a file of its own."""
-    for path, old in present.items():
-        if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
-            kept = replace(_appended(old, new) if append else new, limits=old.limits | new.limits)
-            return GoldenChange(path=path, new=kept, old=old)
-    # llama3_8b-tp1pp1-selective_mlp-1xH200-SXM-141GB-0123456789ab.json
-    about = new.identity
-    words = [*about.label.split("/"), about.full_gpus, str(about.workload_key)]
-    name = "-".join(re.sub(r"[^A-Za-z0-9.-]+", "_", word) for word in words)
-    return GoldenChange(path=folder / f"{name}.json", new=new)
-
-
-def _appended(old: Golden, new: Golden) -> Golden:
-    """`new` after the sessions of `old`; UserError where they are not of one kind."""
-    label, hint = new.identity.label, "without --append the golden is replaced"
-    changes = [] if old.status is new.status else [f"status  {old.status} -> {new.status}"]
-    for change in (*changes, *differences(old.place, new.place)):
-        raise UserError(label, str(change), "differs from the golden's", hint)
-    if any(one.samples == held.samples for one in new.sessions for held in old.sessions):
-        raise UserError(label, new.sessions[0].started_at, "is a session of the golden already")
-    return replace(new, sessions=by_time((*old.sessions, *new.sessions)))
-
-
-def write(changes: Iterable[GoldenChange]) -> None:
-    """Write the files, each whole or not at all."""
-    for change in changes:
-        change.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(change.path, golden_text(change.new))
-
-
-def diff_text(changes: Iterable[GoldenChange]) -> str:
-    """JSON for review: file -> value -> old and new, sorted, one value a line."""
-    blocks = []
-    for change in sorted(changes, key=lambda one: str(one.path)):
-        lines = [
-            f"\n  {_json(key)}: {_json({'old': old, 'new': new})}"
-            for key, (old, new) in change.diff().items()
-        ]
-        end = "\n }" if lines else "}"
-        blocks.append(f" {_json(str(change.path))}: {{{','.join(lines)}{end}")
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
-
-
 def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
     """Goldens by file; folders give all JSON files in them. UserError where one cannot be read."""
     return {
@@ -390,12 +255,3 @@ def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
         for path in paths
         for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])
     }
-
-
-def _reviewed(golden: Golden) -> dict[str, Scalar]:
-    kept = {key: one for key, one in golden_values(golden).items() if key not in _UNREVIEWED}
-    return flatten(kept)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -13,7 +13,8 @@ from advisor.base.errors import UserError
 from advisor.base.grouping import grouped
 from advisor.base.units import human_bytes, nearest_names
 from harness.judge import metrics, stats
-from harness.judge.golden import Golden, session_of, sessions_of
+from harness.judge.golden import Golden, by_day
+from harness.judge.golden_update import session_of, sessions_of
 from harness.judge.identity import EnvironmentDifference
 from harness.judge.verdict import Judgement, Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus
@@ -171,7 +172,7 @@ def measured_rows(
             noise = metric.assumed_noise(device)
             if metric.timing:
                 noise = replace(noise, history=seen_between(golden, others, name))
-            new = [session_of(one, "").steps(name) for one in sessions_of(results)]
+            new = by_day((session_of(one, "") for one in sessions_of(results)), name)
             row = replace(about, metric=name, limit=signed)
             rows.append(_metric_row(row, metric, noise, new, golden, unstable))
     return rows
@@ -205,7 +206,7 @@ def _metric_row(
     unstable: str,
 ) -> ComparisonRow:
     """`row` judged; noise: what is assumed where little is seen."""
-    old, new = golden.samples(metric.name), list(filter(None, new))
+    old = golden.samples(metric.name)
     gone = replace(row, verdict=Verdict.VANISHED)
     if not new:
         return replace(gone, reason="in the golden, but not in the results")

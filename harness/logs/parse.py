@@ -5,257 +5,22 @@ lines of a step add to it.
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
+from advisor.base.grouping import grouped
 from advisor.base.lines import LINE_CHARACTERS, DamagedError, clean_block, clean_line, read_blocks
-from harness.base.collections import known
 from harness.logs.causes import ANCHORS, ORDER, Causes
+from harness.logs.collector import Collector, merged_collectors
 from harness.logs.readers import READERS
-from harness.logs.records import (
-    Argument,
-    LogFramework,
-    LoggedLoss,
-    LoggedPeak,
-    LoggedStep,
-    Mark,
-    Record,
-    Throughput,
-    Timers,
-    WholeRun,
-)
+from harness.logs.records import LogFramework, LoggedPeak, LoggedStep, WholeRun
 from harness.trial.failures import Failure
 
 KEPT_STEPS: Final = 10_000
 """Of a log, of all its ranks: numbers are of the first steps after the warm-up."""
-_ROUNDING_SECONDS: Final = 0.0051
-"""Bridge writes a step's seconds with two decimals next to Megatron's milliseconds."""
-
-
-class Stream(Struct):
-    """Steps as one rank writes them: their numbers rise, or the run was started again."""
-
-    steps: dict[int, LoggedStep] = field(default_factory=dict)
-    last: int = 0
-    epoch: float = 0.0
-    restarts: int = 0
-    beyond: int = 0
-    unread: int = 0
-
-    def add(self, step: LoggedStep, most: int) -> None:
-        """Enter a step; what another line of it said already stays, the slower time counts. Beyond
-        `most` steps only the last is kept, and where the loss is no number."""
-        known = self.steps.get(step.number)
-        if known is None and len(self.steps) >= most:
-            self.unread += self.steps.pop(self.beyond, None) is not None
-            self.beyond = step.number if step.loss is None or math.isfinite(step.loss) else 0
-        self.steps[step.number] = step if known is None else combined(known, step)
-        self.last = step.number
-
-    def restart(self) -> None:
-        """What was said so far belongs to an earlier attempt."""
-        self.steps.clear()
-        self.last, self.epoch, self.beyond, self.unread = 0, 0.0, 0, 0
-        self.restarts += 1
-
-
-class Collector(Struct):
-    """Records of one framework from one file. most: steps that are kept, of all ranks; least: of
-    each."""
-
-    most: int = KEPT_STEPS
-    least: int = 0
-    streams: dict[int | None, Stream] = field(default_factory=dict)
-    rates: list[Throughput] = field(default_factory=list)
-    peaks: dict[int | None, LoggedPeak] = field(default_factory=dict)
-    arguments: dict[str, str] = field(default_factory=dict)
-    timers: list[float | None] = field(default_factory=list)
-    whole_run: WholeRun | None = None
-    ended: bool = False
-
-    def add(self, record: Record, rank: int | None) -> bool:
-        """Enter what a line of `rank` says; whether it shows that training goes on."""
-        goes_on = isinstance(record, LoggedStep | LoggedLoss | Throughput | Timers)
-        self.ended = record is Mark.END or (self.ended and not goes_on)
-        match record:
-            case LoggedStep():
-                self._step(record, rank)
-            case LoggedLoss():
-                self._loss(record, rank)
-            case Throughput():
-                self.rates += [record] * (len(self.rates) < self.most)
-            case Timers():
-                self.timers.append(record.seconds)
-            case LoggedPeak():
-                self._peak(record, rank)
-            case Argument():
-                self.arguments[record.name] = record.value
-            case WholeRun():
-                self.whole_run = latest_means(self.whole_run, record)
-            case Mark.START:
-                self._start(rank)
-        return goes_on
-
-    def steps(self) -> tuple[LoggedStep, ...]:
-        """Steps of all ranks, by number; rates without a number go to the steps they belong to."""
-        merged: dict[int, LoggedStep] = {}
-        for stream in self.streams.values():
-            for number, step in stream.steps.items():
-                merged[number] = combined(merged[number], step) if number in merged else step
-        found = [merged[number] for number in sorted(merged)]
-        found = _with_timers(found, self.timers) if self.timers else found
-        return tuple(_with_rates(found, self.rates)) if self.rates else tuple(found)
-
-    @property
-    def restarts(self) -> int:
-        """How often the run began anew, as the rank says that saw most of it."""
-        return max((stream.restarts for stream in self.streams.values()), default=0)
-
-    @property
-    def full(self) -> bool:
-        """Whether of every rank as many steps are known as are kept."""
-        kept = [len(stream.steps) for stream in self.streams.values()]
-        return bool(kept) and min(kept) >= self._room
-
-    @property
-    def _room(self) -> int:
-        return max(self.least, self.most // len(self.streams))
-
-    def _stream(self, rank: int | None) -> Stream:
-        return self.streams.setdefault(rank, Stream())
-
-    def _step(self, step: LoggedStep, rank: int | None) -> None:
-        stream = self._stream(rank)
-        if step.number < stream.last:  # an earlier step is run again
-            self._again(rank)
-        stream.add(step, self._room)
-
-    def _loss(self, loss: LoggedLoss, rank: int | None) -> None:
-        stream = self._stream(rank)
-        if loss.epoch < stream.epoch:
-            self._again(rank)
-        stream.epoch = loss.epoch
-        stream.add(LoggedStep(number=stream.last + 1, loss=loss.value), self._room)
-
-    def _peak(self, peak: LoggedPeak, writer: int | None) -> None:
-        rank = writer if peak.rank is None else peak.rank
-        self.peaks[rank] = larger_peak(replace(peak, rank=rank), self.peaks.get(rank))
-
-    def _start(self, rank: int | None) -> None:
-        """A run begins; another one was before it if anything was logged. Megatron's first rank
-        says so, and its last one writes the steps."""
-        writers = [key for key, stream in self.streams.items() if stream.steps]
-        for writer in (rank,) if rank in writers else tuple(writers):
-            self._again(writer)
-
-    def _again(self, rank: int | None) -> None:
-        """A rank begins anew. Where it alone writes steps, all that others said is as old."""
-        self._stream(rank).restart()
-        if any(other.steps for other in self.streams.values()):
-            self.peaks.pop(rank, None)
-            return
-        self.rates.clear()
-        self.timers.clear()
-        self.peaks.clear()
-        self.whole_run = None
-
-
-def combined(one: LoggedStep, other: LoggedStep) -> LoggedStep:
-    """Two lines of one step: the slower of two times, else whatever one of them says."""
-    found = {}
-    for name in LoggedStep.__struct_fields__:
-        here, there = getattr(one, name), getattr(other, name)
-        known = here if there is None else there
-        both = here is not None and there is not None
-        if both and name in ("seconds", "timer_seconds", "stamp"):
-            known = max(here, there)
-        elif both and name.endswith(("_per_gpu", "_per_second")):
-            known = min(here, there)
-        found[name] = known
-    return LoggedStep(**found)
-
-
-def latest_means(one: WholeRun | None, other: WholeRun) -> WholeRun:
-    """Means as the last line tells them; what only an earlier one told stays."""
-    if one is None:
-        return other
-    stated = {name: value for name, value in asdict(other).items() if value is not None}
-    return replace(one, **stated)
-
-
-def larger_peak(one: LoggedPeak, other: LoggedPeak | None) -> LoggedPeak:
-    """The larger of two peaks of one rank, number by number."""
-    if other is None:
-        return one
-    return replace(
-        one,
-        number=max(one.number, other.number),
-        allocated=max(known((one.allocated, other.allocated)), default=None),
-        reserved=max(known((one.reserved, other.reserved)), default=None),
-    )
-
-
-def merged_collectors(files: Sequence[Collector]) -> Collector:
-    """Records of several ranks' files as those of one run."""
-    streams = [stream for one in files for stream in one.streams.values()]
-    peaks: dict[int | None, LoggedPeak] = {}
-    arguments: dict[str, str] = {}
-    for one in files:
-        peaks |= {rank: larger_peak(peak, peaks.get(rank)) for rank, peak in one.peaks.items()}
-        arguments |= one.arguments
-    return Collector(
-        streams=dict(enumerate(streams)),
-        rates=[rate for one in files for rate in one.rates],
-        peaks=peaks,
-        arguments=arguments,
-        timers=next((one.timers for one in files if one.timers), []),
-        whole_run=next((one.whole_run for one in files if one.whole_run), None),
-        ended=_all_ended(files),
-    )
-
-
-def _all_ended(files: Sequence[Collector]) -> bool:
-    """Whether every rank that writes steps came to its end, or one that writes none says so for
-    all (Megatron's first)."""
-    writers = [one for one in files if any(stream.steps for stream in one.streams.values())]
-    silent = any(one.ended for one in files if one not in writers)
-    return silent or (bool(writers) and all(one.ended for one in writers))
-
-
-def _with_timers(steps: list[LoggedStep], timers: list[float | None]) -> list[LoggedStep]:
-    """Timers as those of steps 1, 2, 3, …; none of them where one stands for several steps, or
-    where the log has fewer of them than steps: then the run goes on from a checkpoint."""
-    if None in timers or (steps and steps[-1].number > len(timers)):
-        return steps
-    known = {step.number: step for step in steps}
-    return [
-        replace(known.get(number, LoggedStep(number=number)), timer_seconds=seconds)
-        for number, seconds in enumerate(timers, start=1)
-    ]
-
-
-def _with_rates(steps: list[LoggedStep], rates: list[Throughput]) -> list[LoggedStep]:
-    """Rates in their order next to the steps in theirs; the time that both write must agree. A log
-    with rates alone has steps without a total."""
-    if not steps:
-        return [
-            LoggedStep(number=number, seconds=rate.seconds, tflops_per_gpu=rate.tflops_per_gpu)
-            for number, rate in enumerate(rates, start=1)
-        ]
-    found = []
-    for step, rate in zip_longest(steps, rates[: len(steps)]):
-        fits = rate is not None and abs(rate.seconds - (step.seconds or 0)) <= _ROUNDING_SECONDS
-        known = step.tflops_per_gpu is not None
-        found.append(
-            replace(step, tflops_per_gpu=rate.tflops_per_gpu) if fits and not known else step
-        )
-    return found
-
-
 _RANK_FILE: Final = re.compile(r"rank[-_.]?([0-9]{1,9})", re.IGNORECASE)
 _DIGITS: Final = re.compile(r"([0-9]{1,9})")
 
@@ -388,24 +153,29 @@ class _Scan:
         """Enter steady lines: where enough steps are known, the first, the highest and the last of
         a rank say what all of them do."""
         lines, prefixes, steps, heights = (cells[group::5] for group in range(4))
-        for prefix in set(prefixes):
-            mine = [at for at, own in enumerate(prefixes) if own == prefix and steps[at]]
-            rank = self._read(lines[mine[0]]) if mine else None
+        ranks = {prefix: self._heard(prefix)[0] for prefix in set(prefixes)}
+        of_ranks = grouped((ranks[one], at) for at, one in enumerate(prefixes) if steps[at])
+        for rank, mine in of_ranks.items():
+            self._read(lines[mine[0]])
+            stream = collector.streams.get(rank)
             rising = [float(steps[at]) for at in mine]
-            if len(mine) > 3 and collector.full and rising == sorted(rising):
+            if len(mine) > 3 and stream and collector.full and rising == sorted(rising):
                 high = [float(heights[at] or 0) for at in mine]
                 said = sorted({mine[0], mine[high.index(max(high))], mine[-1]})
-                stream = collector.streams[rank]
                 stream.unread += len(mine) - len(said)
                 stream.last += (len(mine) - len(said)) * bool(stream.epoch)  # it has no numbers
                 mine = said
             for at in mine[1:]:
                 self._read(lines[at])
 
-    def _read(self, line: str) -> int | None:
-        """Enter what a line says to every reader that may apply; the rank that wrote it."""
-        own, text = clean_line(line)
-        rank = self._rank if own is None else own
+    def _heard(self, line: str) -> tuple[int | None, str]:
+        """The rank that wrote a line, by its prefix or else by the file's name, and the text."""
+        rank, text = clean_line(line)
+        return self._rank if rank is None else rank, text
+
+    def _read(self, line: str) -> None:
+        """Enter what a line says to every reader that may apply."""
+        rank, text = self._heard(line)
         goes_on = False
         for name, reader in self._readers.items():
             for record in reader.read(text):
@@ -414,7 +184,6 @@ class _Scan:
             self.causes.survived()
         elif text:
             self.causes.read(text)
-        return rank
 
 
 def _odd(

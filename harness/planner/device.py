@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
+from advisor.base.units import whole_number
 from harness.trial.trial import Device
 
 _AUTO: Final = "auto"
@@ -46,8 +47,9 @@ def visible(names: tuple[str, ...], mask: str | None) -> tuple[str, ...]:
     found = []
     for entry in mask.split(","):
         text = entry.strip()
-        if text.isdigit() and int(text) < len(names):
-            found.append(names[int(text)])
+        index = whole_number(text)
+        if index is not None and index < len(names):
+            found.append(names[index])
         elif text.startswith(("GPU-", "MIG-")) and names:
             found.append(names[0])  # by UUID: nodes have one type of GPU
         else:

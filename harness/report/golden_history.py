@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.report.figures import kit
-from harness.judge.golden import Golden, Session, by_time, session_of, sessions_of
+from harness.judge.golden import Golden, Session
 from harness.judge.golden_page import first_metric
+from harness.judge.golden_update import by_time, session_of, sessions_of
 from harness.judge.metrics import Metric, find_metric
 from harness.judge.render import percent
 from harness.judge.stats import Seen, log_medians, session_centres
@@ -21,13 +22,17 @@ _MOST_NAMES: Final = 16
 
 
 def history(golden: Golden, results: Sequence[TrialResult], metric: str) -> tuple[Session, ...]:
-    """Sessions of the golden, and those of results of its workload (without a reason), by time."""
+    """Sessions of the golden, and those of results of its workload (without a reason), by time;
+    UserError where none has the metric."""
     good = (one for one in results if one.status is TrialStatus.OK)
     mine = [one for one in good if golden.identity.holds_for(one.trial["workload"])]
     held = [session.samples for session in golden.sessions]
     later = (session_of(one, "") for one in sessions_of(mine))
     both = (*golden.sessions, *(one for one in later if one.samples not in held))
-    return by_time(one for one in both if min(map(min, one.steps(metric)), default=0) > 0)
+    found = by_time(one for one in both if min(map(min, one.steps(metric)), default=0) > 0)
+    if not found:
+        raise UserError("--metric", metric, "is nowhere above zero")
+    return found
 
 
 def metric_of(golden: Golden, name: str | None) -> Metric:

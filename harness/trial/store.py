@@ -27,6 +27,7 @@ import json
 import math
 import os
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -353,6 +354,11 @@ def decode_result(source: Path | str, file: object = "text") -> TrialResult:
     for one in loss:
         if math.isfinite(one) and abs(one) > LARGEST_FLOAT:
             raise UserError(f"{file}: loss", one, f"is too large; at most {LARGEST_FLOAT:g}")
+    try:
+        datetime.fromisoformat(result.started_at or "2026-01-31")
+    except ValueError:
+        wrong = f"{file}: started_at", show(result.started_at)
+        raise UserError(*wrong, "must be a time, e.g. 2026-01-31T12:00:00+00:00") from None
     return replace(result, loss=loss)
 
 

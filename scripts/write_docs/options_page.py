@@ -16,9 +16,9 @@ _HEAD: Final = """\
 # Options of the frameworks
 
 This page lists every option that this project knows, and what the project does with it.
-`python -m scripts.write_docs.options_page` writes it from `advisor/frameworks/megatron/options` and
-from `options.py` of the other frameworks. Tests compare the page with these rows, and the rows with
-the classes of the installed frameworks.
+`python -m scripts.write_docs.options_page` writes it from `advisor/frameworks/megatron/options`,
+`options.py` of the other frameworks, and `configs/options`. Tests compare the page with these rows,
+and the rows with the classes of the installed frameworks.
 
 The column *Here* names the field of this project that the option sets, or a status. `KEY=VALUE`
 sets a field; `--recompute` spells recompute settings. `advise keys --framework F` lists all fields
@@ -29,6 +29,7 @@ with their options.
 | **checked** | rules say whether the option is legal |
 | **harmless** | the option changes neither memory nor time |
 | **unpriced** | the option changes memory or time, but is not modelled |
+| **untimed** | the option changes time alone, or the first steps, but is not modelled |
 | **refused** | a job with the option cannot be described |
 
 For Megatron:

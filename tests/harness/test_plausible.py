@@ -46,6 +46,7 @@ def with_value(values: dict[str, Any], path: str, value: object) -> str:
         ("times.seconds", [10**30], "Expected `float` <= 1e+18"),
         ("times.seconds", ["nan"], "Expected `float`, got `str`"),
         ("wall_seconds", 10**400, "a number of more than 40 digits"),
+        ("started_at", "yesterday", "started_at = yesterday: must be a time, e.g. 2026-01-31T"),
         ("wall_seconds", -1, "wall_seconds: Expected `float` >= 0"),
         ("memory", [{"rank": 0, "stage": 0, "allocated": -1}], "memory[0].allocated"),
         ("status", "fine", "status: Invalid enum value 'fine'"),

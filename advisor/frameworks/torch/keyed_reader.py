@@ -13,7 +13,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import with_newest
 from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import parts_of
-from advisor.reading.command_options import is_number
+from advisor.reading.command_options import is_number, unread_words
 from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.key_rules import KeyRule, key_findings
 from advisor.reading.python_source import text_of
@@ -25,6 +25,7 @@ from advisor.reading.read_configuration import (
     UnknownValue,
     Untaken,
 )
+from advisor.reading.shell import Note, ShellCommand
 
 _AUTO: Final = "auto"
 """What a Trainer fills in (DeepSpeed)."""
@@ -186,7 +187,12 @@ class KeyedReader(ABC):
 
     def read(self, document: Document) -> Iterator[ReadConfiguration]:
         """The configurations in a document that are the framework's."""
-        return map(self._configuration, self.find(document))
+        words = unread_words(document) if isinstance(document, ShellCommand) else ()
+        for keys in self.find(document):
+            if words:
+                keys.unread += tuple(Note(word.text, word.place) for word in words)
+                keys.about.setdefault("file", "in words that are not known")
+            yield self._configuration(keys)
 
     def merged(self, command: ReadConfiguration, file: ReadConfiguration) -> ReadConfiguration:
         """The options of a command over the keys of a file that it names."""
@@ -196,7 +202,7 @@ class KeyedReader(ABC):
             values=below.values | above.values,
             faults=(*below.faults, *above.faults),
             about=below.about | above.about,
-            unread=below.unread,
+            unread=(*below.unread, *(one for one in above.unread if one.text[:1] in "$`@")),
         )
         read = self._configuration(both)
         return replace(

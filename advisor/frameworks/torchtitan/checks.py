@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
+from advisor.base.units import whole_number
 from advisor.frameworks.option import names_in
 from advisor.frameworks.torchtitan import options
 from advisor.reading import key_rules
@@ -57,7 +58,7 @@ def _illegal_option(keys: Keys) -> Match | None:
     if not isinstance(option, str):
         reason = f"{name} = {option} must be text (torchtitan calls isdigit() on it)"
         return Match(reason, f'{name} = "{option}"')
-    if option.isdigit() and int(option) > 0:
+    if whole_number(option):
         return None
     reason = f"{name} = {option!r} is neither 'op' nor a positive number of layers"
     return Match(reason, 'use "op", or "2" for every second layer')
@@ -86,7 +87,7 @@ def _other_product(keys: Keys) -> int:
     """The product of the degrees, where the GPUs are no such number or no multiple of it."""
     total = prod(max(keys.number(key) or 1, 1) for key in (_REPLICATE, _SHARD, _TP, _CP, _PP))
     sees_all = "whole" in keys.about or "file" not in keys.about
-    all_said, num_gpus = sees_all and (keys.number(_SHARD) or 0) >= 1, keys.num_gpus or 0
+    all_said = sees_all and (keys.number(_SHARD) or 0) >= 1
     num_gpus = keys.num_gpus or 0
     return total if (num_gpus and total != num_gpus if all_said else num_gpus % total) else 0
 

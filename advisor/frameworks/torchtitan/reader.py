@@ -18,7 +18,7 @@ from advisor.frameworks.torchtitan.options import (
     PARALLELISM,
     SECTIONS,
 )
-from advisor.reading.command_options import options
+from advisor.reading.command_options import options, unread_words
 from advisor.reading.document_keys import Keys, as_whole_number, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.read_configuration import Document
@@ -126,7 +126,9 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
     elif runs:
         keys.about["file"] = "its default"
     keys.num_gpus = as_whole_number(given.get("NGPU", "")) or None
-    recognised = {AC, PARALLELISM, "training"} & {*keys.under("")}
+    recognised = {AC, PARALLELISM, "training"} & {*keys.under("")} or (
+        file and unread_words(command)
+    )
     if recognised and (titan or not _is_anothers(command)):
         yield keys
 

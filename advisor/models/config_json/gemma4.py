@@ -7,6 +7,7 @@ name those of the others by `global_head_dim`, files of this release in `per_lay
 
 from typing import Any
 
+from advisor.base.units import whole_number
 from advisor.models import options
 from advisor.models.config_json.gemma import Variant
 from advisor.models.config_json.keys import HuggingFaceConfig, keys
@@ -68,7 +69,8 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
         groups = named if config.get("attention_k_eq_v", bool, False) else usual[1]
         return config.positive("global_head_dim", 512), groups
     read = config.get("per_layer_config", dict[str, dict[str, int]], {})
-    layers = {int(layer): own for layer, own in read.items() if layer.isdigit()}
+    numbers = {whole_number(layer): own for layer, own in read.items()}
+    layers = {layer: own for layer, own in numbers.items() if layer is not None}
     own = [layers.get(layer, {}) for layer, has in enumerate(windowed) if not has]
     others = [layers.get(layer, {}) for layer, has in enumerate(windowed) if has]
     if len(layers) < len(read) or any(others) or any(one != own[0] for one in own):

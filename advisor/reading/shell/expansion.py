@@ -320,7 +320,7 @@ def _elements(variable: Variable, index: str) -> Sequence[Word]:
 _OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
     **{name: getattr(operator, name.lower()) for name in ("Add", "Sub", "Mod", "Eq", "Gt", "Lt")},
     "Mult": operator.mul,
-    "FloorDiv": lambda a, b: int(a / b),
+    "FloorDiv": lambda a, b: a // b if (a < 0) == (b < 0) else -(-a // b),
     "NotEq": operator.ne,
     "GtE": operator.ge,
     "LtE": operator.le,
@@ -343,7 +343,7 @@ def calculate(text: str, state: State) -> tuple[int, bool] | None:
 
 def _evaluate(node: ast.expr) -> int:
     match node:
-        case ast.Constant(value=int(number)):
+        case ast.Constant(value=int(number)) if number < _TOO_LARGE:
             return number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_evaluate(operand)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.documents import read_text
+from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 from advisor.base.place import Place
 from advisor.base.units import whole_number
@@ -69,13 +71,16 @@ class State(Struct):
         self.assumed = {text: truth for text, truth in self.assumed.items() if name not in text}
 
     def file(self, name: Word) -> Word | None:
-        """The text of a file in the script's folder or where it is run, by the end of its name."""
+        """The text of a file in the script's folder or where it is run, by the end of its name;
+        None where it cannot be read."""
         known = max((n + 1 for n, piece in enumerate(name.pieces) if piece.unknown), default=0)
         text = "".join(piece.text for piece in name.pieces[known:]).lstrip("/")
         if self.folder is None or not text:
             return None
         found = [path for path in (self.folder / text, Path(text)) if os.path.isfile(path)]
-        return word(read_text(found[0]), Place(show_path(found[0]), 1, 1)) if found else None
+        with suppress(UserError):
+            return word(read_text(found[0]), Place(show_path(found[0]), 1, 1)) if found else None
+        return None
 
     def environment(self) -> dict[str, Word]:
         """Exported variables with a value that is known."""

@@ -1,41 +1,40 @@
 """Nodes of tree-sitter's grammar of bash, and how to find one's way in them."""
 
 import re
-from functools import cache
-from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.errors import UserError
+from advisor.base.fields import show
 from advisor.base.limits import MOST_DEPTH
 from advisor.reading.shell.expansion import Source
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser, Tree
+    from tree_sitter import Node, Tree
 
 TOO_DEEP: Final = f"is nested deeper than {MOST_DEPTH} levels: not read"
-_MOST_BRACKETS: Final = 10_000
-_BRACKETS: Final = re.compile(rf"(?:\([ \t]*){{{MOST_DEPTH}}}")
+_MOST_SECONDS: Final = 10
+_BLOCK: Final = 1 << 16
 _QUOTED_COMMENT: Final = re.compile(r"`\s*#[^`\n]*`")
 
 
 def parsed(text: str) -> "Tree":
-    """The syntax tree of a text, with ERROR nodes of what is no shell; UserError where brackets are
-    opened that no shell would: the parser needs minutes for them."""
-    opened = next(islice(_BRACKETS.finditer(text), _MOST_BRACKETS // MOST_DEPTH - 1, None), None)
-    if opened is not None:
-        line = text.count("\n", 0, opened.start()) + 1
-        raise UserError(f"line {line}", "((((…", f"opens more than {_MOST_BRACKETS} brackets")
-    # a comment between backquotes, which runs nothing, hides the end of its line from the grammar
-    plain = _QUOTED_COMMENT.sub(lambda match: " " * len(match[0].encode()), text)
-    return _parser().parse(plain.encode())
-
-
-@cache
-def _parser() -> "Parser":
+    """The syntax tree of a text, with ERROR nodes of what is no shell; UserError where the parser
+    needs too long, as it does for brackets, arrays and here-documents without end."""
     import tree_sitter_bash
     from tree_sitter import Language, Parser
 
-    return Parser(Language(tree_sitter_bash.language()))
+    # a comment between backquotes, which runs nothing, hides the end of its line from the grammar
+    plain = _QUOTED_COMMENT.sub(lambda match: " " * len(match[0].encode()), text)
+    written, until = plain.encode(), monotonic() + _MOST_SECONDS
+    try:
+        return Parser(Language(tree_sitter_bash.language())).parse(
+            lambda at, _: written[at : at + _BLOCK],
+            progress_callback=lambda *_: monotonic() > until,
+        )
+    except ValueError:
+        reason = f"is not read as shell text within {_MOST_SECONDS} s"
+        raise UserError("lint", show(text), reason, "close its brackets") from None
 
 
 def first_error(node: "Node") -> "Node":

@@ -116,7 +116,7 @@ _TIMER: Final = re.compile(
     rf"MemAllocated={NUMBER}GB, MaxMemAllocated=({NUMBER})GB$"
 )
 _PIPELINE: Final = re.compile(
-    rf"\bsteps: ({COUNT}) loss: ({NUMBER}) (?:\w+: {NUMBER} )*iter time \(s\): ({NUMBER}) "
+    rf"\bsteps: ({COUNT}) loss: ({NUMBER}) (?:\w+: {NUMBER} ){{0,99}}iter time \(s\): ({NUMBER}) "
     rf"samples/sec: ({NUMBER})$"
 )
 _USAGE: Final = re.compile(r"\bMA [\d.]+ GB Max_MA ([\d.]+) GB CA [\d.]+ GB Max_CA [\d.]+ GB$")
@@ -221,7 +221,8 @@ def _dictionary(text: str) -> dict[str, Any]:
 HUGGINGFACE: Final = LogReader(
     ("'loss':", "'train_steps_per_second':"),
     ((_DICTIONARY, _trainer),),
-    r"[^{}\n]*\{'loss': '?-?[\d.]+(?:e-\d+)?'?, [^{}\n]*'epoch': '?([\d.]+)()'?[^{}\n]*\}",
+    r"[^{}\n]*\{'loss': '?-?[\d.]+(?:e-\d+)?'?, (?>[^{}\n]*?'epoch': )'?(\d+(?:\.\d+)?)()'?"
+    r"(?:, [^{}\n]*)?\}",
 )
 """Hugging Face's Trainer: a Python dictionary on a line, numbers in 4.x, quoted text in 5.x.
 

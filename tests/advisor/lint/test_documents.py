@@ -65,3 +65,5 @@ def test_python_is_followed_and_not_run() -> None:
     assert (call.keywords["tp"].value, call.keywords["layers"].value) == (8, 2)
     assert not call.keywords["unknown"].known
     assert call.keywords["tp"].place == Place("f.py", 5, 18)
+    in_characters = read_python(word('f("日本", a=1)', Place("f.py", 1, 1))).ways[0].calls[0]
+    assert in_characters.keywords["a"].place == Place("f.py", 1, 9)

@@ -8,6 +8,7 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.base.limits import MOST_COMMAND, MOST_DEPTH, MOST_STEPS, MOST_VALUE
 from advisor.base.place import Place
+from advisor.lint.entries import entries
 from advisor.lint.target import lint_target
 from advisor.reading.document_tree import read_tree
 from advisor.reading.python_source import PythonSource, read_python
@@ -173,7 +174,24 @@ def test_places_within_pieces() -> None:
     assert [whole.offset_of(line, 1) for line in range(4)] == [1, 4, 8, 9]
 
 
-def test_brackets_without_end_are_refused_before_the_parser_counts_them(tmp_path: Path) -> None:
-    (tmp_path / "a.sh").write_text("echo\necho " + "( " * 100_000 + "\n")
-    with pytest.raises(UserError, match=r"line 2 = .*: opens more than 10000 brackets"):
+def test_a_slow_parse_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.reading.shell.syntax._MOST_SECONDS", 0.1)
+    (tmp_path / "a.sh").write_text("a=(1 " * 20_000)
+    with pytest.raises(UserError, match=r"is not read as shell text within 0.1 s"):
         lint_target(str(tmp_path / "a.sh"))
+
+
+CHUNKS = "--num-layers-per-virtual-pipeline-stage"
+
+
+def test_a_long_line_takes_as_long_as_it_is(tmp_path: Path) -> None:
+    assert len(entries("a=" * 30_000, ".py")) == 30_000
+    (tmp_path / "a.sh").write_text(f"pretrain_gpt.py {CHUNKS} ² --num-layers 2 {'$@ ' * 5_000}")
+    assert len(lint_target(str(tmp_path / "a.sh")).findings) == 5_000 + 1  # a digit that is none
+
+
+def test_a_file_of_a_script_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"--tp \xff")
+    (tmp_path / "a.sh").write_text("source a.txt\ntorchrun pretrain_gpt.py --num-layers 2 @a.txt\n")
+    unread = "source a.txt: the variables that it sets are not read"
+    assert lint_target(str(tmp_path / "a.sh")).left_out == ("@a.txt", unread)

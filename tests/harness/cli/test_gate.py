@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -143,3 +144,7 @@ def test_history_of_a_golden_and_of_runs(tmp_path: Path, capsys) -> None:
     assert cli.main(["golden", "history", file, "--metric", "loss"]) == 2
     assert cli.main(words) == 2
     assert "is a session of the golden already" in capsys.readouterr().err
+    zero = re.sub(r'("[0-9]+"): [0-9]{6,}', r"\1: 0", Path(file).read_text(encoding="utf-8"))
+    Path(file).write_text(zero, encoding="utf-8")
+    assert cli.main(["golden", "history", file, "--metric", "peak_allocated_bytes"]) == 2
+    assert "peak_allocated_bytes: is nowhere above zero" in capsys.readouterr().err

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.judge.comparison import Comparison, compare
-from harness.judge.golden import Golden, golden_of, read_golden
+from harness.judge.golden import Golden, read_golden
+from harness.judge.golden_update import golden_of
 from harness.judge.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS, TOKENS
 from harness.judge.render import render
 from harness.judge.results import load_results

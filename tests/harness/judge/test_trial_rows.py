@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from harness.judge.golden import Golden, Session, golden_of
+from harness.judge.golden import Golden, Session
+from harness.judge.golden_update import golden_of
 from harness.judge.metrics import (
     ACTIVE,
     ALLOCATED,

@@ -8,17 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.judge.golden import (
-    Provenance,
-    diff_text,
-    golden_of,
-    golden_text,
-    load_goldens,
-    plan_update,
-    read_golden,
-    write,
-)
+from harness.judge.golden import Provenance, golden_text, load_goldens, read_golden
 from harness.judge.golden_page import golden_page
+from harness.judge.golden_update import diff_text, golden_of, plan_update, sessions_of, write
 from harness.judge.metrics import STEP_TIME, TFLOPS
 from harness.trial.result import TrialStatus
 
@@ -154,3 +146,13 @@ def test_an_appended_session_is_kept_beside_the_others(make_repeats: Any, tmp_pa
 def test_results_of_two_runs_are_two_sessions(make_repeats: Any) -> None:
     both = [*make_repeats(), *make_repeats(0.01)]
     assert [len(one.samples) for one in golden_of(both, "why").sessions] == [5, 5]
+
+
+def test_a_run_of_more_repeats_is_one_session_of_its_own(make_repeats: Any) -> None:
+    first = make_repeats()[:3]
+    second = [replace(one, started_at="2026-07-02T23:59:00+00:00") for one in make_repeats(0.01)]
+    second[3:] = [replace(one, started_at="2026-07-03T00:01:00+00:00") for one in second[3:]]
+    golden = golden_of([*second, *first], "two runs")
+    assert [len(session.samples) for session in golden.sessions] == [3, 5]
+    lacking = [one for one in first if not one.name.endswith("r0")]
+    assert [len(one) for one in sessions_of([*lacking, *second])] == [2, 5]

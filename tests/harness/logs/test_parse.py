@@ -251,9 +251,9 @@ def long_log(kind: str, count: int, nan: int = 0) -> str:
     """As many steps, torchtitan's of two ranks, and what else is between them."""
     text = ""
     for number in range(1, count + 1):
-        loss = "nan" if number == nan else f"{8 - number / count:.3f}"
+        loss = "nan" if 0 < nan <= number else f"{8 - number / count:.3f}"
         text += {
-            "megatron": lines.megatron(number, count, ms=1e3 + number % 7, nans=number == nan),
+            "megatron": lines.megatron(number, count, ms=1e3 + number % 7, nans=0 < nan <= number),
             "titan": "".join(
                 f"[rank{rank}]: {lines.titan(number, gib=50 + number * (rank + 3) % 11)}".replace(
                     "loss:  7.12345", f"loss: {loss}"
@@ -280,7 +280,27 @@ def test_of_a_long_log_few_steps_are_kept_and_nothing_is_missed(
     for name in ("framework", "peaks", "arguments", "whole_run", "ended", "cause", "restarts"):
         assert getattr(few, name) == getattr(whole, name)
     assert few.steps[:30] == whole.steps[:30]
-    assert few.steps[-1] == whole.steps[-1]
+    assert str(few.steps[-1]) == str(whole.steps[-1])
     assert len(few.steps) < 66 < len(whole.steps)
     assert few.unread + len(few.steps) == len(whole.steps)
     assert str(not_a_number(few)) == str(not_a_number(whole))
+
+
+def test_of_a_long_log_few_timers_are_kept(parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.logs.parse.KEPT_STEPS", 60)
+    timers = "[INFO] [Rank 0] time (ms) | fwd: 10.00 | bwd: 20.00 | step: 5.00\n"
+    timed = parse("".join(lines.deepspeed(n) + timers for n in range(1, 401)))
+    steps = [(one.number, one.timer_seconds) for one in timed.steps]
+    assert steps == [*((n, 0.035) for n in range(1, 61)), (400, None)]
+
+
+def test_a_long_log_is_read_rank_by_rank(parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.logs.parse.KEPT_STEPS", 60)
+    monkeypatch.setattr("advisor.base.lines.BLOCK_BYTES", 4096)
+    text = [lines.megatron(n, 200) for n in range(1, 201)]
+    text[120:130] = [f"[4]: {line}" for line in text[120:130]]  # no rank's prefix that is known
+    text[140:150] = [f"[rank1]: {line}".replace("E-04", "E--4") for line in text[140:150]]
+    assert parse("".join(text)).restarts == 0
+    trained = [f"{{'loss': 7.1, 'epoch': {n / 100}}}\n" for n in range(1, 201)]
+    trained[150] = trained[150].replace("1.51", "1.5.1")
+    assert parse("".join(trained)).restarts == 0

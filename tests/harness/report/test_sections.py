@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from harness.cli.compare import render
-from harness.judge.golden import golden_of
+from harness.judge.golden_update import golden_of
 from harness.judge.render import row_line
 from harness.report.document import Document, Section
 from harness.report.evidence import find_calibration

@@ -1,12 +1,14 @@
 """The findings on settings of Megatron, each at the value without which it would not be."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.base.grouping import grouped
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level, Match
 from advisor.base.rule import findings as findings_of
@@ -72,27 +74,31 @@ def findings(
     """Everything to be said of the settings over what lies below them, worst first."""
     settings = launched(read, revision, lent)
     unseen = _unseen(read, lent, is_certain=is_certain)
-    said = (unseen.settled(*one, settings) for one in _of_rules(read, settings, revision, lent))
-    found = [*read.faults, *filter(None, said)]
+    of_rules = _of_rules(read, settings, revision, lent)
+    said = (unseen.settled(one, rule, settings) for one, rule in of_rules)
+    found = [*read.faults, *chain.from_iterable(said)]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
 
 
 def _of_rules(
     read: ReadSettings, settings: RawSettings, revision: Revision, lent: Lent
-) -> Iterator[tuple[Finding, Asks]]:
-    """What is found, each with its rule as what it says of settings."""
+) -> Iterator[tuple[list[Finding], Asks]]:
+    """What each rule finds, and the rule as what it says of settings."""
     each = (name for name in read.given.values if name in read.places)
     less = {n: launched(replace(read, given=read.without(n)), revision, lent) for n in each}
     for table in (READ_RULES, DEPRECATED):
-        for one in findings_of(table, read, settings, revision):
-            own = table[one.rule]
-            yield one, partial(lambda own, its: [*own.matches(read, its, revision)], own)
-    for one in find(settings, revision):
-        if not silenced(one.rule, read):
-            rule = RULES[one.rule]
-            asks = partial(lambda rule, its: [*rule.matches(its, revision)], rule)
-            left = {name: asks(its) for name, its in less.items()}
-            yield replace(one, place=_cause(read, one, left)), asks
+        for name, found in _by_rule(findings_of(table, read, settings, revision)):
+            own = table[name]
+            yield found, partial(lambda own, its: [*own.matches(read, its, revision)], own)
+    for name, found in _by_rule(find(settings, revision)):
+        if not silenced(name, read):
+            asks = partial(lambda rule, its: [*rule.matches(its, revision)], RULES[name])
+            left = {option: asks(its) for option, its in less.items()}
+            yield [replace(one, place=_cause(read, one, left)) for one in found], asks
+
+
+def _by_rule(found: Iterable[Finding]) -> Iterable[tuple[str, list[Finding]]]:
+    return grouped((one.rule, one) for one in found).items()
 
 
 def _cause(read: ReadSettings, finding: Finding, left: Mapping[str, Sequence[Match]]) -> Place:

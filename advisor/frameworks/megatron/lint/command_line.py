@@ -14,13 +14,19 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.rule import Level, Verdict
-from advisor.base.units import nearest_names
+from advisor.base.units import nearest_names, whole_number
 from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
 from advisor.frameworks.megatron.options.table import known_spellings, option_of_flag
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECISION_NAMES
 from advisor.frameworks.names import Framework
-from advisor.reading.command_options import CommandOption, options, program_at
+from advisor.reading.command_options import (
+    CommandOption,
+    beyond,
+    options,
+    program_at,
+    unread_words,
+)
 from advisor.reading.document_keys import near, truth
 from advisor.reading.read_configuration import ReadValue, Untaken
 from advisor.reading.shell import ShellCommand
@@ -91,9 +97,10 @@ def _put_slime(read: ReadSettings) -> None:
     if values.get("moe_token_dispatcher_type", "allgather") == "allgather":
         read.lent["moe_token_dispatcher_type"] = "alltoall"
     tokens = loose.get("max_tokens_per_gpu")
-    if tokens is not None and "use_dynamic_batch_size" in loose and str(tokens.value).isdigit():
+    count = whole_number(str(tokens.value)) if tokens is not None else None
+    if tokens is not None and count is not None and "use_dynamic_batch_size" in loose:
         ranks = values.get("context_parallel_size") or 1
-        read.put_loose("seq_length", int(tokens.value) * ranks, tokens.written, tokens.place)
+        read.put_loose("seq_length", count * ranks, tokens.written, tokens.place)
         read.put_loose("micro_batch_size", 1, "slime's micro_batch_size", read.place)
     for name, value in read.lent.items():
         read.put_loose(name, value, f"slime's {name}", read.place)
@@ -112,8 +119,8 @@ def _is_megatrons(command: ShellCommand, read: ReadSettings) -> bool:
 
 
 def _put(read: ReadSettings, option: CommandOption) -> None:
-    if option.name == "--num-layers-per-virtual-pipeline-stage" and option.text.isdigit():
-        read.given.layers_per_virtual_stage = int(option.text)
+    if option.name == "--num-layers-per-virtual-pipeline-stage":
+        read.given.layers_per_virtual_stage = whole_number(option.text)
         read.given.spellings.add(option.name)
         read.places["layers_per_virtual_stage"] = option.place
     name = field_of(option.name)
@@ -214,10 +221,7 @@ _CLOSE: Final = 0.88
 
 def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
     """Words that nobody knows and that are not the value of an option, and files of options."""
-    words = command.words[program_at(command.words) :]
-    first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
-    beside = [*words[1:first], *(word for one in options(words) for word in _beyond(one))]
-    unread = [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]
+    unread = unread_words(command, _beyond)
     elsewhere = ("xargs", "--use-checkpoint-args", "--yaml-cfg")
     unread += (word for word in command.words if word.text in elsewhere)
     read.unknown += ((word.text, word.place) for word in unread)
@@ -228,15 +232,7 @@ def _beyond(option: CommandOption) -> tuple[Word, ...]:
     row, values = option_of_flag(option.name), option.values
     if row is not None and row.kind is bool:
         return values
-    if row is not None and row.name in KINDS:
-        return values[1:]
-    several = any(not word.unknown and word.text[:1] != "@" for word in values[1:])
-    first = 1 if not several and values and not _SEVERAL.search(values[0].text) else 0
-    return tuple(w for w in values[first:] if not several or _SEVERAL.search(w.text))
-
-
-_SEVERAL: Final = re.compile(r"^\$\{?[@*]|ARGS|OPTS|OPTIONS|FLAGS|\bcat\b", re.IGNORECASE)
-"""Variables that hold words rather than a value, by their names."""
+    return values[1:] if row is not None and row.name in KINDS else beyond(option)
 
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
@@ -305,5 +301,5 @@ def _put_script_option(read: ReadSettings, option: CommandOption) -> None:
     elif name in _NUMBERS:
         field = _NUMBERS[name]
         read.put_loose(field, value, name, place)
-        if value.isdigit() and field not in _SIZES.values():
+        if whole_number(value) is not None and field not in _SIZES.values():
             read.put(field, value, name, place)

@@ -149,7 +149,7 @@ def untaken_options(said: Said) -> Iterator[ReadValue]:
             continue
         foreign = is_direct(row) and not is_taken(row.ours, row.meaning(given.value))
         foreign |= name == "cuda_graph_impl" and not is_taken(row.ours, given.value)
-        if foreign or row.status in (Status.UNPRICED, Status.REFUSED):
+        if foreign or row.status in (Status.UNPRICED, Status.UNTIMED, Status.REFUSED):
             yield given
 
 

@@ -1,7 +1,7 @@
 """What a rule finds where not all options were seen. Each is stated, lent by a recipe, a default as
 the list is complete, or unknown because something was not read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import EnumType
 from typing import Any, Final
 
@@ -35,31 +35,38 @@ class Unseen(Struct, frozen=True):
     said: frozenset[str]
     unread: str = ""
 
-    def settled(self, found: Finding, rule: Asks, settings: RawSettings) -> Finding | None:
-        """What a rule finds; a note where it depends on unknown options; None where it reads
+    def settled(
+        self, found: Sequence[Finding], rule: Asks, settings: RawSettings
+    ) -> Sequence[Finding]:
+        """What a rule finds; notes where it depends on unknown options; nothing where it reads
         nothing that is said, or depends on variables alone, which are reported as such."""
         names = options_read(rule, settings)
         if names and not names & self.said:
-            return None
+            return ()
         if self._holds(rule, settings):
             return found
         unknown = sorted(names & self.options)
         deciding = [n for n in unknown if not all(map(rule, _with(n, settings)))] or unknown
         blames = names & self.said - self.options and {*deciding} - self.said
-        if found.verdict is Verdict.NOTE or not blames or "world_size" in names:
-            return None
+        if not blames or "world_size" in names:
+            return ()
         values = ((name, getattr(settings, name)) for name in deciding)
         condition = " and ".join(
             f"{name} is {'not set' if value in (None, ()) else value}" for name, value in values
         )
         unread = f", or lint the file with {self.unread}" if self.unread else ""
-        return replace(
-            found,
-            verdict=Verdict.NOTE,
-            reason=f"if {condition} here, which is not known: {found.reason}",
-            fix=f"state {' and '.join(deciding)}{unread}",
-            change="",
-        )
+        fix = f"state {' and '.join(deciding)}{unread}"
+        return [
+            replace(
+                one,
+                verdict=Verdict.NOTE,
+                reason=f"if {condition} here, which is not known: {one.reason}",
+                fix=fix,
+                change="",
+            )
+            for one in found
+            if one.verdict is not Verdict.NOTE
+        ]
 
     def _holds(self, rule: Asks, its: RawSettings, tried: frozenset[str] = frozenset()) -> bool:
         """Whether the rule finds it whatever values the unknown options have that it reads."""

@@ -5,18 +5,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.options import values
+from advisor.frameworks.megatron.options.section import Section
 from advisor.frameworks.option import (
     ALWAYS,
-    CALLABLE,
     DIFFERENT,
     EMITTED,
     ON_LINE,
     SET_IN_RECIPES,
-    Options,
     checked,
-    harmless,
     option,
-    unpriced,
 )
 from advisor.job.job import CudaGraphImpl
 
@@ -24,11 +21,10 @@ CHECKPOINT: Final = "model.activations_checkpoint_"
 """How NeMo 1's keys of recompute begin."""
 
 _OFFLOAD: Final = replace(EMITTED, nemo="")
-_WITH_STASH: Final = "used only with moe_paged_stash"
 _NEMO_1: Final = "used only by NeMo 1"
 
 
-class Recompute(Options, title="Recompute and activation offload"):
+class Recompute(Section, title="Recompute and activation offload"):
     """Options of recompute and offload: `ours` is a part of a setting as --recompute spells it."""
 
     recompute_granularity: str | None = option(
@@ -60,9 +56,6 @@ class Recompute(Options, title="Recompute and activation offload"):
     moe_layer_recompute: bool = checked(False, "an old name of recompute_modules moe")
     recompute_activations: bool = checked(False, "Megatron-LM's shorthand of selective recompute")
     checkpoint_activations: bool = checked(False, "an old name, refused by Megatron-LM")
-    num_microbatches_with_partial_activation_checkpoints: int | None = unpriced(
-        None, "recompute is modelled as the same in every microbatch", flag=""
-    )
     num_micro_batches_with_partial_activation_checkpoints: int | None = checked(
         None, _NEMO_1, flag="", bridge=""
     )
@@ -72,27 +65,8 @@ class Recompute(Options, title="Recompute and activation offload"):
     mcore_gpt: bool = checked(
         True, "selects the transformer of NeMo 1: Megatron Core's or its own", flag="", bridge=""
     )
-    cpu_offloading_activations: bool = unpriced(
-        True, "cpu_offloading is modelled as offloading activations", flag=""
-    )
-    cpu_offloading_double_buffering: bool = unpriced(
-        False, "a second buffer for offloaded layers is not modelled", flag="", since="0.14"
-    )
-    cpu_offloading_retain_pinned_cpu_buffers: bool = harmless(
-        False, "host memory only", since="0.17"
-    )
-    _cpu_offloading_context: object = harmless(None, CALLABLE, flag="")
-    min_offloaded_tensor_size: int = unpriced(
-        1048576, "tensors of every size are modelled as offloaded", since="0.16"
-    )
     fine_grained_offloading_max_inflight_offloads: int | None = checked(
         None, "offload copies are modelled as finished before their memory is needed", since="0.18"
-    )
-    delay_offload_until_cuda_graph: bool = unpriced(
-        False, "the offload of a module is modelled without delay", since="0.19"
-    )
-    delta_offload_bytes_across_pp_ranks: int = unpriced(
-        0, "the same offload is modelled on every pipeline stage", since="0.19"
     )
     activation_offload_fraction: float = option(
         1.0, "recompute.offload_fraction", _OFFLOAD, strict=True, since="0.19"
@@ -100,9 +74,6 @@ class Recompute(Options, title="Recompute and activation offload"):
     moe_paged_stash: bool = checked(
         False, "a stash of the experts' activations is not modelled", since="0.18"
     )
-    moe_paged_stash_page_size: int = harmless(64, _WITH_STASH, since="0.18")
-    moe_paged_stash_buffer_size_factor_cuda: float = harmless(1.1, _WITH_STASH, since="0.18")
-    moe_paged_stash_buffer_size_factor_cpu: float = harmless(0.0, _WITH_STASH, since="0.18")
     expandable_segments: bool = option(False, "job", flag="", bridge="")
     world_size: int | None = checked(None, "the number of GPUs", flag="", bridge="")
     packed_sequences: bool = option(
@@ -118,7 +89,7 @@ class Recompute(Options, title="Recompute and activation offload"):
 _OLD: Final = replace(SET_IN_RECIPES, nemo_1="")
 
 
-class CudaGraphs(Options, title="CUDA graphs"):
+class CudaGraphs(Section, title="CUDA graphs"):
     """Options of CUDA graphs."""
 
     cuda_graph_impl: str = option(
@@ -151,10 +122,3 @@ class CudaGraphs(Options, title="CUDA graphs"):
         True, "job.cuda_graph_impl", ON_LINE, value=values.checks_for_nan, bridge=""
     )
     cuda_graph_warmup_steps: int = checked(3, "warm-up steps before the capture are not modelled")
-    cuda_graph_use_single_mempool: bool = unpriced(
-        True, "one pool for all graphs is modelled", flag="", older={"0.17": False}
-    )
-    cuda_graph_retain_backward_graph: bool = unpriced(
-        False, "retained backward graphs are not modelled", flag=""
-    )
-    inference_cuda_graph_scope: str | None = harmless(None, "used only for inference", since="0.18")

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.rule import Match
+from advisor.base.units import whole_number
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import stated
@@ -38,7 +39,7 @@ def _release(raw: RawSettings, revision: Revision) -> tuple[int, int]:
 def _bad_hierarchy(raw: RawSettings, _: Revision) -> str:
     """The sizes of the two levels, where they do not make up CP."""
     sizes, wanted = raw.hierarchical_context_parallel_sizes, "a2a+p2p" in raw.cp_comm_type
-    degrees = [int(size) for size in sizes if size.isdigit()]
+    degrees = [number for size in sizes if (number := whole_number(size)) is not None]
     fits = len(degrees) == len(sizes) and prod(degrees) == raw.context_parallel_size
     if (not sizes and not wanted) or (fits and (len(sizes) == 2 or not wanted)):
         return ""

@@ -1,39 +1,32 @@
 """Options that Megatron does not read next to others, or obeys and no prediction knows of."""
 
-import re
 from functools import partial
 from typing import Any, Final
 
 from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
+from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.stated import Rule, ignored, noted
 from advisor.frameworks.option import Option, Status
 
-_ON_TIME: Final = re.compile(
-    r"tp_comm_|high_priority|muon_|.*(_num_sms|_p2p|backend|order|batch_size|zeros_in_grad)|reset_"
-    r"|barrier|use_sharp|clip_grad|nccl_comm|use_tp_pp_dp|async_tensor|scatter_gather|empty_unused"
-    r"|overlap_param_gather_with|use_torch_optimizer|use_checkpoint_args|use_layer_wise"
-)
-"""Options on the time or the first steps alone, or read elsewhere."""
-_UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
-_UNTIMED: Final = {n: _UNPRICED.pop(n) for n in [*_UNPRICED] if _ON_TIME.match(n)}
-_REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.REFUSED}
 
-
-def _with_notes(raw: RawSettings, rows: dict[str, Option]) -> str:
-    """The options of `rows` that are set, each with what is to be said of it."""
-    names = sorted(raw.given.keys() & rows.keys())
-    said = {n: v for n, v in raw.given.items() if "megatron.core." not in str(v)}  # as a spec
-    found = (rows[n] for n in names if said.get(n, rows[n].default) != rows[n].default)
+def _with_notes(status: Status, raw: RawSettings, _: Revision) -> str:
+    """The options of a status that are set, each with what is to be said of it."""
+    given = ((SETTINGS[name], value) for name, value in sorted(raw.given.items()))
+    found = [row for row, value in given if row.status is status and _differs(row, value)]
     return "; ".join(f"{row.name} ({row.note})" for row in found)
 
 
-def _naming(summary: str, rows: dict[str, Option], example: str, **rest: Any) -> Rule:
-    """A rule that names those of `rows` that are set."""
+def _differs(row: Option, value: object) -> bool:
+    return value != row.default and "megatron.core." not in str(value)  # its own spec
+
+
+def _naming(status: Status, summary: str, example: str, **rest: Any) -> Rule:
+    """A rule that names the options of a status that are set."""
     usual = {"verdict": Verdict.NOT_MODELLED, "reason": "predictions do not include {found}"}
     fix, source = "measure what it does, or predict without it", "docs/options.md"
-    when = partial(lambda rows, raw, _: _with_notes(raw, rows), rows)
+    when = partial(_with_notes, status)
     return noted(
         summary=summary, when=when, example=example, fix=fix, source=source, **usual | rest
     )
@@ -70,20 +63,20 @@ RULES: Final[dict[str, Rule]] = {
         example="overlap_moe_expert_parallel_comm=true delay_wgrad_compute=true",
     ),
     "refused_options": _naming(
+        Status.REFUSED,
         "Names options of jobs that the advisor cannot describe.",
-        _REFUSED,
         "sft=true",
         reason="predictions do not cover a job with {found}",
     ),
     "untimed_options": _naming(
+        Status.UNTIMED,
         "Names options on time alone that are not modelled.",
-        _UNTIMED,
         "use_sharp=true",
         verdict=Verdict.NOTE,
     ),
     "unpriced_options": _naming(
+        Status.UNPRICED,
         "Names options that change memory or step time and are not modelled.",
-        _UNPRICED,
         "qk_clip=true",
     ),
 }
