@@ -238,15 +238,11 @@ def _anchors() -> tuple[_Anchor, ...]:
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
     """First line and whole window with single blanks, the rank of the first line, and where each
     line ends in the whole; without the lines of other ranks, which write between."""
-    rank, first = _without_prefix(lines[0])
+    rank, first = clean_line(lines[0])
     parts, ends = [first], [(0, len(first))]
     for number, line in enumerate(lines[1:], 1):
-        other, text = _without_prefix(line)
+        other, text = clean_line(line)
         if text and (other is None or other == rank):
             parts.append(text)
             ends.append((number, ends[-1][1] + 1 + len(text)))
     return first, " ".join(parts), rank, ends
-
-
-def _without_prefix(line: bytes) -> tuple[int | None, str]:
-    return clean_line(line.decode("utf-8", errors="replace"))
