@@ -18,7 +18,7 @@ _WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=(\d+)")
 _OLD_TEXT: Final = re.compile(r"\(GPU \d+; ")  # up to torch 2.0, which expands no segments
 _ALLOC_CONF: Final = re.compile(r"PYTORCH(?:_[A-Z]+)?_ALLOC_CONF")
 _TORCH: Final = re.compile(r"\b(?:py)?torch(?: version)?\s*(?:==|[:= ])\s*v?(\d+)\.(\d+)", re.I)
-_OF_TORCH: Final = re.compile(r"(?:^|/)torch/|torchinductor")
+_OF_TORCH: Final = re.compile(r"(?:^|/)(?<!integration/)torch/|torchinductor")
 _SETTLED: Final = re.compile(
     r"(?<!try setting )PYTORCH\w*_CONF\W{1,3}\S*expandable_segments:True"
     r"|expandable_segments not supported"
@@ -99,7 +99,7 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     """Who asked, and what helps, of one that has an owner; `head` is the log's beginning."""
     known, (sizes, pids) = knowledge(), _sizes(finding.message)
     large = sizes.get("tried", 0) > _LARGE * sizes.get("capacity", 0) > 0
-    inner = next((one for one in finding.frames if not _OF_TORCH.search(one)), "")
+    inner = next((one for one in finding.frames if not _OF_TORCH.search(one)), "torch's own")
     owner, known_by = _owner(finding, inner, large=large), families_of(finding, head)
     words = {name: human_bytes(max(size, 0)) for name, size in sizes.items()}
     words |= {"pids": ", ".join(pids) or "see nvidia-smi"}
@@ -109,12 +109,12 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     kind = _kind(sizes)
     cause = kind if kind in _FIRST else owner.id if owner else "unknown"
     named = owner if kind != "other_process" else None
-    unsaid = kind if kind == "oversized" else "unowned" if inner else "unknown"
     less = sizes.get("pool", 0) >= sizes.get("tried", 1) and cause not in ("capture", kind)
     settled = "_settled" if kind == "fragmentation" and not option else ""
     fix = (
         known.remedies["large_request"].format(**words) if large and cause == "backward" else "",
-        known.remedies.get(unsaid if cause == "unknown" else cause + settled, "").format(**words),
+        known.remedies.get(cause + settled, "").format(**words),
+        known.remedies.get(f"{kind}_{cause}", ""),
         _fix(named, known_by) if named else "",
         _fix(_named("capture"), known_by) if less else "",
         known.remedies["edge"].format(**words) if kind == "edge" and option else "",
@@ -123,7 +123,7 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     return Verdict(
         owner=cause,
         means=" ".join((*said, known.verdicts.get(kind, ""))).format(**words).strip(),
-        asked=f"{named.title}{_at(finding)}" if named else inner if cause == "unknown" else "",
+        asked=named.title.format(frame=inner) + _at(finding) if named else "",
         fix=tuple(filter(None, fix)),
         cases=_cases(finding, (cause, "" if owner else kind), head),
     )
