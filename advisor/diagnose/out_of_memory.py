@@ -23,7 +23,6 @@ _SETTLED: Final = re.compile(
     r"(?<!try setting )PYTORCH\w*_CONF\W{1,3}\S*expandable_segments:True"
     r"|expandable_segments not supported"
 )
-_GENERAL: Final = re.compile(r"(?:PyTorch|NCCL|CUDA|Triton|Transformer Engine|Linux)\b")
 _FIRST: Final = ("limited", "contexts", "other_process", "fragmentation")  # before the owner
 MOST_CASES: Final = 2
 # Below this share of the device a cached block is the ordinary slack of the allocator's classes.
@@ -264,7 +263,7 @@ def _cases(finding: Finding, when: tuple[str, ...], head: str) -> tuple[Case, ..
         one
         for one in supported(finding, head)
         if one.when in ("", *when)
-        and (len(finding.failure.cases) == 1 or one.framework == "PyTorch" or is_of(one, known_by))
+        and is_of(one, ("general", *known_by))
         and not (known_by and one.when and one.framework == "PyTorch")
         and not (old and "expandable_segments" in one.fix)
     ]
@@ -277,7 +276,7 @@ def supported(finding: Finding, head: str) -> tuple[Case, ...]:
     cases, known_by = finding.failure.cases, families_of(finding, head)
     log = "\n".join((head, finding.excerpt, finding.message, *finding.frames))
     shown = tuple(one for one in cases if not one.shows or re.search(one.shows, log))
-    near = tuple(o for o in shown if is_of(o, known_by) or _GENERAL.match(o.framework))
+    near = tuple(one for one in shown if is_of(one, ("general", *known_by)))
     return near or shown if known_by else shown
 
 
