@@ -9,13 +9,13 @@ from msgspec import Struct, convert, field
 from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.lines import clean_line
 
-MEMORY: Final = b"ut of memory"
+MEMORY: Final = (b"ut of memory", b"OutOfMemoryError")
 HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
 BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
 WORLD: Final = re.compile(r"\b(?:world[_ ]size|num_processes|WORLD_SIZE)[ .:='\"]{1,80}(\d{1,6})\b")
 _APART: Final = 40  # lines of one rank between two frames of a traceback, at most
 _MARKED: Final = re.compile(r"❱|^-+> ?\d+ ")  # the source line, as Rich and notebooks mark it
-_WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=\d+")
+_WORKER: Final = re.compile(r"^\([\w.:<>-]+ pid=\d+[^)]*\) *")  # Ray's prefix
 _FILE: Final = packaged_configs() / "failures" / "log_lines.yaml"
 _LINES: Final = convert(load_yaml(_FILE).values, dict[str, list[str]])
 _FRAME: Final = re.compile("|".join(_LINES["frames"]))
@@ -49,7 +49,7 @@ class Story(Struct):
         """The next block; `waits`: for steps after a failure."""
         self.head += block[: HEAD_BYTES - len(self.head)]
         before, self.block = self.block, block
-        watched, self.watches = self.watches, waits or MEMORY in block
+        watched, self.watches = self.watches, waits or any(one in block for one in MEMORY)
         if self.watches:
             above = before.removesuffix(b"\n").split(b"\n")[-BEFORE_LINES:]
             self.lines, self.begins = above + block.split(b"\n"), len(above)
@@ -59,7 +59,7 @@ class Story(Struct):
     def around(self, index: int) -> Around:
         """What is around a line of the block; empty where it is not looked at."""
         at = self.begins + index
-        if not self.watches or MEMORY not in self.lines[at]:
+        if not self.watches or not any(one in self.lines[at] for one in MEMORY):
             return Around()
         return Around(self.lines[max(0, at - BEFORE_LINES) : at], *self.steps[at])
 
@@ -84,7 +84,7 @@ def frames(before: Sequence[bytes], line: bytes) -> tuple[str, ...]:
     for other in reversed(before):
         if _speaker(other) != own:
             continue
-        text = clean_line(other)[1]
+        text = _WORKER.sub("", clean_line(other)[1])
         if match := _FRAME.search(text):
             path, function = filter(None, match.groups())
             found.append(f"{path} in {function}: {_MARKED.sub('', source)}")
