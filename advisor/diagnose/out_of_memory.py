@@ -23,7 +23,7 @@ _SETTLED: Final = re.compile(
     r"(?<!try setting )PYTORCH\w*_CONF\W{1,3}\S*expandable_segments:True"
     r"|expandable_segments not supported"
 )
-_FIRST: Final = ("limited", "contexts", "other_process", "fragmentation")  # before the owner
+_FIRST: Final = ("limited", "contexts", "other_process", "beside", "fragmentation")
 MOST_CASES: Final = 2
 # Below this share of the device a cached block is the ordinary slack of the allocator's classes.
 _LARGE_CACHE: Final = 0.1
@@ -111,7 +111,7 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     less = sizes.get("pool", 0) >= sizes.get("tried", 1) and cause not in ("capture", kind)
     settled = "_settled" if kind == "fragmentation" and not option else ""
     fix = (
-        known.remedies["large_request"].format(**words) if large and cause == "backward" else "",
+        known.remedies.get(f"large_{cause}", "").format(**words) if large else "",
         known.remedies.get(cause + settled, "").format(**words),
         known.remedies.get(f"{kind}_{cause}", ""),
         _fix(named, known_by) if named else "",
@@ -183,6 +183,8 @@ def _kind(sizes: dict[str, int]) -> str:
         return "contexts"
     if sizes["others"] >= max(tried - sizes["free"], _SMALL * capacity):
         return "other_process"
+    if sizes["outside"] > _UNNAMED * capacity:
+        return "beside"
     if sizes["over"] > 0:
         return "oversized" if tried > capacity else "exceeds"
     if cached >= tried:

@@ -21,7 +21,6 @@ _WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, pr
 _WHOLE_WORD: Final = re.compile(rb"(?<=\W)\w+(?=\W)")
 _WORDS: Final = bytes(c if _WHOLE_WORD.match(b" %c " % c, 1) else 32 for c in range(256))
 _FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
-
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): .*$")
 
 
