@@ -237,10 +237,11 @@ def _fix(owner: Owner, known_by: tuple[str, ...]) -> str:
 
 
 def families_of(finding: Finding, head: str) -> tuple[str, ...]:
-    """The frameworks that a traceback shows, or else the log's beginning."""
-    return families("\n".join(finding.frames)) or families(head)
+    """The frameworks that a traceback shows, then those of the log's beginning."""
+    return tuple(dict.fromkeys((*families("\n".join(finding.frames)), *families(head))))
 
 
+@cache
 def families(text: str) -> tuple[str, ...]:
     """The frameworks that a text shows."""
     return tuple(name for name, words in knowledge().families.items() if re.search(words, text))

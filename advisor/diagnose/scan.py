@@ -55,10 +55,6 @@ class Finding(Struct, frozen=True, kw_only=True):
         """What the program caught did not end the run."""
         return Severity.WARNING if self.went_on else self.failure.severity
 
-    def number(self, name: str) -> float | None:
-        """The value of one reading, or None where the text does not have it."""
-        return next((item.value for item in self.numbers if item.name == name), None)
-
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """Findings of a log: errors, then those that another error causes, then warnings. damaged: what
