@@ -31,9 +31,10 @@ class DamagedError(Exception):
     """A compressed file that cannot be read beyond this point, or whose checksum fails."""
 
 
-def clean_line(line: str) -> tuple[int | None, str]:
+def clean_line(line: str | bytes) -> tuple[int | None, str]:
     """Rank and text of a line: without colours, and with single blanks; nested prefixes (srun's and
     torchrun's) give the innermost rank."""
+    line = line if isinstance(line, str) else line.decode("utf-8", "replace")
     text, rank = _ANSI.sub("", line), None
     while match := _RANK.match(text):
         rank, text = int(match.group(1) or match.group(2)), text[match.end() :]

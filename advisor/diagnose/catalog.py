@@ -23,6 +23,7 @@ _TYPES: Final = {
     "shape": r"torch\.Size\(\[[\d, ]*\]\)",
     "set": r"\{[^}]*\}",
     "gap": r".{0,600}?",
+    "end": r" ?$",  # of the log
     "blank": r" ",  # ends the anchor where the log has several blanks
 }
 _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

@@ -16,16 +16,14 @@ from advisor.diagnose.scan import Finding
 _PROCESS: Final = re.compile(rf"Process (\d+) has ({SIZE}) memory")
 _WORKER: Final = re.compile(r"\([\w.:<>-]+ pid=(\d+)")
 _OLD_TEXT: Final = re.compile(r"\(GPU \d+; ")  # up to torch 2.0, which expands no segments
-_ALLOC_CONF: Final = re.compile(r"PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF")
+_ALLOC_CONF: Final = re.compile(r"PYTORCH(?:_[A-Z]+)?_ALLOC_CONF")
 _TORCH: Final = re.compile(r"\b(?:py)?torch(?: version)?\s*(?:==|[:= ])\s*v?(\d+)\.(\d+)", re.I)
-_OF_TORCH: Final = re.compile(r"(?:^|/)torch/|torchinductor")
+_OF_TORCH: Final = re.compile(r"(?:^|/)(?<!integration/)torch/|torchinductor")
 _SETTLED: Final = re.compile(
     r"(?<!try setting )PYTORCH\w*_CONF\W{1,3}\S*expandable_segments:True"
     r"|expandable_segments not supported"
 )
-_GENERAL: Final = re.compile(r"(?:PyTorch|NCCL|CUDA|Triton|Transformer Engine|Linux)\b")
-_EXPANDABLE: Final = "expandable_segments"
-_FIRST: Final = ("contexts", "other_process", "fragmentation")  # before the owner of the request
+_FIRST: Final = ("limited", "contexts", "other_process", "beside", "fragmentation")
 MOST_CASES: Final = 2
 # Below this share of the device a cached block is the ordinary slack of the allocator's classes.
 _LARGE_CACHE: Final = 0.1
@@ -100,7 +98,8 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     """Who asked, and what helps, of one that has an owner; `head` is the log's beginning."""
     known, (sizes, pids) = knowledge(), _sizes(finding.message)
     large = sizes.get("tried", 0) > _LARGE * sizes.get("capacity", 0) > 0
-    owner, known_by = _owner(finding, large=large), families_of(finding, head)
+    inner = next((one for one in finding.frames if not _OF_TORCH.search(one)), "torch's own")
+    owner, known_by = _owner(finding, inner, large=large), families_of(finding, head)
     words = {name: human_bytes(max(size, 0)) for name, size in sizes.items()}
     words |= {"pids": ", ".join(pids) or "see nvidia-smi"}
     words |= {"allocator": (option := _allocator(finding.message, head))}
@@ -112,8 +111,9 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     less = sizes.get("pool", 0) >= sizes.get("tried", 1) and cause not in ("capture", kind)
     settled = "_settled" if kind == "fragmentation" and not option else ""
     fix = (
-        known.remedies["large_request"].format(**words) if large and cause == "backward" else "",
+        known.remedies.get(f"large_{cause}", "").format(**words) if large else "",
         known.remedies.get(cause + settled, "").format(**words),
+        known.remedies.get(f"{kind}_{cause}", ""),
         _fix(named, known_by) if named else "",
         _fix(_named("capture"), known_by) if less else "",
         known.remedies["edge"].format(**words) if kind == "edge" and option else "",
@@ -122,7 +122,7 @@ def verdict_of(finding: Finding, head: str) -> Verdict:
     return Verdict(
         owner=cause,
         means=" ".join((*said, known.verdicts.get(kind, ""))).format(**words).strip(),
-        asked=f"{named.title}{_at(finding)}" if named else "",
+        asked=named.title.format(frame=inner) + _at(finding) if named else "",
         fix=tuple(filter(None, fix)),
         cases=_cases(finding, (cause, "" if owner else kind), head),
     )
@@ -177,29 +177,31 @@ def _kind(sizes: dict[str, int]) -> str:
     if "others" not in sizes:
         return ""
     tried, capacity, cached = sizes["tried"], sizes["capacity"], sizes["cached"]
+    if sizes["free"] > tried + _SMALL * capacity:
+        return "limited"
     if 0 < sizes["largest"] < _SMALL * capacity and sizes["others"] >= tried - sizes["free"]:
         return "contexts"
     if sizes["others"] >= max(tried - sizes["free"], _SMALL * capacity):
         return "other_process"
+    if sizes["outside"] > _UNNAMED * capacity:
+        return "beside"
     if sizes["over"] > 0:
-        return "exceeds"
+        return "oversized" if tried > capacity else "exceeds"
     if cached >= tried:
         return "fragmentation" if cached >= _LARGE_CACHE * capacity else "edge"
     return "short" if sizes["short"] > 0 else "last"
 
 
-def _owner(finding: Finding, *, large: bool) -> Owner | None:
+def _owner(finding: Finding, inner: str, *, large: bool) -> Owner | None:
     """The owner that a frame names wherever it is, or the failure, or else the innermost frame."""
     frames, memory = finding.frames, finding.failure.memory
     found = _matching(frames, "anywhere") or _matching((finding.message,), "after")
     found = found or (_named(memory) if memory != "gpu" else None)
-    inner = next((frame for frame in frames if not _OF_TORCH.search(frame)), None)
     for frame in frames:
         found = found or _matching((frame,), "frames")
         found = found or (_matching((frame,), "inner") if frame is inner else None)
-    if inner and large and not found:
-        found = _matching((inner,), "large")
-    return found or _matching(frames, "weak")
+    found = found or (_matching((inner,), "large") if large else None)
+    return found or _matching(frames, "weak") or _matching((finding.message,), "weak")
 
 
 def _named(name: str) -> Owner:
@@ -208,11 +210,9 @@ def _named(name: str) -> Owner:
 
 def _matching(frames: tuple[str, ...], kind: str) -> Owner | None:
     """The first owner with a pattern of this kind that one of the frames has."""
-    for owner in knowledge().owners:
-        pattern = "|".join(getattr(owner, kind))
-        if pattern and any(re.search(pattern, frame) for frame in frames):
-            return owner
-    return None
+    patterns = ((owner, "|".join(getattr(owner, kind))) for owner in knowledge().owners)
+    found = (one for one, words in patterns if words and any(re.search(words, f) for f in frames))
+    return next(found, None)
 
 
 def _at(finding: Finding) -> str:
@@ -237,10 +237,11 @@ def _fix(owner: Owner, known_by: tuple[str, ...]) -> str:
 
 
 def families_of(finding: Finding, head: str) -> tuple[str, ...]:
-    """The frameworks that a traceback shows, or else the log's beginning."""
-    return families("\n".join(finding.frames)) or families(head)
+    """The frameworks that a traceback shows, then those of the log's beginning."""
+    return tuple(dict.fromkeys((*families("\n".join(finding.frames)), *families(head))))
 
 
+@cache
 def families(text: str) -> tuple[str, ...]:
     """The frameworks that a text shows."""
     return tuple(name for name, words in knowledge().families.items() if re.search(words, text))
@@ -252,8 +253,8 @@ def _allocator(message: str, head: str) -> str:
     if _SETTLED.search(head):
         return ""
     release, variable = _TORCH.search(head), _ALLOC_CONF.search(message)
-    old = release is not None and (int(release[1]), int(release[2])) < (2, 1)
-    option = "max_split_size_mb:512" if old or _OLD_TEXT.search(message) else f"{_EXPANDABLE}:True"
+    old = _OLD_TEXT.search(message) or (release and (int(release[1]), int(release[2])) < (2, 1))
+    option = "max_split_size_mb:512" if old else "expandable_segments:True"
     return f"{variable[0] if variable else 'PYTORCH_CUDA_ALLOC_CONF'}={option}"
 
 
@@ -265,9 +266,9 @@ def _cases(finding: Finding, when: tuple[str, ...], head: str) -> tuple[Case, ..
         one
         for one in supported(finding, head)
         if one.when in ("", *when)
-        and (len(finding.failure.cases) == 1 or one.framework == "PyTorch" or is_of(one, known_by))
+        and is_of(one, ("general", *known_by))
         and not (known_by and one.when and one.framework == "PyTorch")
-        and not (old and _EXPANDABLE in one.fix)
+        and not (old and "expandable_segments" in one.fix)
     ]
     return tuple(sorted(fitting, key=lambda one: one.evidence.rank)[:MOST_CASES])
 
@@ -278,7 +279,7 @@ def supported(finding: Finding, head: str) -> tuple[Case, ...]:
     cases, known_by = finding.failure.cases, families_of(finding, head)
     log = "\n".join((head, finding.excerpt, finding.message, *finding.frames))
     shown = tuple(one for one in cases if not one.shows or re.search(one.shows, log))
-    near = tuple(o for o in shown if is_of(o, known_by) or _GENERAL.match(o.framework))
+    near = tuple(one for one in shown if is_of(one, ("general", *known_by)))
     return near or shown if known_by else shown
 
 

@@ -21,7 +21,6 @@ _WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, pr
 _WHOLE_WORD: Final = re.compile(rb"(?<=\W)\w+(?=\W)")
 _WORDS: Final = bytes(c if _WHOLE_WORD.match(b" %c " % c, 1) else 32 for c in range(256))
 _FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
-
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): .*$")
 
 
@@ -55,10 +54,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     def severity(self) -> Severity:
         """What the program caught did not end the run."""
         return Severity.WARNING if self.went_on else self.failure.severity
-
-    def number(self, name: str) -> float | None:
-        """The value of one reading, or None where the text does not have it."""
-        return next((item.value for item in self.numbers if item.name == name), None)
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -238,15 +233,11 @@ def _anchors() -> tuple[_Anchor, ...]:
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
     """First line and whole window with single blanks, the rank of the first line, and where each
     line ends in the whole; without the lines of other ranks, which write between."""
-    rank, first = _without_prefix(lines[0])
+    rank, first = clean_line(lines[0])
     parts, ends = [first], [(0, len(first))]
     for number, line in enumerate(lines[1:], 1):
-        other, text = _without_prefix(line)
+        other, text = clean_line(line)
         if text and (other is None or other == rank):
             parts.append(text)
             ends.append((number, ends[-1][1] + 1 + len(text)))
     return first, " ".join(parts), rank, ends
-
-
-def _without_prefix(line: bytes) -> tuple[int | None, str]:
-    return clean_line(line.decode("utf-8", errors="replace"))

@@ -47,6 +47,11 @@ def render(findings: Sequence[Finding], num_lines: int = 0) -> str:
     return "\n".join(plain_lines(diagnosis_page(found)))
 
 
+def number(finding: Finding, name: str) -> float | None:
+    """The value of one reading, or None where the text does not have it."""
+    return next((item.value for item in finding.numbers if item.name == name), None)
+
+
 OTHER = "ValueError: CUDA graphs not supported with CPU offloading."
 
 
@@ -227,22 +232,22 @@ def test_a_message_of_several_lines_is_read_across_another_ranks_lines() -> None
         "[rank0]: Number of tensors saved during recomputation: 1638.\n"
     )
     finding = one(text)
-    assert finding.number("saved_tensors") == 2038
-    assert finding.number("recomputed_tensors") == 1638
+    assert number(finding, "saved_tensors") == 2038
+    assert number(finding, "recomputed_tensors") == 1638
     assert "2038 tensors in the forward pass, 1638 in the replay" in render([finding])
 
 
 def test_a_message_wrapped_by_a_console_is_read() -> None:
     words = OOM.format(tried="1.96 GiB", free="1.51 GiB", allocated="73.90 GiB", cached="1.12 GiB")
     text = words.replace("capacity of ", "capacity of\n   ").replace("is free. ", "is free.\n")
-    assert one(text).number("capacity_bytes") == round(79.10 * GIB)
+    assert number(one(text), "capacity_bytes") == round(79.10 * GIB)
 
 
 def test_the_window_ends() -> None:
     filler = "filler\n" * WINDOW_LINES
     head = "CUDA out of memory. Tried to allocate 2.00 GiB\n"
     tail = "Number of tensors saved during forward: 1\n"
-    assert one(head + filler + tail).number("tried_bytes") == 2 * GIB
+    assert number(one(head + filler + tail), "tried_bytes") == 2 * GIB
     echo = "assert self.offload_modules is not None and len(self.offload_modules) > 0\n"
     assert findings(echo + filler + "AssertionError\n") == ()
     assert len(findings(echo + "  ^^^^^^^\n" + "AssertionError\n")) == 1
@@ -316,12 +321,12 @@ def oom(tried: str, free: str, allocated: str, cached: str) -> Finding:
 
 def test_oom_text_is_read() -> None:
     finding = oom("1.96 GiB", "687.12 MiB", "73.90 GiB", "512 bytes")
-    assert finding.number("gpu") == 3
-    assert finding.number("tried_bytes") == round(1.96 * GIB)
-    assert finding.number("free_bytes") == round(687.12 * MIB)
-    assert finding.number("reserved_unallocated_bytes") == 512
-    assert finding.number("process_bytes") == round(77.58 * GIB)
-    assert finding.number("nothing") is None
+    assert number(finding, "gpu") == 3
+    assert number(finding, "tried_bytes") == round(1.96 * GIB)
+    assert number(finding, "free_bytes") == round(687.12 * MIB)
+    assert number(finding, "reserved_unallocated_bytes") == 512
+    assert number(finding, "process_bytes") == round(77.58 * GIB)
+    assert number(finding, "nothing") is None
 
 
 @pytest.mark.parametrize(
