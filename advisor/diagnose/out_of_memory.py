@@ -255,7 +255,9 @@ def _allocator(message: str, head: str) -> str:
     release, variable = _TORCH.search(head), _ALLOC_CONF.search(message)
     old = _OLD_TEXT.search(message) or (release and (int(release[1]), int(release[2])) < (2, 1))
     option = "max_split_size_mb:512" if old else "expandable_segments:True"
-    return f"{variable[0] if variable else 'PYTORCH_CUDA_ALLOC_CONF'}={option}"
+    platform = re.search(r"\b(HIP|NPU|XPU|MUSA) out of memory", message)
+    default = f"PYTORCH_{platform[1] if platform else 'CUDA'}_ALLOC_CONF"
+    return f"{variable[0] if variable else default}={option}"
 
 
 def _cases(finding: Finding, when: tuple[str, ...], head: str) -> tuple[Case, ...]:
