@@ -83,6 +83,10 @@ def _files(word: str) -> list[str]:
     """A file, or those of a folder that may be launch scripts or configurations, none hidden."""
     from glob import glob
 
+    from advisor.base.fields import show_path
+
+    if not Path(word).exists():
+        raise UserError("lint", show_path(word), "is neither a file nor flags")
     if not Path(word).is_dir():
         return [word]
     names = sorted(glob("**", root_dir=word, recursive=True))

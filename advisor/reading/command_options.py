@@ -68,11 +68,10 @@ def beyond(option: CommandOption) -> tuple[Word, ...]:
 
 
 def unread_words(
-    command: ShellCommand, more: Callable[[CommandOption], Sequence[Word]] = beyond
+    words: Sequence[Word], more: Callable[[CommandOption], Sequence[Word]] = beyond
 ) -> list[Word]:
-    """Words of a program that nobody knows and that are no option's value, and files of options.
+    """Words after a program that nobody knows and that are no option's value, and files of options.
     more: the words after an option that need not be its values."""
-    words = command.words[program_at(command.words) :]
     first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
     beside = [*words[1:first], *(word for one in options(words) for word in more(one))]
     return [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]

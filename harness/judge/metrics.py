@@ -179,8 +179,9 @@ def _timings(result: TrialResult) -> dict[str, Series]:
     workload, steps = result.trial["workload"], _steps(result, len(seconds))
     gpus = world_size(workload)
     work = {}
-    if "seq_length" in workload and "global_batch_size" in workload:  # a log may not tell them
-        work[TOKENS] = workload["seq_length"] * workload["global_batch_size"] / gpus
+    length, batch = workload.get("seq_length"), workload.get("global_batch_size")
+    if length and batch:  # a log may not tell them
+        work[TOKENS] = length * batch / gpus
     if result.flops is not None:
         work[TFLOPS] = result.flops.model / gpus / 1e12
     found = {STEP_TIME: _series(steps, seconds)}

@@ -243,7 +243,7 @@ def world_size(workload: Mapping[str, Any]) -> int:
     """GPUs of a workload as JSON: TP x CP x PP x DP."""
     layout = workload.get("layout", {})
     degrees = ("tensor_model", "context", "pipeline_model", "data")
-    return math.prod(int(layout.get(f"{name}_parallel_size", 1)) for name in degrees)
+    return math.prod(int(layout.get(f"{name}_parallel_size") or 1) for name in degrees)
 
 
 RECORDED: Final = (

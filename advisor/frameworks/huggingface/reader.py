@@ -39,7 +39,7 @@ from advisor.job.job import AttnImplementation
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
 from advisor.reading import document_tree, key_rules, model_names, python_source, words
-from advisor.reading.command_options import CommandOption, options, program_at
+from advisor.reading.command_options import CommandOption, options, program_at, unread_words
 from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.read_configuration import (
     Document,
@@ -48,7 +48,7 @@ from advisor.reading.read_configuration import (
     UnknownValue,
     Untaken,
 )
-from advisor.reading.shell import ShellCommand
+from advisor.reading.shell import Note, ShellCommand
 
 _WRAPPED: Final = "fsdp_transformer_layer_cls_to_wrap"
 _OWN: Final = (*CHECKPOINTING, *SECTIONS, MICRO_BATCH, "fsdp", FSDP, _WRAPPED)
@@ -327,6 +327,7 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
     before = command.words[: at or len(command.words)]
     if any(word.text == "accelerate" for word in before):
         keys.about["launcher"] = "accelerate"
+        keys.unread += tuple(Note(word.text, word.place) for word in unread_words(before))
         for option in options(before):
             name = option.name.lstrip("-").replace("-", "_")
             if name.startswith("fsdp_"):

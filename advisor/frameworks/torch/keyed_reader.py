@@ -13,7 +13,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import with_newest
 from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import parts_of
-from advisor.reading.command_options import is_number, unread_words
+from advisor.reading.command_options import is_number, program_at, unread_words
 from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.key_rules import KeyRule, key_findings
 from advisor.reading.python_source import text_of
@@ -187,10 +187,11 @@ class KeyedReader(ABC):
 
     def read(self, document: Document) -> Iterator[ReadConfiguration]:
         """The configurations in a document that are the framework's."""
-        words = unread_words(document) if isinstance(document, ShellCommand) else ()
+        words = document.words if isinstance(document, ShellCommand) else ()
+        unread = unread_words(words[program_at(words) :])
         for keys in self.find(document):
-            if words:
-                keys.unread += tuple(Note(word.text, word.place) for word in words)
+            if unread:
+                keys.unread += tuple(Note(word.text, word.place) for word in unread)
                 keys.about.setdefault("file", "in words that are not known")
             yield self._configuration(keys)
 

@@ -127,7 +127,7 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         keys.about["file"] = "its default"
     keys.num_gpus = as_whole_number(given.get("NGPU", "")) or None
     recognised = {AC, PARALLELISM, "training"} & {*keys.under("")} or (
-        file and unread_words(command)
+        file and unread_words(command.words)
     )
     if recognised and (titan or not _is_anothers(command)):
         yield keys

@@ -52,6 +52,8 @@ def test_a_file_is_written_or_only_shown(
     path.write_text("\ufeff" + WRONG)
     path.chmod(0o751)
     link.symlink_to(path)
+    assert cli.main(["lint", flag, str(link), str(tmp_path / "typo.sh")]) == 2
+    assert path.read_text() == "\ufeff" + WRONG
     assert cli.main(["lint", flag, str(link)]) == int(flag == "--diff")
     assert "\n+torchrun" in capsys.readouterr().out
     assert (path.read_text() == "\ufeff" + WRONG) is (flag == "--diff")

@@ -221,7 +221,7 @@ _CLOSE: Final = 0.88
 
 def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
     """Words that nobody knows and that are not the value of an option, and files of options."""
-    unread = unread_words(command, _beyond)
+    unread = unread_words(command.words[program_at(command.words) :], _beyond)
     elsewhere = ("xargs", "--use-checkpoint-args", "--yaml-cfg")
     unread += (word for word in command.words if word.text in elsewhere)
     read.unknown += ((word.text, word.place) for word in unread)
