@@ -1,10 +1,15 @@
 """Rules on keys with values, and the kinds of them that several frameworks have."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
+from msgspec import json
+
+from advisor.base.configuration import packaged_configs
 from advisor.base.rule import NOWHERE, Finding, Match, Rule, Verdict
-from advisor.reading.document_keys import Keys, as_whole_number, near, truth
+from advisor.reading.document_keys import Keys, as_whole_number, known, near, truth
 
 
 class KeyRule(Rule[[Keys]], frozen=True, kw_only=True):
@@ -44,6 +49,33 @@ def key_findings(rules: Iterable[KeyRule], keys: Keys) -> Iterator[Finding]:
                 source=match.source or str(rule.source),
                 place=keys.where(*rule.at) if match.place == NOWHERE else match.place,
             )
+
+
+def written(file: str) -> Iterator[KeyRule]:
+    """The rules of a file of configs/rules, each where all keys of `when` are on (true), off or
+    left out (false), or what a pattern matches; `a|b` is any of them. It stands at the first."""
+    rows = json.decode((packaged_configs() / "rules" / f"{file}.json").read_bytes())
+    for fault, row in rows.items():
+        at = next(iter(row["when"])).split("|")
+        texts = {"reason": row["says"], "fix": row["fix"], "source": row["source"]}
+        verdict = Verdict(row.get("verdict", Verdict.REFUSED))
+        yield key_rule(at, partial(_all_are, row["when"]), **texts, fault=fault, verdict=verdict)
+
+
+def _all_are(when: Mapping[str, bool | str], keys: Keys) -> Match | None:
+    each = ((names.split("|"), wanted) for names, wanted in when.items())
+    found = [next((k for k in any_of if _is(keys, k, wanted)), "") for any_of, wanted in each]
+    return Match(place=keys.where(found[0])) if all(found) else None
+
+
+def _is(keys: Keys, key: str, wanted: bool | str) -> bool:
+    given = keys.values.get(key)
+    value = given.value if given is not None else [*keys.under(key)] or None
+    if not known(value):
+        return False
+    if isinstance(wanted, str):
+        return re.fullmatch(wanted, str(value).lower()) is not None
+    return (value in (None, "", [], 0) or truth(value) is False) is not wanted
 
 
 def unknown_names(

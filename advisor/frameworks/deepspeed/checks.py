@@ -38,6 +38,7 @@ from advisor.reading.key_rules import (
     no_choice,
     or_auto,
     unknown_names,
+    written,
 )
 
 _CONFIG: Final = "DeepSpeed 0.19.8 runtime/config.py"
@@ -60,10 +61,6 @@ CALLS: Final = (
 )
 DEVICES: Final = ("none", "cpu", "nvme")
 _CHECKPOINTING: Final = f"{_AC_SOURCE}/checkpointing.py"
-_PARTITION: Final = f"{AC}.partition_activations"
-_CONTIGUOUS: Final = f"{AC}.contiguous_memory_optimization"
-_ON_HOST: Final = f"{AC}.cpu_checkpointing"
-_NUMBER: Final = f"{AC}.number_checkpoints"
 
 
 def _faults(keys: Keys, *, twice: bool) -> Iterator[Match]:
@@ -131,14 +128,6 @@ def _offload(section: str, stages: tuple[int, ...]) -> Iterator[KeyRule]:
         fault=f"{part}.stage",
         source=OFFLOAD_SOURCE,
         verdict=Verdict.NO_EFFECT,
-    )
-    yield key_rule(
-        at,
-        lambda keys: keys.get(at) == "nvme" and not keys.has(f"{section}.nvme_path"),
-        "device = nvme needs nvme_path",
-        "set nvme_path to a directory on the drive",
-        fault=f"{part}.nvme_path",
-        source=OFFLOAD_SOURCE,
     )
 
 
@@ -231,14 +220,6 @@ RULES: Final = (
         fault="zero_stage",
         source=ZERO_SOURCE,
     ),
-    key_rule(
-        STAGE,
-        lambda keys: any(keys.under("pipeline")) and keys.get(STAGE) in (2, 3),
-        "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism",
-        "stage 1",
-        fault="pipeline.zero_stage",
-        source="DeepSpeed 0.19.8 runtime/pipe/engine.py",
-    ),
     *_offload(PARAMETERS, (3,)),
     *_offload(OPTIMIZER, (1, 2, 3)),
     key_rule(
@@ -258,40 +239,7 @@ RULES: Final = (
         source=_CHECKPOINTING,
         verdict=Verdict.NOTE,
     ),
-    key_rule(
-        _CONTIGUOUS,
-        lambda keys: keys.truth(_CONTIGUOUS) and not keys.truth(_PARTITION),
-        "Contiguous Checkpointing is only available with partitioned activations",
-        "set partition_activations: true",
-        fault=_CONTIGUOUS,
-        source=f"{_CHECKPOINTING} configure",
-    ),
-    key_rule(
-        _CONTIGUOUS,
-        lambda k: k.truth(_CONTIGUOUS) and k.truth(_PARTITION) and k.get(_NUMBER) is None,
-        "Must specify the number of layers with contiguous memory checkpointing",
-        "set number_checkpoints to the number of checkpoints in the model",
-        fault=_NUMBER,
-        source=f"{_CHECKPOINTING} configure",
-    ),
-    key_rule(
-        _ON_HOST,
-        lambda keys: keys.truth(_ON_HOST) and not keys.truth(_PARTITION),
-        "cpu_checkpointing without partition_activations moves the whole inputs of every rank to "
-        "the host",
-        "set partition_activations: true if the model is split over GPUs",
-        fault=_ON_HOST,
-        source=f"{_CHECKPOINTING} forward",
-        verdict=Verdict.NOTE,
-    ),
-    key_rule(
-        "fp16.enabled",
-        lambda keys: keys.truth("fp16.enabled") and keys.truth("bf16.enabled"),
-        "bfloat16 and fp16 modes cannot be simultaneously enabled",
-        "switch fp16 off",
-        fault="precision",
-        source=_CONFIG,
-    ),
+    *written("deepspeed"),
     illegal_values(
         (BATCH, MICRO_BATCH, STEPS),
         or_auto(lambda value: not isinstance(value, str) and is_count(value)),

@@ -43,8 +43,6 @@ _TYPES: Final = (
     *("MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "TPU", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON"),
 )
 _VERSION: Final = f"{FSDP}.fsdp_version"
-_STATE: Final = f"{FSDP}.fsdp_state_dict_type"
-_PREFETCH: Final = f"{FSDP}.fsdp_forward_prefetch"
 _FILE_OF_DEEPSPEED, *_ITS_KEYS = names_in(FILE, DEEPSPEED)
 _ZERO_STAGE: Final = f"{DEEPSPEED}.zero_stage"
 _OFFLOADS: Final = tuple(f"{DEEPSPEED}.offload_{of}_device" for of in ("optimizer", "param"))
@@ -130,11 +128,6 @@ def _other_fp8(keys: Keys) -> Iterator[Match]:
         )
 
 
-def _other_stage(keys: Keys) -> str:
-    stage, offloads = keys.number(_ZERO_STAGE), str(keys.get(_OFFLOADS[1])).lower() in DEVICES[1:]
-    return f"{stage}" if offloads and stage in (0, 1, 2) else ""
-
-
 RULES: Final = (
     key_rules.unknown_names(
         "", names_in(FILE), "the config file had unknown keys", cutoff=0.6, source=_CONFIG, **_file
@@ -201,18 +194,7 @@ RULES: Final = (
         source=_PLUGIN,
     ),
     _plugin(RESHARD, _other_reshard),
-    _plugin(
-        _PREFETCH,
-        lambda keys: _version(keys) == 2 and keys.truth(_PREFETCH),
-        "forward_prefetch is not yet implemented in FSDP2",
-        "drop it, or fsdp_version: 1",
-    ),
-    _plugin(
-        _STATE,
-        lambda keys: _version(keys) == 2 and keys.get(_STATE) == "LOCAL_STATE_DICT",
-        "FSDP2 does not support LOCAL_STATE_DICT",
-        "SHARDED_STATE_DICT",
-    ),
+    *key_rules.written("accelerate"),
     key_rules.illegal_values(
         (INSIDE, INSIDE_OFFLOAD),
         key_rules.is_boolean,
@@ -239,15 +221,6 @@ RULES: Final = (
     *(
         key_rules.no_choice(at, DEVICES, fix="cpu", fold=str.lower, source=OFFLOAD_SOURCE)
         for at in _OFFLOADS
-    ),
-    key_rules.key_rule(
-        _OFFLOADS[1],
-        _other_stage,
-        "offload_param_device is valid only with zero_stage 3, but zero_stage = {found}",
-        "zero_stage: 3, or offload_param_device: none",
-        fault="offload_param.stage",
-        verdict=Verdict.NO_EFFECT,
-        source=OFFLOAD_SOURCE,
     ),
 )
 """Everything to be said of the file, or of the same options."""

@@ -193,22 +193,7 @@ RULES: Final = (
         source=_ARGUMENTS,
     ),
     *chain.from_iterable(map(_of_kwargs, options.CHECKPOINTING, options.SECTIONS)),
-    _argument(
-        "fp16",
-        lambda keys: keys.truth("fp16") and keys.truth("bf16"),
-        "At most one of fp16 and bf16 can be True, but not both",
-        "drop fp16",
-        fault="precision",
-    ),
-    key_rules.key_rule(
-        "use_cache",
-        lambda keys: keys.truth("use_cache") and checkpointing(keys),
-        "checkpointing switches use_cache off, with a warning: a replayed layer would store its "
-        "keys and values twice",
-        "use_cache = False",
-        verdict=Verdict.NO_EFFECT,
-        source="transformers 5.23.0 modeling_layers.py",
-    ),
+    *key_rules.written("huggingface"),
     _argument("fsdp", _unknown_words, "Unknown `fsdp` option: {found}"),
     key_rules.key_rule(
         "fsdp",

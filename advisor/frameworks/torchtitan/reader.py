@@ -26,6 +26,10 @@ from advisor.reading.shell import Note, ShellCommand
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")
 _PROGRAMS: Final = (re.compile("run_train"), re.compile("run_train|torchtitan"))
+_BEFORE_0_1: Final = re.compile(
+    r"(?:training|experimental)\.(?=(?!data_parallel_seed)\w+_parallel)"
+)
+"""Sections that the degrees of parallelism stood in before they had their own."""
 _SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
 
 
@@ -96,6 +100,8 @@ def _in_toml(tree: Tree) -> Iterator[Keys]:
         keys = Keys(place=tree.place, about={"whole": "yes"})
         put_tree(keys, tree)
         keys.release = "0.1" if keys.has("training.batch_size") else "0.2"
+        for old in filter(_BEFORE_0_1.match, [*keys.values]):
+            keys.values[_BEFORE_0_1.sub(f"{PARALLELISM}.", old)] = keys.values.pop(old)
         yield keys
 
 

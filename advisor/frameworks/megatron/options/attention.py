@@ -220,8 +220,8 @@ class Shape(Options, title="Shape of the model"):
     apply_residual_connection_post_layernorm: bool = refused(
         False, "a residual taken after the norm is not modelled"
     )
-    enable_mhc_connections: bool = checked(False, _STREAMS, since="0.20")
-    mhc_recompute_layer_num: int | None = checked(None, _STREAMS, since="0.20")
+    enable_mhc_connections: bool = unpriced(False, _STREAMS, since="0.20")
+    mhc_recompute_layer_num: int | None = unpriced(None, _STREAMS, since="0.20")
     init_method: object = harmless(None, _START, flag="")
     output_layer_init_method: object = harmless(None, _START, flag="")
     embedding_init_method: object = harmless(None, _START, flag="", since="0.14")

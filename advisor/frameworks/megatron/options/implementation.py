@@ -37,7 +37,6 @@ from advisor.frameworks.option import (
     Format,
     Options,
     When,
-    checked,
     harmless,
     option,
     refused,
@@ -81,7 +80,7 @@ class Implementation(Options, title="Kernels and fusions"):
         False, "the models from before Megatron Core are not modelled"
     )
     enable_experimental: bool = harmless(False)
-    use_transformer_engine_op_fuser: bool = checked(False, _FUSED, since="0.18")
+    use_transformer_engine_op_fuser: bool = unpriced(False, _FUSED, since="0.18")
     use_te_activation_func: bool = unpriced(False, _FUSED, since="0.15")
     fused_single_qkv_rope: bool = unpriced(False, _FUSED, flag="", since="0.15")
     fused_residual_rmsnorm: bool = unpriced(False, _FUSED, since="0.17")
@@ -298,8 +297,8 @@ class Precision(Options, title="Precision"):
     pipeline_dtype: str | None = harmless(None, "follows from fp16 and bf16", flag="")
     enable_autocast: bool = unpriced(False, "weights are modelled in the compute type", flag="")
     autocast_dtype: str | None = harmless(None, "used only with enable_autocast", flag="")
-    fp8_output_proj: bool = checked(False, "the output layer is modelled in 16 bits", since="0.18")
-    fp8_quantizer_factory: str | None = checked(None, _CUSTOM, since="0.16")
+    fp8_output_proj: bool = unpriced(False, "the output layer is modelled in 16 bits", since="0.18")
+    fp8_quantizer_factory: str | None = unpriced(None, _CUSTOM, since="0.16")
     fp4_quantizer_factory: str | None = refused(None, _CUSTOM, since="0.16")
     fp4_param: bool = refused(
         False,

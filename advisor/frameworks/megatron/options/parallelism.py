@@ -15,7 +15,6 @@ from advisor.frameworks.option import (
     Format,
     Options,
     When,
-    checked,
     harmless,
     option,
     refused,
@@ -178,7 +177,7 @@ class Communication(Options, title="Communication"):
     overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(False, _OVERLAPPED, since="0.18")
     ep_overlap_early_attn_memory_release: bool = unpriced(False, _OVERLAPPED, since="0.16")
     delay_wgrad_compute: bool = option(False, "layout", _OVERLAP, strict=True, since="0.13")
-    defer_embedding_wgrad_compute: bool = checked(
+    defer_embedding_wgrad_compute: bool = unpriced(
         False, "the output layer's weight gradient is not modelled as deferred"
     )
     wgrad_deferral_limit: int = unpriced(0, "used only with defer_embedding_wgrad_compute")

@@ -85,7 +85,7 @@ class Recompute(Options, title="Recompute and activation offload"):
     min_offloaded_tensor_size: int = unpriced(
         1048576, "tensors of every size are modelled as offloaded", since="0.16"
     )
-    fine_grained_offloading_max_inflight_offloads: int | None = checked(
+    fine_grained_offloading_max_inflight_offloads: int | None = unpriced(
         None, "offload copies are modelled as finished before their memory is needed", since="0.18"
     )
     delay_offload_until_cuda_graph: bool = unpriced(
@@ -97,7 +97,7 @@ class Recompute(Options, title="Recompute and activation offload"):
     activation_offload_fraction: float = option(
         1.0, "recompute.offload_fraction", _OFFLOAD, strict=True, since="0.19"
     )
-    moe_paged_stash: bool = checked(
+    moe_paged_stash: bool = unpriced(
         False, "a stash of the experts' activations is not modelled", since="0.18"
     )
     moe_paged_stash_page_size: int = harmless(64, _WITH_STASH, since="0.18")
