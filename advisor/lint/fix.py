@@ -80,7 +80,7 @@ def _better(
 ) -> Iterator[tuple[str, LintReport]]:
     """Texts without one of the findings, that were not tried before."""
     found = {f: c for c in report.checked for f in c.findings if f.place.file == report.target}
-    for finding in sorted(found, key=lambda f: list(Level).index(f.level)):
+    for finding in sorted(found, key=lambda f: (list(Level).index(f.level), f.fix[:5] != "drop ")):
         if finding.level is Level.NOTE:
             return
         for changed, names in _Edit(text, path.suffix, finding, found[finding]).ways():
@@ -242,7 +242,7 @@ class _Edit:
         if value.lower() in ("true", "false"):
             titled = self.suffix == ".py" or old in ("True", "False")
             return value.title() if titled else value.lower()
-        if not entry.keyed or re.match(r"[\d\"\[.-]", value):
+        if not entry.keyed or re.match(r"[\d\"\[.-]|None$", value):
             return value
         needed = self.suffix in (".py", ".toml", ".json") or entry.written[0] == '"'
         quote = old[0] if old[:1] in ("'", '"') else '"' * needed

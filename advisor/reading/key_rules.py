@@ -74,7 +74,7 @@ def _is(keys: Keys, key: str, wanted: bool | str) -> bool:
     if not known(value):
         return False
     if isinstance(wanted, str):
-        return re.fullmatch(wanted, str(value).lower()) is not None
+        return re.fullmatch(wanted, "" if value is None else str(value).lower()) is not None
     return (value in (None, "", [], 0) or truth(value) is False) is not wanted
 
 

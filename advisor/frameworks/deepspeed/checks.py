@@ -104,38 +104,6 @@ def _kind(kind: type, section: str, legal: Callable[[Any], bool]) -> KeyRule:
     return illegal_values(at, legal, reason, f"write a {name}", source=_SECTIONS[section])
 
 
-def _stage(keys: Keys) -> Any:
-    return keys.get(STAGE) if keys.has(STAGE) else 0
-
-
-def _offload(section: str, stages: tuple[int, ...]) -> Iterator[KeyRule]:
-    """Of one of the two sections, which is valid with `stages`."""
-    part, at = section.rpartition(".")[2], f"{section}.device"
-    legal = ", ".join(map(str, stages))
-    yield no_choice(
-        at, DEVICES, fix="cpu", also=("auto",), fault=f"{part}.device", source=OFFLOAD_SOURCE
-    )
-
-    def other_stage(keys: Keys) -> str:
-        stage, offloads = _stage(keys), keys.get(at) in DEVICES[1:]
-        return f"{stage}" if offloads and isinstance(stage, int) and stage not in stages else ""
-
-    yield key_rule(
-        at,
-        other_stage,
-        f"{part} is valid only with stage {legal}, but stage = {{found}}",
-        f"use stage {stages[-1]}, or drop {part}",
-        fault=f"{part}.stage",
-        source=OFFLOAD_SOURCE,
-        verdict=Verdict.NO_EFFECT,
-    )
-
-
-def _partial_offload(keys: Keys) -> bool:
-    ratio = keys.get(f"{OPTIMIZER}.ratio")
-    return isinstance(ratio, int | float) and ratio < 1.0 and _stage(keys) in (0, 1, 2)
-
-
 def _switched_on(keys: Keys) -> Match | None:
     """The first of the section's switches."""
     on = (f"{AC}.{name}" for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True)
@@ -220,15 +188,16 @@ RULES: Final = (
         fault="zero_stage",
         source=ZERO_SOURCE,
     ),
-    *_offload(PARAMETERS, (3,)),
-    *_offload(OPTIMIZER, (1, 2, 3)),
-    key_rule(
-        f"{OPTIMIZER}.ratio",
-        _partial_offload,
-        "Partial offloading only supported for ZeRO Stage 3",
-        "use ratio 1.0, or stage 3",
-        fault="offload_optimizer.ratio",
-        source=ZERO_SOURCE,
+    *(
+        no_choice(
+            f"{section}.device",
+            DEVICES,
+            fix="cpu",
+            also=("auto",),
+            fault=f"{section.rpartition('.')[2]}.device",
+            source=OFFLOAD_SOURCE,
+        )
+        for section in (PARAMETERS, OPTIMIZER)
     ),
     key_rule(
         f"{AC}.calls",

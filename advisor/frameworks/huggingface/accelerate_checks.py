@@ -23,7 +23,7 @@ from advisor.frameworks.huggingface.options import (
 )
 from advisor.frameworks.option import names_in
 from advisor.reading import key_rules
-from advisor.reading.document_keys import Keys, as_whole_number, known
+from advisor.reading.document_keys import Keys, as_whole_number
 
 _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin"
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
@@ -74,17 +74,6 @@ def _other_reshard(keys: Keys) -> Match | None:
         fix = "fsdp_version: 2, or fsdp_sharding_strategy: FULL_SHARD"
         return Match(f"{reason} needs a strategy", fix)
     return None
-
-
-def _offload_needs(keys: Keys) -> Match | None:
-    asked, reason = keys.values.get(INSIDE), "`activation_checkpointing_offload=True` requires"
-    if not keys.truth(INSIDE_OFFLOAD):
-        return None
-    if not keys.truth(INSIDE) and (asked is None or known(asked.value)):
-        return Match(
-            f"{reason} `activation_checkpointing=True`", "fsdp_activation_checkpointing: true"
-        )
-    return None if _version(keys) == 2 else Match(f"{reason} `fsdp_version=2`", "fsdp_version: 2")
 
 
 def _twice(keys: Keys) -> Match | None:
@@ -202,7 +191,6 @@ RULES: Final = (
         "true or false",
         source=_PLUGIN,
     ),
-    _plugin(INSIDE_OFFLOAD, _offload_needs, fault="activation_checkpointing_offload"),
     key_rules.key_rule(
         f"{DEEPSPEED}.{_FILE_OF_DEEPSPEED}",
         _twice,

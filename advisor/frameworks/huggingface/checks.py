@@ -31,18 +31,26 @@ _FIRST: Final = "4"
 
 
 def checkpointing(keys: Keys) -> bool | None:
-    """Whether it is switched on; None where it is not said or not known."""
-    said = (keys.truth(name) for name in options.CHECKPOINTING)
-    return next((switch for switch in said if switch is not None), None)
+    """Whether it is switched on, as TRL has it by default; None where it is not said or known."""
+    said = [keys.truth(name) for name in options.CHECKPOINTING if keys.has(name)]
+    return next(
+        (switch for switch in said if switch is not None), (not said and _trls(keys)) or None
+    )
+
+
+def _trls(keys: Keys) -> bool:
+    return keys.about.get("call", "").endswith("Config")
 
 
 def _fsdp_checkpoints(keys: Keys) -> bool:
     return keys.truth(inside_key(keys, options.CHECKPOINTING[0])) is True
 
 
-def _twice(keys: Keys, *, in_trainer: bool) -> bool:
+def _twice(keys: Keys, *, in_trainer: bool) -> Match | None:
     has_trainer = keys.about["kind"] != "part" or "trainer" in keys.about
-    return _fsdp_checkpoints(keys) and checkpointing(keys) is True and has_trainer is in_trainer
+    both = _fsdp_checkpoints(keys) and checkpointing(keys) is True and has_trainer is in_trainer
+    fix = f"{options.CHECKPOINTING[1]} = False" if _trls(keys) else ""
+    return Match(fix=fix, place=keys.where(*options.CHECKPOINTING, "fsdp")) if both else None
 
 
 def _is_launched_apart(keys: Keys) -> bool:
@@ -79,7 +87,7 @@ def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
     def unused(keys: Keys) -> Match | None:
         given = any(keys.under(section))
         off = (given or keys.get(section)) and checkpointing(keys) is False
-        omitted = not any(keys.has(switch) for switch in options.CHECKPOINTING)
+        omitted = not (checkpointing(keys) or any(map(keys.has, options.CHECKPOINTING)))
         if not (off or (given and omitted and keys.about["kind"] != "part")):
             return None
         if _fsdp_checkpoints(keys):
@@ -157,11 +165,6 @@ def _unknown_words(keys: Keys) -> Iterator[Match]:
             yield Match(fix=fix, found=word)
 
 
-def _with_deepspeed(keys: Keys) -> Any:
-    off = [str(word).lower() for word in _words(keys)[:1]] in ([], ["false"], ["0"], [""])
-    return (keys.get("fsdp") is True or not off) and keys.get("deepspeed")
-
-
 def inside_key(keys: Keys, name: str) -> str:
     """The key of fsdp_config that is given, of the two that mean a name."""
     return next(
@@ -195,14 +198,6 @@ RULES: Final = (
     *chain.from_iterable(map(_of_kwargs, options.CHECKPOINTING, options.SECTIONS)),
     *key_rules.written("huggingface"),
     _argument("fsdp", _unknown_words, "Unknown `fsdp` option: {found}"),
-    key_rules.key_rule(
-        "fsdp",
-        _with_deepspeed,
-        "Using --fsdp together with --deepspeed is not possible",
-        "deactivate one of those flags",
-        fault="fsdp_and_deepspeed",
-        source=_TRAINER,
-    ),
     key_rules.key_rule(
         options.CHECKPOINTING,
         partial(_twice, in_trainer=True),

@@ -50,6 +50,10 @@ def _of(way: Way) -> Keys | None:
             _put_enabled(keys, call)
         elif _ADAPTER.search(call.name):
             keys.put("peft_config", call.name.rpartition(".")[2], call.place, "peft")
+            for name in {"use_gradient_checkpointing"}.intersection(call.keywords):
+                keys.put(
+                    "use_unsloth_gc", call.keywords[name].value, call.keywords[name].place, name
+                )
         elif call.name.endswith("BitsAndBytesConfig"):
             for name in ("load_in_8bit", "load_in_4bit"):
                 if name in call.keywords:

@@ -7,7 +7,7 @@ distributed/activation_checkpoint.py, distributed/parallel_dims.py.
 from math import prod
 from typing import Any, Final
 
-from advisor.base.rule import Match, Verdict
+from advisor.base.rule import Match
 from advisor.frameworks.option import names_in
 from advisor.frameworks.torchtitan import options
 from advisor.reading import key_rules
@@ -61,12 +61,6 @@ def _illegal_option(keys: Keys) -> Match | None:
         return None
     reason = f"{name} = {option!r} is neither 'op' nor a positive number of layers"
     return Match(reason, 'use "op", or "2" for every second layer')
-
-
-def _other_mode(keys: Keys) -> Any:
-    """The mode that does not read the option that is given."""
-    mode = keys.get(_MODE)
-    return keys.get(_OPTION) is not None and mode != "selective" and mode in options.MODES and mode
 
 
 def _may_compile_the_model(keys: Keys) -> bool:
@@ -153,15 +147,7 @@ RULES: Final = (
     key_rules.key_rule(
         _OPTION, _illegal_option, source=f"{_CHECKPOINT} _apply_ac_to_transformer_block"
     ),
-    key_rules.key_rule(
-        _OPTION,
-        _other_mode,
-        "selective_ac_option is used only with mode = selective, but mode = {found}",
-        "leave it out, or mode = selective",
-        fault="selective_ac_option.unused",
-        verdict=Verdict.NOTE,
-        source=_CHECKPOINT,
-    ),
+    *key_rules.written("torchtitan"),
     key_rules.illegal_values(
         f"{options.AC}.memory_budget",
         _is_fraction,

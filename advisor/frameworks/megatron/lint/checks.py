@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final
 
+from msgspec import json
 from msgspec.structs import replace
 
+from advisor.base.configuration import packaged_configs
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level, Match
 from advisor.base.rule import findings as findings_of
@@ -45,9 +47,9 @@ def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
 def lent_values(read: ReadSettings, revision: Revision, recipe: LentJob | None) -> Lent:
     """What lies below the settings: the recipe, or what the model or the program decides."""
     if recipe is None:
-        return {**(facts(read.model) if read.model else {}), **read.lent}
+        return {**_settled(read), **read.lent}
     shipped = setting_values(parse_setting(recipe.shipped or "none"))
-    return job_values(recipe, revision) | (shipped if recipe.certain else facts(read.model))
+    return job_values(recipe, revision) | (shipped if recipe.certain else _settled(read))
 
 
 def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
@@ -57,7 +59,7 @@ def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
     if _PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
         unknown |= {"virtual_pipeline_model_parallel_size"} - settings.given.keys()
     if not read.is_complete:
-        its = lent if is_certain or read.lent else facts(read.model) if read.model else {}
+        its = lent if is_certain or read.lent else _settled(read)
         its = {**its, **{n: v for n, v in lent.items() if n in EVEN and not v}}
         said = frozenset(read.given.values) | settings.given.keys()
         options = (row for row in SETTINGS.values() if row.flag or row.off or row.bridge)
@@ -73,8 +75,17 @@ def findings(
     settings = launched(read, revision, lent)
     unseen = _unseen(read, lent, is_certain=is_certain)
     said = (unseen.settled(*one, settings) for one in _of_rules(read, settings, revision, lent))
-    found = [*read.faults, *filter(None, said)]
+    found = [*read.faults, *(_of_recipe(one, read, lent) for one in said if one)]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
+
+
+def _of_recipe(found: Finding, read: ReadSettings, lent: Lent) -> Finding:
+    """With a fix that can be written, where it is to drop what only the recipe says."""
+    name = found.fix.removeprefix("drop ").partition(":")[0]
+    if name not in lent or name in read.given.values:
+        return found
+    nothing = "None" if read.place.file.endswith(".py") else "null"
+    return replace(found, fix=f"{name} = {nothing}: the recipe sets {lent[name]}")
 
 
 def _of_rules(
@@ -124,6 +135,14 @@ def understood(settings: RawSettings) -> str:
 
 _TP: Final = "tensor_model_parallel_size"
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
+
+
+def _settled(read: ReadSettings) -> dict[str, Any]:
+    """What the model decides, and the function that Megatron Bridge names its recipe by."""
+    called = {text.rpartition(".")[2] for text in read.texts}
+    rows = json.decode((packaged_configs() / "rules" / "bridge_recipes.json").read_bytes())["rows"]
+    sets = (row["sets"] for row in rows if called.intersection(row["functions"]))
+    return {**(facts(read.model) if read.model else {}), **next(sets, {})}
 
 
 @cache
