@@ -55,11 +55,11 @@ def written(file: str) -> Iterator[KeyRule]:
     """The rules of a file of configs/rules, each where all keys of `when` are on (true), off or
     left out (false), or what a pattern matches; `a|b` is any of them. It stands at the first."""
     rows = json.decode((packaged_configs() / "rules" / f"{file}.json").read_bytes())
-    for fault, row in rows.items():
+    for name, row in rows.items():
         at = next(iter(row["when"])).split("|")
         texts = {"reason": row["says"], "fix": row["fix"], "source": row["source"]}
-        verdict = Verdict(row.get("verdict", Verdict.REFUSED))
-        yield key_rule(at, partial(_all_are, row["when"]), **texts, fault=fault, verdict=verdict)
+        rest = {"fault": row.get("fault", name), "verdict": Verdict(row.get("verdict", "refused"))}
+        yield key_rule(at, partial(_all_are, row["when"]), **texts, **rest)
 
 
 def _all_are(when: Mapping[str, bool | str], keys: Keys) -> Match | None:
@@ -74,7 +74,7 @@ def _is(keys: Keys, key: str, wanted: bool | str) -> bool:
     if not known(value):
         return False
     if isinstance(wanted, str):
-        return re.fullmatch(wanted, "" if value is None else str(value).lower()) is not None
+        return re.fullmatch(wanted, "" if value is None else str(value), re.IGNORECASE) is not None
     return (value in (None, "", [], 0) or truth(value) is False) is not wanted
 
 

@@ -54,7 +54,7 @@ class Untaken(ReadValue, frozen=True, kw_only=True):
     def foreign(cls, one: ReadValue) -> "Untaken":
         """An option that nobody knows: a warning where it is on and tells of memory or time."""
         name = one.written.rpartition(".")[2].strip("-").lower().replace("-", "_")
-        off = str(one.value).lower() in ("false", "no", "off", "0", "f", "n")
+        off = str(one.value).lower() in ("false", "no", "off", "0", "f", "n", "none", "null")
         tells = _SWITCH.search(name) and not _PLACES.search(name)
         return cls.of(one, level=Level.WARNING if tells and not off else Level.NOTE)
 

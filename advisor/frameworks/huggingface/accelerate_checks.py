@@ -4,8 +4,6 @@ Source: accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin an
 utils/constants.py, commands/config/config_args.py.
 """
 
-import re
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +13,6 @@ from advisor.frameworks.huggingface.options import (
     BACKEND,
     DEEPSPEED,
     FILE,
-    FP8,
     FSDP,
     INSIDE,
     INSIDE_OFFLOAD,
@@ -29,7 +26,6 @@ _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParalle
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
 _CONFIG: Final = "accelerate 1.15.0 commands/config/config_args.py"
 _LAUNCH: Final = "accelerate 1.15.0 commands/launch.py"
-_NO_RECIPE: Final = r"interval=(?!1$|none$)|override_linear_precision=.*true|(fp8_)?format=e5m2"
 POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES: Final = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5"
 _CHOICES: Final = {
@@ -84,37 +80,13 @@ def _twice(keys: Keys) -> Match | None:
     return Match(found=both, place=keys.where(f"{DEEPSPEED}.{both[0]}"))
 
 
-def _other_fp8(keys: Keys) -> Iterator[Match]:
-    """Values with which Accelerate, or Transformer Engine's recipe, raises."""
-    backend = keys.get(BACKEND) if keys.get("mixed_precision") == "fp8" else None
-    if backend not in (None, "TE", "AO", "MSAMP"):
-        yield Match(
-            fix="TE in the file, or ACCELERATE_FP8_BACKEND=TE (--fp8_backend takes small letters)",
-            found=f"'{backend}' is not a valid FP8BackendType",
-        )
-    for name in keys.under(FP8) if backend == "TE" else ():
-        said = f"{name}={keys.get(f'{FP8}.{name}')}"
-        if re.match(_NO_RECIPE, said.lower()):
-            place, found = keys.where(f"{FP8}.{name}"), f"DelayedScaling cannot take {said}"
-            yield Match(fix="leave it out", found=found, place=place)
-    if backend == "TE" and any(keys.under(FSDP)):
-        if _version(keys) == 2:
-            found = "FSDP2 enters no fp8_autocast: te.Linear computes in 16 bits"
-            yield Match(fix="fsdp_version: 1", found=found)
-        if keys.truth(replays := f"{FSDP}.fsdp_activation_checkpointing"):
-            found = "a replay runs outside fp8_autocast: torch raises CheckpointError"
-            yield Match(fix="leave it out", found=found, place=keys.where(replays))
-    if backend == "AO" and keys.truth("bf16"):
-        found = "a Trainer's bf16 makes no handler of fp8, which torchao's layers need"
-        yield Match(fix="leave bf16 out", found=found, place=keys.where("bf16"))
+def _loads_on_one(keys: Keys) -> bool:
+    """Whether torchao's layers are loaded as FSDP spares host memory."""
     loads = keys.truth(f"{FSDP}.fsdp_cpu_ram_efficient_loading")
     if loads is None:  # the launcher's default is true, a plugin's in Python false
         loads = keys.about["kind"] in ("file", "command")
-    if backend == "AO" and any(keys.under(FSDP)) and loads:
-        yield Match(
-            fix="fsdp_cpu_ram_efficient_loading: false (default: true)",
-            found="torchao with FSDP and cpu_ram_efficient_loading is not supported",
-        )
+    is_ao = keys.get("mixed_precision") == "fp8" and keys.get(BACKEND) == "AO"
+    return is_ao and any(keys.under(FSDP)) and loads
 
 
 RULES: Final = (
@@ -138,10 +110,11 @@ RULES: Final = (
     ),
     key_rules.key_rule(
         BACKEND,
-        _other_fp8,
-        "{found}",
+        _loads_on_one,
+        "torchao with FSDP and cpu_ram_efficient_loading is not supported",
+        "fsdp_cpu_ram_efficient_loading: false (default: true)",
         fault="fp8",
-        source="accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 common/recipe",
+        source="accelerate 1.15.0 accelerator.py",
     ),
     key_rules.illegal_values(
         (FSDP, DEEPSPEED),

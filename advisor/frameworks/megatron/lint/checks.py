@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from advisor.base.configuration import packaged_configs
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Level, Match
+from advisor.base.rule import Finding, Level, Match, Verdict
 from advisor.base.rule import findings as findings_of
 from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES, silenced
 from advisor.frameworks.megatron.lint.settings import ReadSettings
@@ -80,12 +80,15 @@ def findings(
 
 
 def _of_recipe(found: Finding, read: ReadSettings, lent: Lent) -> Finding:
-    """With a fix that can be written, where it is to drop what only the recipe says."""
-    name = found.fix.removeprefix("drop ").partition(":")[0]
-    if name not in lent or name in read.given.values:
+    """With what only the recipe says named as such, and a fix of it that can be written."""
+    its = lent.keys() - read.given.values.keys() - read.lent.keys()
+    named = [n for n in re.findall(r"\w+", found.reason) if n in its and f"{n} =" in found.reason]
+    dropped = found.fix.removeprefix("drop ").partition(":")[0]
+    if found.verdict is Verdict.NOTE or not named:
         return found
     nothing = "None" if read.place.file.endswith(".py") else "null"
-    return replace(found, fix=f"{name} = {nothing}: the recipe sets {lent[name]}")
+    fix = f"{dropped} = {nothing}" if dropped in named else found.fix
+    return replace(found, reason=f"{found.reason}; the recipe sets {', '.join(named)}", fix=fix)
 
 
 def _of_rules(
