@@ -20,14 +20,16 @@ from advisor.reading.read_configuration import Checked
 _MOST: Final = 100  # texts that are tried for a file
 _MATHEMATICS: Final = re.compile(
     r"(?!recompute|.*(checkpoint|offload))(.*(precision|dtype|bf16|fp8|fp4|dropout|jitter|router|bias"
-    r"|capacity|optimizer|batch|seq_len|num_layers$|experts|hidden|heads|parallel_size|_degree)"
-    r"|lr$|.*stage$)"
+    r"|capacity|optimizer|(?<!micro_)batch|seq_len|num_layers$|experts|hidden|heads"
+    r"|(?<!expert_model_)parallel_size|_degree)"
+    r"|lr$|(?!.*virtual).*stage$)"
 )
 """Options that change what is trained, or over how many GPUs: only their user sets them."""
 _WAY: Final = re.compile(
     r"(?:did you mean |write (?=--))(?P<meant>\S+)|use (?P<words>--.*)|set (?P<on>\w+)"
     r"|(?:keep .*, )?(?:drop|leave|unset) (?P<drop>.+?)(?: out)?(?: from \w+)?"
-    r"|(?:turn|switch) (?P<off>\S+) off|(?:use )?(?P<value>[\w\".-]+)"
+    r"|add (?P<item>\w+) to (?P<list>\w+)|(?:turn|switch) (?P<off>\S+) off"
+    r"|(?:use )?(?P<value>[\w\".-]+)"
     r"|(?:(?:use|set|add|write|give|export) )?(?P<name>[\w.-]+)(?:: | = |=| )(?P<to>\S+)"
     r"|(?P<blanks>separate the modules by spaces)"
 )
@@ -150,6 +152,10 @@ class _Edit:
                 yield from (*self._set(here, text, "false"), *self._dropped(here, text))
             case "on":
                 yield from self._set(here, text, "true")
+            case "list" if listed := self._find(text):
+                value, item = self._value(listed), found["item"]
+                more = f", {self._spelled(listed, item)}]" if value[-1] == "]" else f" {item}"
+                yield self._changed((listed.value, listed.stop, value.rstrip("]") + more)), names
             case "to":
                 yield from self._set(here, found["name"], text)
             case "value" if not _MATHEMATICS.match(here.name):

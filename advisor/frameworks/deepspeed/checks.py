@@ -111,17 +111,18 @@ def _switched_on(keys: Keys) -> Match | None:
     return Match(place=keys.where(first)) if first else None
 
 
-def _other_product(keys: Keys) -> str:
+def _other_product(keys: Keys) -> Match | None:
     """What the batch is not: micro batch x accumulation x GPUs."""
     total, micro, steps = (keys.number(key) for key in (BATCH, MICRO_BATCH, STEPS))
     if not total or not micro or total < 0 or micro < 0:
-        return ""
+        return None
     sequence = max(keys.number(SEQUENCE) or 1, 1)
     each, world = micro * max(steps or 1, 1), (keys.num_gpus or 0) // sequence
     if not total % each and not (world and steps and total != each * world):
-        return ""
+        return None
     factors = f"{steps or 'steps'} x {world or 'the number of GPUs'}"
-    return f"train_batch_size {total} is not micro batch {micro} x accumulation {factors}"
+    found = f"train_batch_size {total} is not micro batch {micro} x accumulation {factors}"
+    return Match(found=found, fix="" if total % micro else f"drop {STEPS}")
 
 
 def _no_batch(keys: Keys) -> bool:

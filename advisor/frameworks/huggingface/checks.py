@@ -32,10 +32,8 @@ _FIRST: Final = "4"
 
 def checkpointing(keys: Keys) -> bool | None:
     """Whether it is switched on, as TRL has it by default; None where it is not said or known."""
-    said = [keys.truth(name) for name in options.CHECKPOINTING if keys.has(name)]
-    return next(
-        (switch for switch in said if switch is not None), (not said and _trls(keys)) or None
-    )
+    said = [*map(keys.truth, filter(keys.has, options.CHECKPOINTING))] or [_trls(keys) or None]
+    return next((switch for switch in said if switch is not None), None)
 
 
 def _trls(keys: Keys) -> bool:

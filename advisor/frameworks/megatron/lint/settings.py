@@ -68,7 +68,8 @@ class Given(Struct):
     def settings(self) -> RawSettings:
         """The raw settings, with defaults for what is not given."""
         values = {name: value for name, value in self.values.items() if value is not None}
-        if values.get("cpu_offloading_num_layers", 0) > 0:
+        launched = self.framework == Framework.MEGATRON_LM
+        if launched and values.get("cpu_offloading_num_layers", 0) > 0:
             values.setdefault("cpu_offloading", True)
         if values.get("recompute_activations"):
             values["recompute_granularity"] = "selective"
