@@ -56,15 +56,22 @@ def written(file: str) -> Iterator[KeyRule]:
     left out (false), or what a pattern matches; `a|b` is any of them. It stands at the first."""
     rows = json.decode((packaged_configs() / "rules" / f"{file}.json").read_bytes())
     for name, row in rows.items():
-        at = next(iter(row["when"])).split("|")
-        texts = {"reason": row["says"], "fix": row["fix"], "source": row["source"]}
-        rest = {"fault": row.get("fault", name), "verdict": Verdict(row.get("verdict", "refused"))}
-        yield key_rule(at, partial(_all_are, row["when"]), **texts, **rest)
+        yield key_rule(
+            next(iter(row["when"])).split("|"),
+            partial(_all_are, row["when"]),
+            row["says"],
+            row["fix"],
+            fault=row.get("fault", name),
+            verdict=Verdict(row.get("verdict", Verdict.REFUSED)),
+            source=row["source"],
+        )
 
 
 def _all_are(when: Mapping[str, bool | str], keys: Keys) -> Match | None:
-    each = ((names.split("|"), wanted) for names, wanted in when.items())
-    found = [next((k for k in any_of if _is(keys, k, wanted)), "") for any_of, wanted in each]
+    found = [
+        next((key for key in names.split("|") if _is(keys, key, wanted)), "")
+        for names, wanted in when.items()
+    ]
     return Match(place=keys.where(found[0])) if all(found) else None
 
 

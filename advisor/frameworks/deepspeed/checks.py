@@ -106,9 +106,8 @@ def _kind(kind: type, section: str, legal: Callable[[Any], bool]) -> KeyRule:
 
 def _switched_on(keys: Keys) -> Match | None:
     """The first of the section's switches."""
-    on = (f"{AC}.{name}" for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True)
-    first = next(on, None)
-    return Match(place=keys.where(first)) if first else None
+    on = [f"{AC}.{name}" for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True]
+    return Match(place=keys.where(on[0])) if on else None
 
 
 def _other_product(keys: Keys) -> Match | None:

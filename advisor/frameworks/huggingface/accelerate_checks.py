@@ -4,7 +4,6 @@ Source: accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin an
 utils/constants.py, commands/config/config_args.py.
 """
 
-from functools import partial
 from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
@@ -16,7 +15,6 @@ from advisor.frameworks.huggingface.options import (
     FSDP,
     INSIDE,
     INSIDE_OFFLOAD,
-    RESHARD,
 )
 from advisor.frameworks.option import names_in
 from advisor.reading import key_rules
@@ -42,34 +40,7 @@ _VERSION: Final = f"{FSDP}.fsdp_version"
 _FILE_OF_DEEPSPEED, *_ITS_KEYS = names_in(FILE, DEEPSPEED)
 _ZERO_STAGE: Final = f"{DEEPSPEED}.zero_stage"
 _OFFLOADS: Final = tuple(f"{DEEPSPEED}.offload_{of}_device" for of in ("optimizer", "param"))
-_plugin = partial(key_rules.key_rule, source=_PLUGIN)
 _file: Final[dict[str, Any]] = {"given": lambda keys: keys.about["kind"] == "file"}
-
-
-def _other_type(keys: Keys) -> Match | None:
-    kind = keys.get("distributed_type")
-    if kind is None or str(kind) in (*_TYPES, "False"):
-        return None
-    return Match(
-        fix=key_rules.did_you_mean(str(kind).upper(), _TYPES, 0.4, "FSDP"), found=str(kind)
-    )
-
-
-def _version(keys: Keys) -> int:
-    return keys.number(_VERSION) or 1
-
-
-def _other_reshard(keys: Keys) -> Match | None:
-    """FSDP1 has strategies, FSDP2 true and false."""
-    version, reshard = _version(keys), keys.get(RESHARD)
-    reason = f"fsdp_reshard_after_forward = {reshard} is not supported with FSDP{version}, which"
-    if version == 2 and reshard is not None and keys.truth(RESHARD) is None:
-        fix = "use true: it reshards after the forward, as FULL_SHARD does"
-        return Match(f"{reason} needs true or false", fix)
-    if version == 1 and keys.truth(RESHARD) is not None:
-        fix = "fsdp_version: 2, or fsdp_sharding_strategy: FULL_SHARD"
-        return Match(f"{reason} needs a strategy", fix)
-    return None
 
 
 def _twice(keys: Keys) -> Match | None:
@@ -93,12 +64,8 @@ RULES: Final = (
     key_rules.unknown_names(
         "", names_in(FILE), "the config file had unknown keys", cutoff=0.6, source=_CONFIG, **_file
     ),
-    key_rules.key_rule(
-        "distributed_type",
-        _other_type,
-        "distributed_type = {found} is not known",
-        source=_CONFIG,
-        **_file,
+    key_rules.no_choice(
+        "distributed_type", _TYPES, fix="FSDP", cutoff=0.4, also=("False",), source=_CONFIG, **_file
     ),
     key_rules.no_choice(
         "mixed_precision",
@@ -155,7 +122,6 @@ RULES: Final = (
         fault="fsdp_version",
         source=_PLUGIN,
     ),
-    _plugin(RESHARD, _other_reshard),
     *key_rules.written("accelerate"),
     key_rules.illegal_values(
         (INSIDE, INSIDE_OFFLOAD),

@@ -33,13 +33,6 @@ _REMOVED: Final = (
 )
 
 
-def _is_fraction(value: Any) -> bool:
-    try:
-        return 0.0 <= float(value) <= 1.0
-    except (TypeError, ValueError):
-        return False
-
-
 def _has_own_fields(keys: Keys) -> bool:
     """Whether the classes are the manager's own, which raises on a name that a section has not."""
     return not (keys.has("job.custom_config_module") or keys.has("experimental.custom_args_module"))
@@ -148,14 +141,6 @@ RULES: Final = (
         _OPTION, _illegal_option, source=f"{_CHECKPOINT} _apply_ac_to_transformer_block"
     ),
     *key_rules.written("torchtitan"),
-    key_rules.illegal_values(
-        f"{options.AC}.memory_budget",
-        _is_fraction,
-        "memory_budget = {value} must be between 0 and 1",
-        "memory_budget = 0.5",
-        fault="memory_budget",
-        source="torch 2.13 _functorch/partitioners.py:3117",
-    ),
     key_rules.key_rule(
         _MODE,
         lambda k: k.get(_MODE) == "memory_budget" and not _may_compile_the_model(k),

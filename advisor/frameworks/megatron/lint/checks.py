@@ -83,11 +83,10 @@ def _of_recipe(found: Finding, read: ReadSettings, lent: Lent) -> Finding:
     """With what only the recipe says named as such, and a fix of it that can be written."""
     its = lent.keys() - read.given.values.keys() - read.lent.keys()
     named = [n for n in re.findall(r"\w+", found.reason) if n in its and f"{n} =" in found.reason]
-    dropped = found.fix.removeprefix("drop ").partition(":")[0]
     if found.verdict is Verdict.NOTE or not named:
         return found
     nothing = "None" if read.place.file.endswith(".py") else "null"
-    fix = f"{dropped} = {nothing}" if dropped in named else found.fix
+    fix = re.sub(rf"^drop ({'|'.join(named)})(:.*)?$", rf"\1 = {nothing}", found.fix)
     return replace(found, reason=f"{found.reason}; the recipe sets {', '.join(named)}", fix=fix)
 
 

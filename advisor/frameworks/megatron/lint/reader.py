@@ -75,9 +75,11 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
     tells_recompute = at or read.is_complete  # else it is the recipe's
     tells_recompute = tells_recompute and all(one.path != job_values.RECOMPUTE for one in unknown)
     values = job_values.read_values(read, settings, said)
-    its = (one for name, one in read.loose.items() if option_of_field(name) is None)
-    foreign = (Untaken.foreign(one) for one in its if _OF_MODEL.search(one.written))
-    telling = (one for one in foreign if one.level is Level.WARNING)
+    foreign = (
+        Untaken.foreign(one)
+        for name, one in read.loose.items()
+        if _OF_MODEL.search(one.written) and option_of_field(name) is None
+    )
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
@@ -91,7 +93,10 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         settings=read,
         unread=read.unread,
         recipe=() if read.is_complete else read.texts,
-        untaken=(*untaken_options(said), *read.untaken, *telling),
+        untaken=(
+            *(*untaken_options(said), *read.untaken),
+            *(one for one in foreign if one.level is Level.WARNING),
+        ),
         unknown=unknown,
         num_gpus=job_values.num_gpus(read),
         num_microbatches=job_values.num_microbatches(read),
