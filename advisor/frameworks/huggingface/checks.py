@@ -37,7 +37,8 @@ def checkpointing(keys: Keys) -> bool | None:
 
 
 def _trls(keys: Keys) -> bool:
-    return keys.about.get("call", "").endswith("Config")
+    """Whether it is a configuration of TRL, after 0.19, which called a length otherwise."""
+    return keys.about.get("call", "").endswith("Config") and not keys.has("max_seq_length")
 
 
 def _fsdp_checkpoints(keys: Keys) -> bool:

@@ -151,9 +151,10 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         section, dot, name = option.name.removeprefix("--").replace("-", "_").partition(".")
         if not dot or section not in SECTIONS or not option.name.startswith("--"):
             continue
-        negated = name.startswith("no_") and not option.values
+        said = [w for w in option.values if f"{AC}:" not in w.text.replace("-", "_")]
+        negated = name.startswith("no_") and not said
         key = f"{section}.{name.removeprefix('no_') if negated else name}"
-        keys.put(key, option.text if option.values else not negated, option.place, option.name)
+        keys.put(key, option.text if said else not negated, option.place, option.name)
     runs, titan = (any(map(name.search, command.texts)) for name in _PROGRAMS)
     exported = {name: word.text for name, word in command.environment.items()}
     given = exported if runs else {}
