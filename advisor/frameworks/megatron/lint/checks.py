@@ -54,7 +54,7 @@ def lent_values(read: ReadSettings, revision: Revision, recipe: LentJob | None) 
 
 def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
     """The options that nothing states, lends or leaves out; is_certain: it is this that lends."""
-    unknown, said = {*read.given.unresolved, *read.wrong}, RawSettings.option_names
+    unknown, said = {*read.given.unresolved, *read.wrong, *read.passed}, RawSettings.option_names
     settings = read.given.settings()
     if _PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
         unknown |= {"virtual_pipeline_model_parallel_size"} - settings.given.keys()
@@ -87,7 +87,8 @@ def _of_recipe(found: Finding, read: ReadSettings, lent: Lent) -> Finding:
         return found
     nothing = "None" if read.place.file.endswith(".py") else "null"
     fix = re.sub(rf"^drop ({'|'.join(named)})(:.*)?$", rf"\1 = {nothing}", found.fix)
-    return replace(found, reason=f"{found.reason}; the recipe sets {', '.join(named)}", fix=fix)
+    names = ", ".join(dict.fromkeys(named))
+    return replace(found, reason=f"{found.reason}; the recipe sets {names}", fix=fix)
 
 
 def _of_rules(
