@@ -179,7 +179,7 @@ _LAYER: Final = "megatron-core 0.16.1 transformer_layer.py:382-447"
 _EXPERTS: Final = "megatron-core 0.16.1 moe/moe_layer.py"
 
 EFFECT_RULES: Final[dict[str, Rule]] = {
-    "promoted_core_attn": replaced(
+    "promoted_core_attn": noted(
         given=lambda raw, _: raw.selective and raw.recompute_modules is None,
         when=lambda _, revision: revision.recompute_modules,
         reason="recompute_modules is unset: Megatron then recomputes core_attn",
