@@ -64,9 +64,9 @@ def offset_of(text: str, place: Place) -> int:
 
 
 def entries(text: str, suffix: str) -> list[Entry]:
-    """All of a text; a shell script may write files of the other formats."""
-    keyed = suffix in (".yaml", ".yml", ".json", ".toml", ".py")
-    forms = (_KEYED,) if keyed else (_KEYED, _SHELL)
+    """All of a text; a shell script may write files of the other formats, YAML hold commands."""
+    forms = (_KEYED,) if suffix in (".json", ".toml", ".py") else (_KEYED, _SHELL)
+    forms = (_SHELL, _KEYED) if suffix in (".yaml", ".yml") else forms
     return list({one.start: one for form in forms for one in _found(text, form)}.values())
 
 

@@ -20,14 +20,16 @@ from advisor.reading.read_configuration import Checked
 _MOST: Final = 100  # texts that are tried for a file
 _MATHEMATICS: Final = re.compile(
     r"(?!recompute|.*(checkpoint|offload))(.*(precision|dtype|bf16|fp8|fp4|dropout|jitter|router|bias"
-    r"|capacity|optimizer|batch|seq_len|num_layers$|experts|hidden|heads|parallel_size|_degree)"
-    r"|lr$|.*stage$)"
+    r"|capacity|optimizer|(?<!micro_)batch|seq_len|num_layers$|experts|hidden|heads"
+    r"|(?<!expert_model_)parallel_size|_degree)"
+    r"|lr$|(?!.*virtual).*stage$)"
 )
 """Options that change what is trained, or over how many GPUs: only their user sets them."""
 _WAY: Final = re.compile(
     r"(?:did you mean |write (?=--))(?P<meant>\S+)|use (?P<words>--.*)|set (?P<on>\w+)"
     r"|(?:keep .*, )?(?:drop|leave|unset) (?P<drop>.+?)(?: out)?(?: from \w+)?"
-    r"|(?:turn|switch) (?P<off>\S+) off|(?:use )?(?P<value>[\w\".-]+)"
+    r"|add (?P<item>\w+) to (?P<list>\w+)|(?:turn|switch) (?P<off>\S+) off"
+    r"|(?:use )?(?P<value>[\w\".-]+)"
     r"|(?:(?:use|set|add|write|give|export) )?(?P<name>[\w.-]+)(?:: | = |=| )(?P<to>\S+)"
     r"|(?P<blanks>separate the modules by spaces)"
 )
@@ -80,7 +82,7 @@ def _better(
 ) -> Iterator[tuple[str, LintReport]]:
     """Texts without one of the findings, that were not tried before."""
     found = {f: c for c in report.checked for f in c.findings if f.place.file == report.target}
-    for finding in sorted(found, key=lambda f: list(Level).index(f.level)):
+    for finding in sorted(found, key=lambda f: (list(Level).index(f.level), f.fix[:5] != "drop ")):
         if finding.level is Level.NOTE:
             return
         for changed, names in _Edit(text, path.suffix, finding, found[finding]).ways():
@@ -151,6 +153,10 @@ class _Edit:
                 yield from (*self._set(here, text, "false"), *self._dropped(here, text))
             case "on":
                 yield from self._set(here, text, "true")
+            case "list" if listed := self._find(text):
+                value, item = self._value(listed), found["item"]
+                more = f", {self._spelled(listed, item)}]" if value[-1] == "]" else f" {item}"
+                yield self._changed((listed.value, listed.stop, value.rstrip("]") + more)), names
             case "to":
                 yield from self._set(here, found["name"], text)
             case "value" if not _MATHEMATICS.match(here.name):
@@ -243,7 +249,7 @@ class _Edit:
         if value.lower() in ("true", "false"):
             titled = self.suffix == ".py" or old in ("True", "False")
             return value.title() if titled else value.lower()
-        if not entry.keyed or re.match(r"[\d\"\[.-]", value):
+        if not entry.keyed or re.match(r"[\d\"\[.-]|None$", value):
             return value
         needed = self.suffix in (".py", ".toml", ".json") or entry.written[0] == '"'
         quote = old[0] if old[:1] in ("'", '"') else '"' * needed

@@ -18,6 +18,7 @@ from advisor.base.place import Place
 from advisor.base.rule import Finding, Level, Verdict
 from advisor.frameworks.readers import readers
 from advisor.frameworks.registry import framework_of_recipe
+from advisor.lint.embedded import commands_in
 from advisor.lint.ignored import without_ignored
 from advisor.lint.left_out import left_out, with_left_out
 from advisor.models.presets import load_model
@@ -225,10 +226,12 @@ def _file(path: Path, text: str | None) -> tuple[list[Document], Script]:
         document = _document(content, path.suffix)
         if document is None:
             raise UserError("lint", show_path(path), "holds no mapping of settings")
-        script = Script(text=text)
+        embedded = commands_in(text, show_path(path)) if path.suffix in (".yaml", ".yml") else None
+        commands, script = _shell(embedded, show_path(path)) if embedded else ([], Script())
+        script.text = text
         texts = _texts(document.values) if isinstance(document, Tree) else ()
         names = dict.fromkeys(filter(_names_tree, texts))
-        return [document, *_named_files(names, path.parent, script)], script
+        return [document, *commands, *_named_files(names, path.parent, script)], script
     text = read_text(path) if text is None else text
     documents, script = _shell(text, show_path(path), path.parent)
     script.text = text
@@ -272,9 +275,12 @@ def _document(content: Word, suffix: str) -> Document | None:
     return read_python(content) if suffix == ".py" else read_tree(content, suffix)
 
 
-def _shell(text: str, file: str, folder: Path | None = None) -> tuple[list[Document], Script]:
+def _shell(
+    text: str | Word, file: str, folder: Path | None = None
+) -> tuple[list[Document], Script]:
     """Commands of a script, and the files that it writes."""
-    script = read_shell(re.sub("\r\n", "\n", text), file, folder)
+    plain = re.sub("\r\n", "\n", text) if isinstance(text, str) else text
+    script = read_shell(plain, file, folder)
     documents: list[Document] = list(script.commands)
     for written in script.files:
         suffix = Path(written.name).suffix

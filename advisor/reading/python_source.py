@@ -33,10 +33,11 @@ def text_of(value: object) -> str:
 
 
 class Value(Struct, frozen=True, kw_only=True):
-    """What is assigned or passed, and where."""
+    """What is assigned or passed, and where. passed: it is a parameter's default."""
 
     value: Any
     place: Place
+    passed: bool = False
 
     @property
     def known(self) -> bool:
@@ -240,11 +241,13 @@ class _Reader:
         self._spend(size // 10)
         if size > MOST_HELD:
             found = Unknown(self._text(value))
+        passed = isinstance(value, ast.Name) and value.id in way.parameters
         if isinstance(target, ast.Name):
             way.names[target.id] = found
+            way.parameters -= {target.id}
         name = _dotted(target)
         if name:
-            way.assigned[name] = Value(value=found, place=self.place(target))
+            way.assigned[name] = Value(value=found, place=self.place(target), passed=passed)
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             for one, other in zip(target.elts, value.elts, strict=False):
                 self._assign(one, other, way)
@@ -260,7 +263,8 @@ class _Reader:
             found = self._value(keyword.value, way)
             place = self.place(keyword)
             if keyword.arg is not None:
-                keywords[keyword.arg] = Value(value=found, place=place)
+                passed = isinstance(keyword.value, ast.Name) and keyword.value.id in way.parameters
+                keywords[keyword.arg] = Value(value=found, place=place, passed=passed)
             elif isinstance(found, dict):  # **options
                 keywords |= {str(k): Value(value=v, place=place) for k, v in found.items()}
         positional = tuple(Value(value=self._value(a, way), place=self.place(a)) for a in node.args)

@@ -1,5 +1,6 @@
 """What a framework makes of a document: the values that it understands, and what it finds."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
@@ -15,6 +16,13 @@ from advisor.reading.python_source import PythonSource
 from advisor.reading.shell.script import Note, ShellCommand
 
 Document = ShellCommand | Tree | PythonSource
+_SWITCH: Final = re.compile(
+    r"checkpointing|offload|recompute|quantiz|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
+    r"|unsloth|lora|adapter|galore|shard|parallel|zero_|memory|backend|opt_level|sparse|precision"
+    r"|activation_(?!func|dropout)|compress"
+)
+_PLACES: Final = re.compile(r"(path|dir|file|folder|name|steps|interval|freq|ratio|size|type)$")
+"""Names that tell of memory or time, where their last word is none of these."""
 
 
 class ReadValue(Struct, frozen=True, kw_only=True):
@@ -41,6 +49,14 @@ class Untaken(ReadValue, frozen=True, kw_only=True):
     def of(cls, one: ReadValue, note: str = "", level: Level = Level.WARNING) -> "Untaken":
         """The option that is read."""
         return cls(value=one.value, written=one.written, place=one.place, note=note, level=level)
+
+    @classmethod
+    def foreign(cls, one: ReadValue) -> "Untaken":
+        """An option that nobody knows: a warning where it is on and tells of memory or time."""
+        name = one.written.rpartition(".")[2].strip("-").lower().replace("-", "_")
+        off = str(one.value).lower() in ("false", "no", "off", "0", "f", "n", "none", "null")
+        tells = _SWITCH.search(name) and not _PLACES.search(name)
+        return cls.of(one, level=Level.WARNING if tells and not off else Level.NOTE)
 
 
 class UnknownValue(Struct, frozen=True, kw_only=True):

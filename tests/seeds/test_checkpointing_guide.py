@@ -26,13 +26,13 @@ MOE = "--num-experts 8 --moe-grouped-gemm"
     [
         (
             "--recompute-activations",
-            ["promoted_core_attn", "core_attn_under_flash", "recompute_activations"],
+            ["core_attn_under_flash", "promoted_core_attn", "recompute_activations"],
         ),
         (f"{SELECTIVE} core_attn", ["core_attn_under_flash"]),
         (f"{FULL} uniform --recompute-num-layers 1", []),
         (f"{FULL} uniform --recompute-num-layers 4", []),
         (f"{FULL} block --recompute-num-layers 8", []),
-        ("--recompute-granularity selective", ["promoted_core_attn", "core_attn_under_flash"]),
+        ("--recompute-granularity selective", ["core_attn_under_flash", "promoted_core_attn"]),
         (f"{SELECTIVE} mlp", []),
         (f"{SELECTIVE} moe {MOE}", []),
         (f"{SELECTIVE} moe_act {MOE}", []),

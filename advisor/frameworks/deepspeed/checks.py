@@ -38,6 +38,7 @@ from advisor.reading.key_rules import (
     no_choice,
     or_auto,
     unknown_names,
+    written,
 )
 
 _CONFIG: Final = "DeepSpeed 0.19.8 runtime/config.py"
@@ -60,10 +61,6 @@ CALLS: Final = (
 )
 DEVICES: Final = ("none", "cpu", "nvme")
 _CHECKPOINTING: Final = f"{_AC_SOURCE}/checkpointing.py"
-_PARTITION: Final = f"{AC}.partition_activations"
-_CONTIGUOUS: Final = f"{AC}.contiguous_memory_optimization"
-_ON_HOST: Final = f"{AC}.cpu_checkpointing"
-_NUMBER: Final = f"{AC}.number_checkpoints"
 
 
 def _faults(keys: Keys, *, twice: bool) -> Iterator[Match]:
@@ -107,64 +104,24 @@ def _kind(kind: type, section: str, legal: Callable[[Any], bool]) -> KeyRule:
     return illegal_values(at, legal, reason, f"write a {name}", source=_SECTIONS[section])
 
 
-def _stage(keys: Keys) -> Any:
-    return keys.get(STAGE) if keys.has(STAGE) else 0
-
-
-def _offload(section: str, stages: tuple[int, ...]) -> Iterator[KeyRule]:
-    """Of one of the two sections, which is valid with `stages`."""
-    part, at = section.rpartition(".")[2], f"{section}.device"
-    legal = ", ".join(map(str, stages))
-    yield no_choice(
-        at, DEVICES, fix="cpu", also=("auto",), fault=f"{part}.device", source=OFFLOAD_SOURCE
-    )
-
-    def other_stage(keys: Keys) -> str:
-        stage, offloads = _stage(keys), keys.get(at) in DEVICES[1:]
-        return f"{stage}" if offloads and isinstance(stage, int) and stage not in stages else ""
-
-    yield key_rule(
-        at,
-        other_stage,
-        f"{part} is valid only with stage {legal}, but stage = {{found}}",
-        f"use stage {stages[-1]}, or drop {part}",
-        fault=f"{part}.stage",
-        source=OFFLOAD_SOURCE,
-        verdict=Verdict.NO_EFFECT,
-    )
-    yield key_rule(
-        at,
-        lambda keys: keys.get(at) == "nvme" and not keys.has(f"{section}.nvme_path"),
-        "device = nvme needs nvme_path",
-        "set nvme_path to a directory on the drive",
-        fault=f"{part}.nvme_path",
-        source=OFFLOAD_SOURCE,
-    )
-
-
-def _partial_offload(keys: Keys) -> bool:
-    ratio = keys.get(f"{OPTIMIZER}.ratio")
-    return isinstance(ratio, int | float) and ratio < 1.0 and _stage(keys) in (0, 1, 2)
-
-
 def _switched_on(keys: Keys) -> Match | None:
     """The first of the section's switches."""
-    on = (f"{AC}.{name}" for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True)
-    first = next(on, None)
-    return Match(place=keys.where(first)) if first else None
+    on = [f"{AC}.{name}" for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True]
+    return Match(place=keys.where(on[0])) if on else None
 
 
-def _other_product(keys: Keys) -> str:
+def _other_product(keys: Keys) -> Match | None:
     """What the batch is not: micro batch x accumulation x GPUs."""
     total, micro, steps = (keys.number(key) for key in (BATCH, MICRO_BATCH, STEPS))
     if not total or not micro or total < 0 or micro < 0:
-        return ""
+        return None
     sequence = max(keys.number(SEQUENCE) or 1, 1)
     each, world = micro * max(steps or 1, 1), (keys.num_gpus or 0) // sequence
     if not total % each and not (world and steps and total != each * world):
-        return ""
+        return None
     factors = f"{steps or 'steps'} x {world or 'the number of GPUs'}"
-    return f"train_batch_size {total} is not micro batch {micro} x accumulation {factors}"
+    found = f"train_batch_size {total} is not micro batch {micro} x accumulation {factors}"
+    return Match(found=found, fix="" if total % micro else f"drop {STEPS}")
 
 
 def _no_batch(keys: Keys) -> bool:
@@ -231,23 +188,16 @@ RULES: Final = (
         fault="zero_stage",
         source=ZERO_SOURCE,
     ),
-    key_rule(
-        STAGE,
-        lambda keys: any(keys.under("pipeline")) and keys.get(STAGE) in (2, 3),
-        "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism",
-        "stage 1",
-        fault="pipeline.zero_stage",
-        source="DeepSpeed 0.19.8 runtime/pipe/engine.py",
-    ),
-    *_offload(PARAMETERS, (3,)),
-    *_offload(OPTIMIZER, (1, 2, 3)),
-    key_rule(
-        f"{OPTIMIZER}.ratio",
-        _partial_offload,
-        "Partial offloading only supported for ZeRO Stage 3",
-        "use ratio 1.0, or stage 3",
-        fault="offload_optimizer.ratio",
-        source=ZERO_SOURCE,
+    *(
+        no_choice(
+            f"{section}.device",
+            DEVICES,
+            fix="cpu",
+            also=("auto",),
+            fault=f"{section.rpartition('.')[2]}.device",
+            source=OFFLOAD_SOURCE,
+        )
+        for section in (PARAMETERS, OPTIMIZER)
     ),
     key_rule(
         f"{AC}.calls",
@@ -258,40 +208,7 @@ RULES: Final = (
         source=_CHECKPOINTING,
         verdict=Verdict.NOTE,
     ),
-    key_rule(
-        _CONTIGUOUS,
-        lambda keys: keys.truth(_CONTIGUOUS) and not keys.truth(_PARTITION),
-        "Contiguous Checkpointing is only available with partitioned activations",
-        "set partition_activations: true",
-        fault=_CONTIGUOUS,
-        source=f"{_CHECKPOINTING} configure",
-    ),
-    key_rule(
-        _CONTIGUOUS,
-        lambda k: k.truth(_CONTIGUOUS) and k.truth(_PARTITION) and k.get(_NUMBER) is None,
-        "Must specify the number of layers with contiguous memory checkpointing",
-        "set number_checkpoints to the number of checkpoints in the model",
-        fault=_NUMBER,
-        source=f"{_CHECKPOINTING} configure",
-    ),
-    key_rule(
-        _ON_HOST,
-        lambda keys: keys.truth(_ON_HOST) and not keys.truth(_PARTITION),
-        "cpu_checkpointing without partition_activations moves the whole inputs of every rank to "
-        "the host",
-        "set partition_activations: true if the model is split over GPUs",
-        fault=_ON_HOST,
-        source=f"{_CHECKPOINTING} forward",
-        verdict=Verdict.NOTE,
-    ),
-    key_rule(
-        "fp16.enabled",
-        lambda keys: keys.truth("fp16.enabled") and keys.truth("bf16.enabled"),
-        "bfloat16 and fp16 modes cannot be simultaneously enabled",
-        "switch fp16 off",
-        fault="precision",
-        source=_CONFIG,
-    ),
+    *written("deepspeed"),
     illegal_values(
         (BATCH, MICRO_BATCH, STEPS),
         or_auto(lambda value: not isinstance(value, str) and is_count(value)),

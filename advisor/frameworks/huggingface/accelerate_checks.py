@@ -4,9 +4,6 @@ Source: accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin an
 utils/constants.py, commands/config/config_args.py.
 """
 
-import re
-from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 from advisor.base.rule import Match, Verdict
@@ -15,21 +12,18 @@ from advisor.frameworks.huggingface.options import (
     BACKEND,
     DEEPSPEED,
     FILE,
-    FP8,
     FSDP,
     INSIDE,
     INSIDE_OFFLOAD,
-    RESHARD,
 )
 from advisor.frameworks.option import names_in
 from advisor.reading import key_rules
-from advisor.reading.document_keys import Keys, as_whole_number, known
+from advisor.reading.document_keys import Keys, as_whole_number
 
 _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin"
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
 _CONFIG: Final = "accelerate 1.15.0 commands/config/config_args.py"
 _LAUNCH: Final = "accelerate 1.15.0 commands/launch.py"
-_NO_RECIPE: Final = r"interval=(?!1$|none$)|override_linear_precision=.*true|(fp8_)?format=e5m2"
 POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES: Final = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5"
 _CHOICES: Final = {
@@ -43,50 +37,10 @@ _TYPES: Final = (
     *("MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "TPU", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON"),
 )
 _VERSION: Final = f"{FSDP}.fsdp_version"
-_STATE: Final = f"{FSDP}.fsdp_state_dict_type"
-_PREFETCH: Final = f"{FSDP}.fsdp_forward_prefetch"
 _FILE_OF_DEEPSPEED, *_ITS_KEYS = names_in(FILE, DEEPSPEED)
 _ZERO_STAGE: Final = f"{DEEPSPEED}.zero_stage"
 _OFFLOADS: Final = tuple(f"{DEEPSPEED}.offload_{of}_device" for of in ("optimizer", "param"))
-_plugin = partial(key_rules.key_rule, source=_PLUGIN)
 _file: Final[dict[str, Any]] = {"given": lambda keys: keys.about["kind"] == "file"}
-
-
-def _other_type(keys: Keys) -> Match | None:
-    kind = keys.get("distributed_type")
-    if kind is None or str(kind) in (*_TYPES, "False"):
-        return None
-    return Match(
-        fix=key_rules.did_you_mean(str(kind).upper(), _TYPES, 0.4, "FSDP"), found=str(kind)
-    )
-
-
-def _version(keys: Keys) -> int:
-    return keys.number(_VERSION) or 1
-
-
-def _other_reshard(keys: Keys) -> Match | None:
-    """FSDP1 has strategies, FSDP2 true and false."""
-    version, reshard = _version(keys), keys.get(RESHARD)
-    reason = f"fsdp_reshard_after_forward = {reshard} is not supported with FSDP{version}, which"
-    if version == 2 and reshard is not None and keys.truth(RESHARD) is None:
-        fix = "use true: it reshards after the forward, as FULL_SHARD does"
-        return Match(f"{reason} needs true or false", fix)
-    if version == 1 and keys.truth(RESHARD) is not None:
-        fix = "fsdp_version: 2, or fsdp_sharding_strategy: FULL_SHARD"
-        return Match(f"{reason} needs a strategy", fix)
-    return None
-
-
-def _offload_needs(keys: Keys) -> Match | None:
-    asked, reason = keys.values.get(INSIDE), "`activation_checkpointing_offload=True` requires"
-    if not keys.truth(INSIDE_OFFLOAD):
-        return None
-    if not keys.truth(INSIDE) and (asked is None or known(asked.value)):
-        return Match(
-            f"{reason} `activation_checkpointing=True`", "fsdp_activation_checkpointing: true"
-        )
-    return None if _version(keys) == 2 else Match(f"{reason} `fsdp_version=2`", "fsdp_version: 2")
 
 
 def _twice(keys: Keys) -> Match | None:
@@ -97,54 +51,21 @@ def _twice(keys: Keys) -> Match | None:
     return Match(found=both, place=keys.where(f"{DEEPSPEED}.{both[0]}"))
 
 
-def _other_fp8(keys: Keys) -> Iterator[Match]:
-    """Values with which Accelerate, or Transformer Engine's recipe, raises."""
-    backend = keys.get(BACKEND) if keys.get("mixed_precision") == "fp8" else None
-    if backend not in (None, "TE", "AO", "MSAMP"):
-        yield Match(
-            fix="TE in the file, or ACCELERATE_FP8_BACKEND=TE (--fp8_backend takes small letters)",
-            found=f"'{backend}' is not a valid FP8BackendType",
-        )
-    for name in keys.under(FP8) if backend == "TE" else ():
-        said = f"{name}={keys.get(f'{FP8}.{name}')}"
-        if re.match(_NO_RECIPE, said.lower()):
-            place, found = keys.where(f"{FP8}.{name}"), f"DelayedScaling cannot take {said}"
-            yield Match(fix="leave it out", found=found, place=place)
-    if backend == "TE" and any(keys.under(FSDP)):
-        if _version(keys) == 2:
-            found = "FSDP2 enters no fp8_autocast: te.Linear computes in 16 bits"
-            yield Match(fix="fsdp_version: 1", found=found)
-        if keys.truth(replays := f"{FSDP}.fsdp_activation_checkpointing"):
-            found = "a replay runs outside fp8_autocast: torch raises CheckpointError"
-            yield Match(fix="leave it out", found=found, place=keys.where(replays))
-    if backend == "AO" and keys.truth("bf16"):
-        found = "a Trainer's bf16 makes no handler of fp8, which torchao's layers need"
-        yield Match(fix="leave bf16 out", found=found, place=keys.where("bf16"))
+def _loads_on_one(keys: Keys) -> bool:
+    """Whether torchao's layers are loaded as FSDP spares host memory."""
     loads = keys.truth(f"{FSDP}.fsdp_cpu_ram_efficient_loading")
     if loads is None:  # the launcher's default is true, a plugin's in Python false
         loads = keys.about["kind"] in ("file", "command")
-    if backend == "AO" and any(keys.under(FSDP)) and loads:
-        yield Match(
-            fix="fsdp_cpu_ram_efficient_loading: false (default: true)",
-            found="torchao with FSDP and cpu_ram_efficient_loading is not supported",
-        )
-
-
-def _other_stage(keys: Keys) -> str:
-    stage, offloads = keys.number(_ZERO_STAGE), str(keys.get(_OFFLOADS[1])).lower() in DEVICES[1:]
-    return f"{stage}" if offloads and stage in (0, 1, 2) else ""
+    is_ao = keys.get("mixed_precision") == "fp8" and keys.get(BACKEND) == "AO"
+    return is_ao and any(keys.under(FSDP)) and loads
 
 
 RULES: Final = (
     key_rules.unknown_names(
         "", names_in(FILE), "the config file had unknown keys", cutoff=0.6, source=_CONFIG, **_file
     ),
-    key_rules.key_rule(
-        "distributed_type",
-        _other_type,
-        "distributed_type = {found} is not known",
-        source=_CONFIG,
-        **_file,
+    key_rules.no_choice(
+        "distributed_type", _TYPES, fix="FSDP", cutoff=0.4, also=("False",), source=_CONFIG, **_file
     ),
     key_rules.no_choice(
         "mixed_precision",
@@ -156,10 +77,11 @@ RULES: Final = (
     ),
     key_rules.key_rule(
         BACKEND,
-        _other_fp8,
-        "{found}",
+        _loads_on_one,
+        "torchao with FSDP and cpu_ram_efficient_loading is not supported",
+        "fsdp_cpu_ram_efficient_loading: false (default: true)",
         fault="fp8",
-        source="accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 common/recipe",
+        source="accelerate 1.15.0 accelerator.py",
     ),
     key_rules.illegal_values(
         (FSDP, DEEPSPEED),
@@ -200,19 +122,7 @@ RULES: Final = (
         fault="fsdp_version",
         source=_PLUGIN,
     ),
-    _plugin(RESHARD, _other_reshard),
-    _plugin(
-        _PREFETCH,
-        lambda keys: _version(keys) == 2 and keys.truth(_PREFETCH),
-        "forward_prefetch is not yet implemented in FSDP2",
-        "drop it, or fsdp_version: 1",
-    ),
-    _plugin(
-        _STATE,
-        lambda keys: _version(keys) == 2 and keys.get(_STATE) == "LOCAL_STATE_DICT",
-        "FSDP2 does not support LOCAL_STATE_DICT",
-        "SHARDED_STATE_DICT",
-    ),
+    *key_rules.written("accelerate"),
     key_rules.illegal_values(
         (INSIDE, INSIDE_OFFLOAD),
         key_rules.is_boolean,
@@ -220,7 +130,6 @@ RULES: Final = (
         "true or false",
         source=_PLUGIN,
     ),
-    _plugin(INSIDE_OFFLOAD, _offload_needs, fault="activation_checkpointing_offload"),
     key_rules.key_rule(
         f"{DEEPSPEED}.{_FILE_OF_DEEPSPEED}",
         _twice,
@@ -239,15 +148,6 @@ RULES: Final = (
     *(
         key_rules.no_choice(at, DEVICES, fix="cpu", fold=str.lower, source=OFFLOAD_SOURCE)
         for at in _OFFLOADS
-    ),
-    key_rules.key_rule(
-        _OFFLOADS[1],
-        _other_stage,
-        "offload_param_device is valid only with zero_stage 3, but zero_stage = {found}",
-        "zero_stage: 3, or offload_param_device: none",
-        fault="offload_param.stage",
-        verdict=Verdict.NO_EFFECT,
-        source=OFFLOAD_SOURCE,
     ),
 )
 """Everything to be said of the file, or of the same options."""

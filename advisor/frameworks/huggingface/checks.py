@@ -31,18 +31,25 @@ _FIRST: Final = "4"
 
 
 def checkpointing(keys: Keys) -> bool | None:
-    """Whether it is switched on; None where it is not said or not known."""
-    said = (keys.truth(name) for name in options.CHECKPOINTING)
+    """Whether it is switched on, as TRL has it by default; None where it is not said or known."""
+    said = [*map(keys.truth, filter(keys.has, options.CHECKPOINTING))] or [_trls(keys) or None]
     return next((switch for switch in said if switch is not None), None)
+
+
+def _trls(keys: Keys) -> bool:
+    """Whether it is a configuration of TRL, after 0.19, which called a length otherwise."""
+    return keys.about.get("call", "").endswith("Config") and not keys.has("max_seq_length")
 
 
 def _fsdp_checkpoints(keys: Keys) -> bool:
     return keys.truth(inside_key(keys, options.CHECKPOINTING[0])) is True
 
 
-def _twice(keys: Keys, *, in_trainer: bool) -> bool:
+def _twice(keys: Keys, *, in_trainer: bool) -> Match | None:
     has_trainer = keys.about["kind"] != "part" or "trainer" in keys.about
-    return _fsdp_checkpoints(keys) and checkpointing(keys) is True and has_trainer is in_trainer
+    both = _fsdp_checkpoints(keys) and checkpointing(keys) is True and has_trainer is in_trainer
+    fix = f"{options.CHECKPOINTING[1]} = False" if _trls(keys) else ""
+    return Match(fix=fix, place=keys.where(*options.CHECKPOINTING, "fsdp")) if both else None
 
 
 def _is_launched_apart(keys: Keys) -> bool:
@@ -79,7 +86,7 @@ def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
     def unused(keys: Keys) -> Match | None:
         given = any(keys.under(section))
         off = (given or keys.get(section)) and checkpointing(keys) is False
-        omitted = not any(keys.has(switch) for switch in options.CHECKPOINTING)
+        omitted = not (checkpointing(keys) or any(map(keys.has, options.CHECKPOINTING)))
         if not (off or (given and omitted and keys.about["kind"] != "part")):
             return None
         if _fsdp_checkpoints(keys):
@@ -157,11 +164,6 @@ def _unknown_words(keys: Keys) -> Iterator[Match]:
             yield Match(fix=fix, found=word)
 
 
-def _with_deepspeed(keys: Keys) -> Any:
-    off = [str(word).lower() for word in _words(keys)[:1]] in ([], ["false"], ["0"], [""])
-    return (keys.get("fsdp") is True or not off) and keys.get("deepspeed")
-
-
 def inside_key(keys: Keys, name: str) -> str:
     """The key of fsdp_config that is given, of the two that mean a name."""
     return next(
@@ -193,31 +195,8 @@ RULES: Final = (
         source=_ARGUMENTS,
     ),
     *chain.from_iterable(map(_of_kwargs, options.CHECKPOINTING, options.SECTIONS)),
-    _argument(
-        "fp16",
-        lambda keys: keys.truth("fp16") and keys.truth("bf16"),
-        "At most one of fp16 and bf16 can be True, but not both",
-        "drop fp16",
-        fault="precision",
-    ),
-    key_rules.key_rule(
-        "use_cache",
-        lambda keys: keys.truth("use_cache") and checkpointing(keys),
-        "checkpointing switches use_cache off, with a warning: a replayed layer would store its "
-        "keys and values twice",
-        "use_cache = False",
-        verdict=Verdict.NO_EFFECT,
-        source="transformers 5.23.0 modeling_layers.py",
-    ),
+    *key_rules.written("huggingface"),
     _argument("fsdp", _unknown_words, "Unknown `fsdp` option: {found}"),
-    key_rules.key_rule(
-        "fsdp",
-        _with_deepspeed,
-        "Using --fsdp together with --deepspeed is not possible",
-        "deactivate one of those flags",
-        fault="fsdp_and_deepspeed",
-        source=_TRAINER,
-    ),
     key_rules.key_rule(
         options.CHECKPOINTING,
         partial(_twice, in_trainer=True),

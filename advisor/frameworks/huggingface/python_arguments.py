@@ -50,11 +50,11 @@ def _of(way: Way) -> Keys | None:
             _put_enabled(keys, call)
         elif _ADAPTER.search(call.name):
             keys.put("peft_config", call.name.rpartition(".")[2], call.place, "peft")
-        elif call.name.endswith("BitsAndBytesConfig"):
-            for name in ("load_in_8bit", "load_in_4bit"):
-                if name in call.keywords:
-                    keys.put(name, call.keywords[name].value, call.keywords[name].place)
-        elif call.name.endswith("from_pretrained"):
+            for name in {"use_gradient_checkpointing"}.intersection(call.keywords):
+                keys.put(
+                    "use_unsloth_gc", call.keywords[name].value, call.keywords[name].place, name
+                )
+        elif call.name.endswith(("BitsAndBytesConfig", "from_pretrained")):
             _put_loaded(keys, call)
         elif call.name.endswith("FullyShardedDataParallelPlugin"):
             found = True

@@ -1,6 +1,5 @@
 """What readers of configurations that are keys with values have in common."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -33,12 +32,6 @@ TUNING: Final = "predicted at its default"
 """Of options that only tune what is modelled."""
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {}, _AUTO)
 _DEGREES: Final = {f"layout.{kind}_model_parallel_size": kind for kind in ("pipeline", "tensor")}
-_SWITCH: Final = re.compile(
-    r"checkpointing|offload|recompute|quantiz|fp8|fp4|compile|kernel|attention|attn|flash|fused?_|liger"
-    r"|unsloth|lora|adapter|galore|shard|parallel|zero_|memory|backend|opt_level|sparse|precision"
-)
-_PLACES: Final = re.compile(r"(path|dir|file|folder|name|steps|interval|freq|size|type)$")
-"""Names that tell of memory or time, where their last word is none of these."""
 
 
 @cache
@@ -150,11 +143,7 @@ class KeyedReader(ABC):
             many = degree and one.value > 1 and not getattr(jobs.degrees, degree)
             if many or (path == "job.precision" and one.value not in jobs.precisions):
                 yield Untaken.of(one, f"refused in predictions of {self.framework}", Level.NOTE)
-        for given in foreign:
-            name = given.written.rpartition(".")[2].lower().replace("-", "_")
-            tells = _SWITCH.search(name) and not _PLACES.search(name)
-            level = Level.WARNING if tells and truth(given.value) is not False else Level.NOTE
-            yield Untaken.of(given, level=level)
+        yield from map(Untaken.foreign, foreign)
 
     def _row(self, key: str) -> Option | None:
         """The option that a key is, or below which it lies; else those that begin as it does."""

@@ -7,7 +7,7 @@ distributed/activation_checkpoint.py, distributed/parallel_dims.py.
 from math import prod
 from typing import Any, Final
 
-from advisor.base.rule import Match, Verdict
+from advisor.base.rule import Match
 from advisor.base.units import whole_number
 from advisor.frameworks.option import names_in
 from advisor.frameworks.torchtitan import options
@@ -34,13 +34,6 @@ _REMOVED: Final = (
 )
 
 
-def _is_fraction(value: Any) -> bool:
-    try:
-        return 0.0 <= float(value) <= 1.0
-    except (TypeError, ValueError):
-        return False
-
-
 def _has_own_fields(keys: Keys) -> bool:
     """Whether the classes are the manager's own, which raises on a name that a section has not."""
     return not (keys.has("job.custom_config_module") or keys.has("experimental.custom_args_module"))
@@ -62,12 +55,6 @@ def _illegal_option(keys: Keys) -> Match | None:
         return None
     reason = f"{name} = {option!r} is neither 'op' nor a positive number of layers"
     return Match(reason, 'use "op", or "2" for every second layer')
-
-
-def _other_mode(keys: Keys) -> Any:
-    """The mode that does not read the option that is given."""
-    mode = keys.get(_MODE)
-    return keys.get(_OPTION) is not None and mode != "selective" and mode in options.MODES and mode
 
 
 def _may_compile_the_model(keys: Keys) -> bool:
@@ -154,23 +141,7 @@ RULES: Final = (
     key_rules.key_rule(
         _OPTION, _illegal_option, source=f"{_CHECKPOINT} _apply_ac_to_transformer_block"
     ),
-    key_rules.key_rule(
-        _OPTION,
-        _other_mode,
-        "selective_ac_option is used only with mode = selective, but mode = {found}",
-        "leave it out, or mode = selective",
-        fault="selective_ac_option.unused",
-        verdict=Verdict.NOTE,
-        source=_CHECKPOINT,
-    ),
-    key_rules.illegal_values(
-        f"{options.AC}.memory_budget",
-        _is_fraction,
-        "memory_budget = {value} must be between 0 and 1",
-        "memory_budget = 0.5",
-        fault="memory_budget",
-        source="torch 2.13 _functorch/partitioners.py:3117",
-    ),
+    *key_rules.written("torchtitan"),
     key_rules.key_rule(
         _MODE,
         lambda k: k.get(_MODE) == "memory_budget" and not _may_compile_the_model(k),

@@ -21,16 +21,28 @@ from advisor.frameworks.torchtitan.options import (
 from advisor.reading.command_options import options, unread_words
 from advisor.reading.document_keys import Keys, as_whole_number, put_tree
 from advisor.reading.document_tree import Tree
+from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Document
 from advisor.reading.shell import Note, ShellCommand
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")
 _PROGRAMS: Final = (re.compile("run_train"), re.compile("run_train|torchtitan"))
+_BEFORE_0_1: Final = re.compile(
+    r"(?:training|experimental)\.(?=(?!data_parallel_seed)\w+_parallel)"
+)
+"""Sections that the degrees of parallelism stood in before they had their own."""
+_MODELS: Final = "torchtitan.models."
+_KINDS: Final = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
+_CLASSES: Final = {
+    "TrainingConfig": "training",
+    "ParallelismConfig": PARALLELISM,
+    "CompileConfig": "compile",
+}
 _SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
 
 
 class TorchTitanReader(KeyedReader):
-    """TOML, and `--section.key value`."""
+    """TOML, `--section.key value`, and the functions of 0.3's registry."""
 
     framework = Framework.TORCHTITAN
     label = "torchtitan"
@@ -43,6 +55,8 @@ class TorchTitanReader(KeyedReader):
             yield from _in_toml(document)
         elif isinstance(document, ShellCommand):
             yield from _in_command(document)
+        elif isinstance(document, PythonSource):
+            yield from _in_python(document)
 
     def model_named(self, keys: Keys) -> str:
         """`llama3` of flavor `8B` is our llama3_8b."""
@@ -73,7 +87,7 @@ class TorchTitanReader(KeyedReader):
             return f"budget:{keys.get(f'{AC}.memory_budget') or 0.5}"
         if mode != "selective":
             return str(mode)
-        option = keys.get(f"{AC}.selective_ac_option") or "2"
+        option = keys.get(f"{AC}.selective_ac_option") or ("op" if keys.release == "0.3" else "2")
         return "op:torchtitan" if option == "op" else f"selective:{option}"
 
     def understood(self, keys: Keys) -> str:
@@ -96,7 +110,34 @@ def _in_toml(tree: Tree) -> Iterator[Keys]:
         keys = Keys(place=tree.place, about={"whole": "yes"})
         put_tree(keys, tree)
         keys.release = "0.1" if keys.has("training.batch_size") else "0.2"
+        for old in filter(_BEFORE_0_1.match, [*keys.values]):
+            keys.values[_BEFORE_0_1.sub(f"{PARALLELISM}.", old)] = keys.values.pop(old)
         yield keys
+
+
+def _in_python(source: PythonSource) -> Iterator[Keys]:
+    """What a function makes, or sets of a configuration that another makes."""
+    models = [name.split(".")[2] for name in source.imports if name.startswith(_MODELS)]
+    for way in source.ways:
+        keys = Keys(place=way.place, release="0.3", about={"file": "another's configuration"})
+        for call in way.calls:
+            kind, _, last = call.name.rpartition(".")
+            section = _CLASSES.get(last, AC if kind in _KINDS else "")
+            if kind == "Trainer":
+                keys.about = {"whole": "yes"}
+            if kind in _KINDS:
+                keys.put(f"{AC}.mode", _KINDS[kind], call.place)
+            if last == "model_registry" and models and call.positional:
+                keys.put("model.name", models[0], call.place)
+                keys.put("model.flavor", call.positional[0].value, call.place)
+            for name, value in call.keywords.items() if section else ():
+                keys.put(f"{section}.{name}", value.value, value.place, name)
+        for name, value in way.assigned.items():
+            path = name.partition(".")[2]
+            if path.partition(".")[0] in (*_CLASSES.values(), AC) and "." in path:
+                keys.put(path, value.value, value.place, name)
+        if keys.values and any(name.startswith("torchtitan.") for name in source.imports):
+            yield keys
 
 
 def _in_command(command: ShellCommand) -> Iterator[Keys]:
@@ -110,9 +151,10 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
         section, dot, name = option.name.removeprefix("--").replace("-", "_").partition(".")
         if not dot or section not in SECTIONS or not option.name.startswith("--"):
             continue
-        negated = name.startswith("no_") and not option.values
+        said = [w for w in option.values if f"{AC}:" not in w.text.replace("-", "_")]
+        negated = name.startswith("no_") and not said
         key = f"{section}.{name.removeprefix('no_') if negated else name}"
-        keys.put(key, option.text if option.values else not negated, option.place, option.name)
+        keys.put(key, option.text if said else not negated, option.place, option.name)
     runs, titan = (any(map(name.search, command.texts)) for name in _PROGRAMS)
     exported = {name: word.text for name, word in command.environment.items()}
     given = exported if runs else {}

@@ -21,7 +21,7 @@ from advisor.reading.shell.state import (
     scalar,
 )
 from advisor.reading.shell.syntax import TOO_DEEP, arms, assigned_in
-from advisor.reading.words import Piece, split_words, word
+from advisor.reading.words import Piece, Word, split_words, word
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -306,14 +306,14 @@ def assume(state: State, node: "Node", source: Source, text: str, *, truth: bool
     return way
 
 
-def read_shell(text: str, file: str, folder: Path | None = None) -> Script:
+def read_shell(text: str | Word, file: str, folder: Path | None = None) -> Script:
     """Every command of a shell text as it is run on each way through it; what cannot be read is a
     note. folder: of the script, whose files it may source.
 
     >>> [c.texts for c in read_shell("N=4; run --n $N 2>&1 | tee log", "a.sh").commands]
     [('run', '--n', '4'), ('tee', 'log')]
     """
-    content, record = word(text, Place(file, 1, 1)), Record(file)
+    content, record = word(text, Place(file, 1, 1)) if isinstance(text, str) else text, Record(file)
     walk = Walk(record, Source(content))
     states = walk.text(content, [State(folder=folder)])
     walk.uncalled_functions(states)

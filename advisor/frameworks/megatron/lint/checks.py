@@ -6,11 +6,13 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, Final
 
+from msgspec import json
 from msgspec.structs import replace
 
+from advisor.base.configuration import packaged_configs
 from advisor.base.grouping import grouped
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Level, Match
+from advisor.base.rule import Finding, Level, Match, Verdict
 from advisor.base.rule import findings as findings_of
 from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES, silenced
 from advisor.frameworks.megatron.lint.settings import ReadSettings
@@ -47,19 +49,19 @@ def launched(read: ReadSettings, revision: Revision, lent: Lent) -> RawSettings:
 def lent_values(read: ReadSettings, revision: Revision, recipe: LentJob | None) -> Lent:
     """What lies below the settings: the recipe, or what the model or the program decides."""
     if recipe is None:
-        return {**(facts(read.model) if read.model else {}), **read.lent}
+        return {**_settled(read), **read.lent}
     shipped = setting_values(parse_setting(recipe.shipped or "none"))
-    return job_values(recipe, revision) | (shipped if recipe.certain else facts(read.model))
+    return job_values(recipe, revision) | (shipped if recipe.certain else _settled(read))
 
 
 def _unseen(read: ReadSettings, lent: Lent, *, is_certain: bool) -> Unseen:
     """The options that nothing states, lends or leaves out; is_certain: it is this that lends."""
-    unknown, said = {*read.given.unresolved, *read.wrong}, RawSettings.option_names
+    unknown, said = {*read.given.unresolved, *read.wrong, *read.passed}, RawSettings.option_names
     settings = read.given.settings()
     if _PER_STAGE in read.loose or settings.pipeline_model_parallel_layout:
         unknown |= {"virtual_pipeline_model_parallel_size"} - settings.given.keys()
     if not read.is_complete:
-        its = lent if is_certain or read.lent else facts(read.model) if read.model else {}
+        its = lent if is_certain or read.lent else _settled(read)
         its = {**its, **{n: v for n, v in lent.items() if n in EVEN and not v}}
         said = frozenset(read.given.values) | settings.given.keys()
         options = (row for row in SETTINGS.values() if row.flag or row.off or row.bridge)
@@ -76,8 +78,20 @@ def findings(
     unseen = _unseen(read, lent, is_certain=is_certain)
     of_rules = _of_rules(read, settings, revision, lent)
     said = (unseen.settled(one, rule, settings) for one, rule in of_rules)
-    found = [*read.faults, *chain.from_iterable(said)]
+    found = [*read.faults, *(_of_recipe(one, read, lent) for one in chain.from_iterable(said))]
     return tuple(sorted(found, key=lambda finding: list(Level).index(finding.level)))
+
+
+def _of_recipe(found: Finding, read: ReadSettings, lent: Lent) -> Finding:
+    """With what only the recipe says named as such, and a fix of it that can be written."""
+    its = lent.keys() - read.given.values.keys() - read.lent.keys()
+    named = [n for n in re.findall(r"\w+", found.reason) if n in its and f"{n} =" in found.reason]
+    if found.verdict is Verdict.NOTE or not named:
+        return found
+    nothing = "None" if read.place.file.endswith(".py") else "null"
+    fix = re.sub(rf"^drop ({'|'.join(named)})(:.*)?$", rf"\1 = {nothing}", found.fix)
+    names = ", ".join(dict.fromkeys(named))
+    return replace(found, reason=f"{found.reason}; the recipe sets {names}", fix=fix)
 
 
 def _of_rules(
@@ -130,6 +144,14 @@ def understood(settings: RawSettings) -> str:
 
 _TP: Final = "tensor_model_parallel_size"
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
+
+
+def _settled(read: ReadSettings) -> dict[str, Any]:
+    """What the model decides, and the function that Megatron Bridge names its recipe by."""
+    called = {text.rpartition(".")[2] for text in read.texts}
+    rows = json.decode((packaged_configs() / "rules" / "bridge_recipes.json").read_bytes())["rows"]
+    sets = (row["sets"] for row in rows if called.intersection(row["functions"]))
+    return {**(facts(read.model) if read.model else {}), **next(sets, {})}
 
 
 @cache

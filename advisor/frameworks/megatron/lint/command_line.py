@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
-from advisor.base.rule import Level, Verdict
+from advisor.base.rule import Verdict
 from advisor.base.units import nearest_names, whole_number
 from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
@@ -62,7 +62,9 @@ def read_command(command: ShellCommand) -> ReadSettings | None:
     for option in options(command.words):
         put(read, option)
     for option in options(command.words):
-        value: object = option.text if option.values else True
+        row, words = option_of_flag(option.name), option.values[:1]
+        more = words and words[0].unknown and row is not None and row.kind is bool
+        value: object = True if more or not words else option.text
         read.put_loose(option.name, value, option.name, option.place)
     for word in command.words:
         path, equals, value = word.text.partition("=")
@@ -176,20 +178,21 @@ def _check_spellings(command: ShellCommand, read: ReadSettings) -> None:
     for the whole (allow_abbrev=False). What is like none of Megatron's may be the script's own."""
     if read.given.framework != Framework.MEGATRON_LM:
         return
-    unknown = [one for one in options(command.words) if option_of_flag(one.name) is None]
+    words = command.words[program_at(command.words) :]
+    unknown = [one for one in options(words) if option_of_flag(one.name) is None]
     if not any(_WITH_HYPHEN.match(text) for text in read.given.spellings):
         # perhaps another program, which shares a name as --bf16
         unknown = [one for one in unknown if _RECOMPUTE.match(one.name)]
-    its_own = _ENTRY.search(command.words[program_at(command.words)].text)
+    its_own = _ENTRY.search(words[0].text)
     for option in [one for one in unknown if one.name not in _OF_FORKS][:_MOST_UNKNOWN]:
         if meant := _meant(option.name):
             reason = f"{option.name}: Megatron-LM has no such option"
             read.refuse("unknown_option", reason, meant, option.place)
             if not its_own:
                 read.faults[-1] = replace(read.faults[-1], verdict=Verdict.NOTE)
-        elif its_own and option.place >= command.words[program_at(command.words)].place:
+        elif its_own:
             said = ReadValue(value=option.text, written=option.name, place=option.place)
-            read.untaken.append(Untaken.of(said, level=Level.NOTE))
+            read.untaken.append(Untaken.foreign(said))
 
 
 def _meant(name: str) -> str | None:

@@ -93,6 +93,7 @@ def _put_value(read: ReadSettings, name: str, value: Value) -> None:
         read.places.pop(field, None)
         return
     plain = _plain(value.value)
+    (read.passed.add if value.passed else read.passed.discard)(field)
     if not isinstance(plain, Mapping):
         yaml_config.put_field(read, name, plain, value.place)
 

@@ -1,7 +1,10 @@
 """Megatron-LM, Megatron Bridge and NeMo: their configurations, read and checked."""
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
+from advisor.base.rule import Level
 from advisor.frameworks.megatron.lint import job_values
 from advisor.frameworks.megatron.lint.checks import findings, launched, lent_values, understood
 from advisor.frameworks.megatron.lint.command_line import read_command
@@ -11,11 +14,15 @@ from advisor.frameworks.megatron.lint.read_rules import put_environment
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape_values
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
+from advisor.frameworks.megatron.options.table import option_of_field
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.newer_releases import with_newest
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
+from advisor.reading.read_configuration import Checked, Document, ReadConfiguration, Untaken
+
+_OF_MODEL: Final = re.compile(r"(?:^|[+.])model\.(?:config\.)?\w+$")
+"""Fields of a recipe's model; those that nobody knows may be the provider's own."""
 
 
 class MegatronReader:
@@ -68,6 +75,11 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
     tells_recompute = at or read.is_complete  # else it is the recipe's
     tells_recompute = tells_recompute and all(one.path != job_values.RECOMPUTE for one in unknown)
     values = job_values.read_values(read, settings, said)
+    foreign = (
+        Untaken.foreign(one)
+        for name, one in read.loose.items()
+        if _OF_MODEL.search(one.written) and option_of_field(name) is None
+    )
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
@@ -81,7 +93,10 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         settings=read,
         unread=read.unread,
         recipe=() if read.is_complete else read.texts,
-        untaken=(*untaken_options(said), *read.untaken),
+        untaken=(
+            *(*untaken_options(said), *read.untaken),
+            *(one for one in foreign if one.level is Level.WARNING),
+        ),
         unknown=unknown,
         num_gpus=job_values.num_gpus(read),
         num_microbatches=job_values.num_microbatches(read),

@@ -68,7 +68,8 @@ class Given(Struct):
     def settings(self) -> RawSettings:
         """The raw settings, with defaults for what is not given."""
         values = {name: value for name, value in self.values.items() if value is not None}
-        if values.get("cpu_offloading_num_layers", 0) > 0:
+        launched = self.framework == Framework.MEGATRON_LM
+        if launched and values.get("cpu_offloading_num_layers", 0) > 0:
             values.setdefault("cpu_offloading", True)
         if values.get("recompute_activations"):
             values["recompute_granularity"] = "selective"
@@ -124,7 +125,8 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     options and whose text is not known. environment: variables that are known, with places.
     loose: every option and field by its last name, of interest to the rules or not.
     texts: words that may name the model. item_places: of the words of a list. wrong: fields with a
-    value of another type. is_whole: all is written out. lent: by the program. untaken: not known.
+    value of another type. passed: those that a caller may give. is_whole: all is written out. lent:
+    by the program. untaken: not known.
     """
 
     place: Place
@@ -136,6 +138,7 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     loose: dict[str, ReadValue] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     wrong: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
     is_whole: bool = False
     lent: dict[str, Any] = field(default_factory=dict)
     untaken: list[ReadValue] = field(default_factory=list)

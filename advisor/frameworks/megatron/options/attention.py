@@ -11,6 +11,7 @@ from advisor.frameworks.option import (
     DIFFERENT,
     ON_LINE,
     Emitted,
+    Status,
     When,
     checked,
     option,
@@ -120,5 +121,5 @@ class Shape(Section, title="Shape of the model"):
     squared_relu: bool = option(False, "model.activation", value=activates(Activation.SQUARED_RELU))
     quick_geglu: bool = option(False, "model.activation", value=activates(Activation.QUICK_GEGLU))
     activation_func_fp8_input_store: bool = option(False, "model", flag="")
-    enable_mhc_connections: bool = checked(False, _STREAMS, since="0.20")
-    mhc_recompute_layer_num: int | None = checked(None, _STREAMS, since="0.20")
+    enable_mhc_connections: bool = checked(False, _STREAMS, Status.UNPRICED, since="0.20")
+    mhc_recompute_layer_num: int | None = checked(None, _STREAMS, Status.UNPRICED, since="0.20")

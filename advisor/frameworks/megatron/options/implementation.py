@@ -36,6 +36,7 @@ from advisor.frameworks.option import (
     WITH_LAYOUT,
     Emitted,
     Format,
+    Status,
     When,
     checked,
     option,
@@ -72,7 +73,7 @@ class Implementation(Section, title="Kernels and fusions"):
     gradient_accumulation_fusion: bool = option(
         False, "model", ON_LINE, flag="", off="--no-gradient-accumulation-fusion", launcher=True
     )
-    use_transformer_engine_op_fuser: bool = checked(False, _FUSED, since="0.18")
+    use_transformer_engine_op_fuser: bool = checked(False, _FUSED, Status.UNPRICED, since="0.18")
     deterministic_mode: bool = option(False, "job", EMITTED, nemo_1="")
 
 
@@ -210,6 +211,8 @@ class Precision(Section, title="Precision"):
         since="0.12",
     )
     overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", _HOST, since="0.12")
-    fp8_output_proj: bool = checked(False, "the output layer is modelled in 16 bits", since="0.18")
-    fp8_quantizer_factory: str | None = checked(None, _CUSTOM, since="0.16")
+    fp8_output_proj: bool = checked(
+        False, "the output layer is modelled in 16 bits", Status.UNPRICED, since="0.18"
+    )
+    fp8_quantizer_factory: str | None = checked(None, _CUSTOM, Status.UNPRICED, since="0.16")
     fp8_dot_product_attention: bool = option(False, "model", flag="")

@@ -13,6 +13,7 @@ from advisor.frameworks.option import (
     WITH_LAYOUT,
     Emitted,
     Format,
+    Status,
     When,
     checked,
     option,
@@ -103,5 +104,5 @@ class Communication(Section, title="Communication"):
     )
     delay_wgrad_compute: bool = option(False, "layout", _OVERLAP, strict=True, since="0.13")
     defer_embedding_wgrad_compute: bool = checked(
-        False, "the output layer's weight gradient is not modelled as deferred"
+        False, "the output layer's weight gradient is not modelled as deferred", Status.UNPRICED
     )

@@ -12,6 +12,7 @@ from advisor.frameworks.option import (
     EMITTED,
     ON_LINE,
     SET_IN_RECIPES,
+    Status,
     checked,
     option,
 )
@@ -66,13 +67,16 @@ class Recompute(Section, title="Recompute and activation offload"):
         True, "selects the transformer of NeMo 1: Megatron Core's or its own", flag="", bridge=""
     )
     fine_grained_offloading_max_inflight_offloads: int | None = checked(
-        None, "offload copies are modelled as finished before their memory is needed", since="0.18"
+        None,
+        "offload copies are modelled as finished before their memory is needed",
+        Status.UNPRICED,
+        since="0.18",
     )
     activation_offload_fraction: float = option(
         1.0, "recompute.offload_fraction", _OFFLOAD, strict=True, since="0.19"
     )
     moe_paged_stash: bool = checked(
-        False, "a stash of the experts' activations is not modelled", since="0.18"
+        False, "a stash of the experts' activations is not modelled", Status.UNPRICED, since="0.18"
     )
     expandable_segments: bool = option(False, "job", flag="", bridge="")
     world_size: int | None = checked(None, "the number of GPUs", flag="", bridge="")

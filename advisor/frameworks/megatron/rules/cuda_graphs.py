@@ -120,7 +120,7 @@ _OF_GRAPHS: Final[dict[str, Rule]] = {
         given=lambda raw, _: raw.cpu_offloading,
         when=_kind_that_stays_on_device,
         reason="cuda_graph_impl = {found} cannot be combined with cpu_offloading",
-        fix="drop one of the two",
+        fix="[cuda_graph_impl], or [cpu_offloading]",
         source=config(1171, 1268, 1395, 1722, 1964, 2243, 2467),
         example="cuda_graph_impl=local cpu_offloading=true",
     ),
@@ -368,7 +368,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
             and "moe_router" in graphs_of(raw, revision).modules
         ),
         reason="the graph captures moe_router, but moe is recomputed around it",
-        fix="drop one of the two",
+        fix="drop moe_router, or drop moe",
         source=config(0, 0, 0, 1792, 2034, 2309, 2533),
         example="cuda_graph_impl=transformer_engine cuda_graph_modules=moe_router "
         "recompute_granularity=selective recompute_modules=moe",

@@ -34,7 +34,7 @@ LAYER_RULES: Final[dict[str, Rule]] = {
     "cpu_offloading_recompute": clash(
         "cpu_offloading",
         "recompute_granularity",
-        "drop one of the two",
+        "[cpu_offloading], or [recompute_granularity]",
         source=config(769, 820, 899, 1149, 1329, 1539, 1719),
         example="recompute_granularity=full cpu_offloading=true",
     ),
@@ -64,7 +64,7 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Match | None:
         return None
     if raw.cpu_offloading:
         return Match(
-            "moe_paged_stash cannot be combined with cpu_offloading", "drop one of the two"
+            "moe_paged_stash cannot be combined with cpu_offloading", "drop cpu_offloading"
         )
     inside = offloaded(raw, *INSIDE_MOE)
     if not inside:
@@ -82,7 +82,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
     "offload_with_cpu_offloading": clash(
         "fine_grained_activation_offloading",
         "cpu_offloading",
-        "drop one of the two",
+        "[cpu_offloading], or [fine_grained_activation_offloading]",
         source=config(0, 0, 0, 1269, 1449, 1659, 1849),
     ),
     "offload_needs_modules": _modules(

@@ -72,7 +72,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         given=lambda raw, _: raw.moe_shared_expert_intermediate_size is not None,
         when=lambda raw, _: lists(raw, "shared_experts") and raw.moe_shared_expert_overlap,
         reason="recompute of shared_experts cannot be combined with moe_shared_expert_overlap",
-        fix="drop one of the two",
+        fix="[moe_shared_expert_overlap], or drop shared_experts",
         source=config(0, 903, 982, 1232, 1412, 1622, 1812),
         example="recompute_granularity=selective recompute_modules=shared_experts "
         "moe_shared_expert_overlap=true moe_shared_expert_intermediate_size=64",
@@ -179,7 +179,7 @@ _LAYER: Final = "megatron-core 0.16.1 transformer_layer.py:382-447"
 _EXPERTS: Final = "megatron-core 0.16.1 moe/moe_layer.py"
 
 EFFECT_RULES: Final[dict[str, Rule]] = {
-    "promoted_core_attn": replaced(
+    "promoted_core_attn": noted(
         given=lambda raw, _: raw.selective and raw.recompute_modules is None,
         when=lambda _, revision: revision.recompute_modules,
         reason="recompute_modules is unset: Megatron then recomputes core_attn",

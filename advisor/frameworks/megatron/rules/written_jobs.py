@@ -2,7 +2,8 @@
 
 The rules are rows of configs/rules/megatron_jobs.json. A row applies where all of `given` hold and
 none of `none_of`; the first of its `numbers` must then be a multiple of the product of the others,
-or in another `relation` to it. Its reason shows `values`, by default the options of its example.
+or in another `relation` to it; {divisor} is the most that the second may then be. Its reason shows
+`values`, by default the options of its example.
 """
 
 import re
@@ -37,6 +38,10 @@ def _broken(row: dict[str, Any], raw: RawSettings) -> Match | None:
         number, *parts = (one or 0 for one in found)
         if None in found or _RELATIONS[row["relation"]](number, prod(parts)):
             return None
+        if "{divisor}" in fix:
+            some = (d for d in range(parts[0], 0, -1) if not number % (d * prod(parts[1:]) or 1))
+            divisor = next(some, None)
+            fix = fix.replace("{divisor}", str(divisor)) if divisor else fix.partition(", or ")[2]
         fix = fix.replace("{number}", str(number)).replace("{found}", str(prod(parts)))
     names = row.get("values", re.findall(r"(\w+)=", row["example"]))
     shown = ", ".join(f"{name} = {raw.given[name]}" for name in names if raw.given.get(name))

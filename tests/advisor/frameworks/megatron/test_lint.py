@@ -35,7 +35,7 @@ def found(report: LintReport) -> str:
         (f"{SELECTIVE} layernorm --transformer-impl local", "NOTE output_discarding_extension"),
         (f"{SELECTIVE} core_attn", "WARNING core_attn_under_flash"),
         (f"{SELECTIVE} core_attn --attention-backend unfused", ""),
-        (f"{PROMOTED} --attention-backend unfused", "WARNING promoted_core_attn"),
+        (f"{PROMOTED} --attention-backend unfused", "NOTE promoted_core_attn"),
         ("--recompute-activations --recompute-modules mlp", "NOTE recompute_activations"),
         (f"{SELECTIVE}", "ERROR recompute_modules_empty"),
         (

@@ -102,10 +102,18 @@ def test_the_page_shows_every_rule_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("raw", "version", "rules"),
     [
-        ({"fp8_output_proj": True}, "0.18", ["fp8_output_proj"]),
-        ({"fp8_output_proj": True, "fp8": "hybrid"}, "0.19", ["fp8_output_proj"]),
-        ({"fp8_output_proj": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"}, "0.19", []),
-        ({"fp8_output_proj": True}, "0.17", ["unknown_field"]),
+        ({"fp8_output_proj": True}, "0.18", ["fp8_output_proj", "unpriced_options"]),
+        (
+            {"fp8_output_proj": True, "fp8": "hybrid"},
+            "0.19",
+            ["fp8_output_proj", "unpriced_options"],
+        ),
+        (
+            {"fp8_output_proj": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"},
+            "0.19",
+            ["unpriced_options"],
+        ),
+        ({"fp8_output_proj": True}, "0.17", ["unknown_field", "unpriced_options"]),
         ({"pipeline_model_parallel_layout": "Et|tL"}, "0.12", ["unknown_field"]),
         ({"pipeline_model_parallel_layout": "Et|tL"}, "0.13", []),
         ({"fp8": "hybrid", "fp4": "e2m1"}, "0.14", ["unknown_field"]),
