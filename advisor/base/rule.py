@@ -58,6 +58,7 @@ class Verdict(StrEnum):
         return Level.NOTE if self is Verdict.NOTE else Level.WARNING
 
 
+FAULTLESS: Final = (Verdict.NOT_MODELLED, Verdict.NOTE)
 NOWHERE: Final = Place("", 0, 0)
 
 

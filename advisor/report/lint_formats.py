@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from advisor.base.junit import Case, junit
 from advisor.base.plain_json import to_plain
-from advisor.base.rule import Level
+from advisor.base.rule import FAULTLESS
 from advisor.lint.target import LintReport
 
 _TEXTS: Final = ("level", "rule", "verdict", "reason", "fix", "source")
@@ -19,7 +19,8 @@ def _rows(reports: Sequence[LintReport]) -> list[dict[str, Any]]:
     every += [(one, True) for report in reports for one in report.ignored]
     texts = ({name: str(getattr(one, name)) for name in _TEXTS} for one, _ in every)
     pairs = zip(every, texts, strict=True)
-    return [said | to_plain(one.place) | {"ignored": ignored} for (one, ignored), said in pairs]
+    rows = [said | to_plain(one.place) | {"ignored": ignored} for (one, ignored), said in pairs]
+    return list({str(row): row for row in rows}.values())  # a script names a file of the folder
 
 
 def _message(row: dict[str, Any]) -> str:
@@ -51,10 +52,10 @@ def _escaped(text: str) -> str:
 
 
 def _as_junit(reports: Sequence[LintReport]) -> str:
-    """A case a finding, skipped where it is a note or ignored; one that passes a clean file."""
+    """A case a finding, skipped where it is no fault or ignored; one that passes a clean file."""
     cases = [Case(one.target, "lint", "clean") for one in reports if not one.findings]
     for row in _rows(reports):
-        tag = "skipped" if row["ignored"] or row["level"] == Level.NOTE else "failure"
+        tag = "skipped" if row["ignored"] or row["verdict"] in FAULTLESS else "failure"
         name = f"{row['rule']} in line {row['line']}"
         cases.append(Case(row["file"], name, _message(row), tag, row["verdict"]))
     return junit("advise lint", cases)

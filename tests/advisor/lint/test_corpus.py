@@ -129,7 +129,8 @@ def test_switches_that_are_not_modelled_are_named(name: str, tmp_path: Path) -> 
     said = " ".join((report.verdict, *(finding.reason for finding in report.findings)))
     assert [switch for switch in LEFT_OUT[name] if switch not in said] == []
     assert not report.verdict.startswith("OK")
-    assert report.exit_code == 1
+    faults = {f.verdict for f in report.findings} - {Verdict.NOTE, Verdict.NOT_MODELLED}
+    assert report.exit_code == bool(faults), "what is not modelled is no fault"
 
 
 def test_every_file_with_such_switches_is_asked() -> None:
