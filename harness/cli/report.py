@@ -33,8 +33,7 @@ def main(argv: Sequence[str]) -> int:
     if not arguments.run.is_dir():
         raise UserError("RUN", str(arguments.run), "is not a folder", "name the folder of a run")
     facts = load_facts(arguments.run, goldens, options)
-    folder = arguments.to or arguments.run / FOLDER
-    written = write_report(facts, folder, step_summary_file())
+    written = write_report(facts, arguments.to or arguments.run / FOLDER, step_summary_file())
     for path in sorted(written.files):
         print(path)
     for note in written.notes:
