@@ -61,11 +61,13 @@ def _lint(arguments: Sequence[str]) -> Outcome:
             reports.append(report)
         except UserError as error:
             unknown = isinstance(error, NothingToLintError)
-            is_file = are_files and Path(str(target)).is_file()
-            if not is_file or not (asked.skip_unknown or words != files[:1]):
+            passes = asked.skip_unknown or words != files[:1]
+            if not (passes and are_files and Path(str(target)).is_file()):
                 raise
             unread |= not unknown and not asked.skip_unknown
             talk += [] if unknown and asked.skip_unknown else [f"advise: skipped: {error}"]
+    if not reports:
+        talk.append(f"advise: nothing was checked: no setting of a known framework in {words[0]}")
     code = max((one.exit_code for one in reports), default=FITS) or int(bool(asked.diff and diffs))
     code = WRONG if unread else code
     if asked.format not in (None, "text"):

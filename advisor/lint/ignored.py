@@ -1,7 +1,7 @@
 """Comments that ignore findings: `# advise: ignore RULE, RULE`; `ignore-file` for all lines."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -14,21 +14,24 @@ _COMMENT: Final = re.compile(r"(?:^|\s)#\s*advise:\s*ignore(-file)?\s+([\w.]+(?:
 
 
 def without_ignored(
-    checked: Sequence[Checked], file: str, text: str
+    checked: Sequence[Checked], texts: Mapping[str, str]
 ) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
-    """Configurations less what comments of a file ignore, which comes second. One that ignores
+    """Configurations less what comments of their files ignore, which comes second. One that ignores
     nothing is itself a finding, of the first of them."""
-    lines = [line.rstrip("\r") for line in text.split("\n")]
+    lines = {f: [x.rstrip("\r") for x in text.split("\n")] for f, text in texts.items()}
     every = {
-        f: _lines_of(lines, f) for one in checked for f in one.findings if f.place.file == file
+        f: _lines_of(lines[f.place.file], f)
+        for one in checked
+        for f in one.findings
+        if f.place.file in lines
     }
     ignored: dict[Finding, None] = {}
     unused: list[Finding] = []
-    found_in = ((at, _COMMENT.finditer(line)) for at, line in enumerate(lines, 1))
-    for at, comment in ((at, one) for at, found in found_in for one in found):
+    places = ((file, at, line) for file, own in lines.items() for at, line in enumerate(own, 1))
+    for file, at, comment in ((f, n, one) for f, n, x in places for one in _COMMENT.finditer(x)):
         for rule in re.split(r"\s*,\s*", comment[2]):
-            of_rule = ((f, its) for f, its in every.items() if f.rule == rule)
-            found = [f for f, its in of_rule if comment[1] or at in its]
+            mine = ((f, its) for f, its in every.items() if f.rule == rule and f.place.file == file)
+            found = [f for f, its in mine if comment[1] or at in its]
             ignored |= dict.fromkeys(found)
             unused += [] if found else [_unused(rule, Place(file, at, comment.start(2) + 1))]
     kept = [replace(c, findings=tuple(f for f in c.findings if f not in ignored)) for c in checked]

@@ -68,16 +68,11 @@ class LintReport(Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         """OK only where everything was read and is modelled; empty where findings say it all."""
-        bad = {f.verdict for f in self.findings} - {Verdict.NOTE, Verdict.NOT_MODELLED}
         if not self.left_out:
             return "" if self.findings else "OK       nothing to report"
+        bad = {f.verdict for f in self.findings} - {Verdict.NOTE, Verdict.NOT_MODELLED}
         start = "" if bad else "no fault found in what was read; "
         return f"{start}not included: {', '.join(self.left_out)}"
-
-    @property
-    def illegal(self) -> bool:
-        """Whether anything is refused, crashes or hangs."""
-        return any(finding.level is Level.ERROR for finding in self.findings)
 
     @property
     def exit_code(self) -> int:
@@ -95,7 +90,7 @@ class ReadTarget(Struct, frozen=True, kw_only=True):
     name: str
     configurations: tuple[tuple[Reader, ReadConfiguration], ...]
     notes: tuple[Note, ...]
-    text: str
+    texts: Mapping[str, str]
 
 
 def lint_target(
@@ -107,7 +102,7 @@ def lint_target(
     read = read_target(target, text)
     found = (reader.check(one, framework_version) for reader, one in read.configurations)
     every = tuple(map(with_left_out, found))
-    checked, ignored = without_ignored(every, read.name, read.text)
+    checked, ignored = without_ignored(every, read.texts)
     return LintReport(target=read.name, checked=checked, notes=read.notes, ignored=ignored)
 
 
@@ -124,8 +119,8 @@ def read_target(target: str | Sequence[str], text: str | None = None) -> ReadTar
         unread = "".join(f"; {note.place} {note.text}" for note in script.notes[:1])
         give = f"give flags, a launch script or a configuration file{unread}"
         raise NothingToLintError("lint", name, "holds no setting of a known framework", give)
-    notes = dict.fromkeys((*script.notes, *(note for _, c in found for note in c.notes)))
-    return ReadTarget(name=name, configurations=tuple(found), notes=tuple(notes), text=script.text)
+    notes = tuple(dict.fromkeys((*script.notes, *(note for _, c in found for note in c.notes))))
+    return ReadTarget(name=name, configurations=tuple(found), notes=notes, texts=script.texts)
 
 
 def _refuse_programs(name: str, script: Script) -> None:
@@ -228,13 +223,13 @@ def _file(path: Path, text: str | None) -> tuple[list[Document], Script]:
             raise UserError("lint", show_path(path), "holds no mapping of settings")
         embedded = commands_in(text, show_path(path)) if path.suffix in (".yaml", ".yml") else None
         commands, script = _shell(embedded, show_path(path)) if embedded else ([], Script())
-        script.text = text
+        script.texts[show_path(path)] = text
         texts = _texts(document.values) if isinstance(document, Tree) else ()
         names = dict.fromkeys(filter(_names_tree, texts))
         return [document, *commands, *_named_files(names, path.parent, script)], script
     text = read_text(path) if text is None else text
     documents, script = _shell(text, show_path(path), path.parent)
-    script.text = text
+    script.texts[show_path(path)] = text
     names = dict.fromkeys(name for one in script.commands for name in _file_names(one))
     return [*documents, *_named_files(names, path.parent, script)], script
 
@@ -255,9 +250,10 @@ def _named_files(names: Iterable[str], folder: Path, script: Script) -> Iterator
     """Configurations that a document names, in its own folder or in the one where it is run."""
     paths = ([path for path in (folder / name, Path(name)) if path.is_file()] for name in names)
     for path in (found[0] for found in paths if found):
-        place = Place(show_path(path), 1, 1)
+        place = Place(show_path(os.path.normpath(path)), 1, 1)
         try:
-            document = _document(word(read_text(path, MOST_CONFIG_BYTES), place), path.suffix)
+            text = script.texts[place.file] = read_text(path, MOST_CONFIG_BYTES)
+            document = _document(word(text, place), path.suffix)
         except UserError as error:
             script.notes.append(Note(f"this file is not read: {error}", place))
             continue

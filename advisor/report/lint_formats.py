@@ -19,7 +19,8 @@ def _rows(reports: Sequence[LintReport]) -> list[dict[str, Any]]:
     every += [(one, True) for report in reports for one in report.ignored]
     texts = ({name: str(getattr(one, name)) for name in _TEXTS} for one, _ in every)
     pairs = zip(every, texts, strict=True)
-    return [said | to_plain(one.place) | {"ignored": ignored} for (one, ignored), said in pairs]
+    rows = [said | to_plain(one.place) | {"ignored": ignored} for (one, ignored), said in pairs]
+    return list({str(row): row for row in rows}.values())  # a script names a file of the folder
 
 
 def _message(row: dict[str, Any]) -> str:

@@ -33,10 +33,10 @@ class Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
-        missing = message.removeprefix("the following arguments are required: ")
-        if missing != message:
-            raise UserError(missing, None, "is missing", f"see {self.prog} --help")
-        raise UserError("arguments", self.prog, message, f"see {self.prog} --help")
+        name, _, why = message.removeprefix("argument ").partition(": ")
+        if name == "the following arguments are required":
+            name, why = why, "is missing"
+        raise UserError(name, None, why, f"see {self.prog} --help")
 
     def read(self, argv: Sequence[str]) -> Namespace:
         """Flags and other words in any order; UserError with the nearest for an unknown flag."""

@@ -21,13 +21,9 @@ from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
 COMMAND: Final = read_page(__file__, "golden")
-
-
 SUBCOMMANDS: Final = {
-    "update": read_page(__file__, "golden_update", {"--reason": {"required": True}}),
-    "list": read_page(__file__, "golden_list"),
-    "show": read_page(__file__, "golden_show"),
-    "history": read_page(__file__, "golden_history"),
+    name: read_page(__file__, f"golden_{name}", {"--reason": {"required": True}})
+    for name in ("update", "list", "show", "history")
 }
 
 
@@ -50,21 +46,19 @@ def _update(arguments: Namespace) -> None:
     on_gpu = [change.new for change in changes if change.new.identity.gpus != CPU]
     if len(on_gpu) < len(changes):
         _say("CPU times are not judged: memory and loss are the baseline")
-    for new in on_gpu:
-        count = min((len(one.samples) for one in new.sessions), default=0)
-        if 0 < count < golden_update.ADVISED_REPEATS:
-            better = f"measure.repeats={golden_update.ADVISED_REPEATS} gives a better golden"
-            _say(f"{new.identity.label}: few processes ({count}); {better}")
-        days = Counter((one.host, one.started_at[:10]) for one in new.sessions if one.started_at)
-        for (_, day), times in days.items():
-            if times > 1:
-                _say(f"{new.identity.label}: {times} sessions of {day} on one machine count as one")
+    few = min((len(one.samples) for new in on_gpu for one in new.sessions), default=0)
+    if 0 < few < golden_update.ADVISED_REPEATS:
+        better = f"measure.repeats={golden_update.ADVISED_REPEATS} gives a better golden"
+        _say(f"few processes ({few} of a setting); {better}")
+    days = [Counter((s.host, s.started_at[:10]) for s in new.sessions) for new in on_gpu]
+    same = {day for one in days for (_, day), times in one.items() if day and times > 1}
+    if same:
+        _say(f"sessions of one machine and day count as one: {', '.join(sorted(same))}")
     if arguments.diff:
         write_atomic(arguments.diff, golden_update.diff_text(changes))
     else:
-        for change in sorted(changes, key=lambda one: str(one.path)):
-            diff = change.diff() if change.old else None
-            print(change_page(change.path, change.new, diff), end="", file=sys.stderr)
+        pages = map(change_page, sorted(changes, key=lambda one: str(one.path)))
+        print(*pages, sep="", end="", file=sys.stderr)
     if arguments.dry_run:
         return
     golden_update.write(changes)
@@ -82,14 +76,13 @@ def _show(arguments: Namespace) -> None:
 
 def _history(arguments: Namespace) -> None:
     if arguments.figure:
-        check_figure(arguments.figure)
+        check_figure(arguments.figure, "--figure")
     results = load_results(arguments.results).results if arguments.results else ()
     one = golden.read_golden(arguments.file)
     metric = metric_of(one, arguments.metric)
     sessions, title = history(one, results, metric.name), f"{one.identity.label}: {metric.name}"
     title += "" if judged(one, metric.name) else " (CPU time)"
-    head = f"{title}, change since the first session"
-    print("\n".join([head, *history_lines(sessions, metric)]))
+    print(f"{title}, change since the first session", *history_lines(sessions, metric), sep="\n")
     if arguments.figure:
         draw_history(sessions, metric, title, arguments.figure)
         _say(f"wrote {arguments.figure}")

@@ -97,7 +97,7 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         return command(rest)
     except UserError as error:
-        return fail(f"{name}: {error}")
+        return fail(f"{name}: {str(error).removeprefix(f'harness {name}: ')}")
 
 
 def fail(message: str, code: int = USAGE) -> int:

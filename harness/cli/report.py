@@ -15,7 +15,6 @@ from harness.report.tracking import parse_trackers
 
 _REPEATED: Final = ("--golden", "--limit", "--track")
 COMMAND: Final = read_page(__file__, "report", {flag: {"repeated": True} for flag in _REPEATED})
-_NOT_WRITTEN: Final = 4
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,9 +24,8 @@ def main(argv: Sequence[str]) -> int:
     from harness.report.facts import load_facts
     from harness.report.write import FOLDER, step_summary_file, write_report
 
-    goldens = None
-    if arguments.golden:
-        goldens = list(load_goldens(existing(arguments.golden, "report")).values())
+    held = load_goldens(existing(arguments.golden, "report")).values()
+    goldens = list(held) if arguments.golden else None
     options = CompareOptions(
         allow_env_change=arguments.allow_env_change,
         limits=tuple(parse_limit(text) for text in arguments.limit),
@@ -35,13 +33,7 @@ def main(argv: Sequence[str]) -> int:
     if not arguments.run.is_dir():
         raise UserError("RUN", str(arguments.run), "is not a folder", "name the folder of a run")
     facts = load_facts(arguments.run, goldens, options)
-    folder = arguments.to or arguments.run / FOLDER
-    try:
-        written = write_report(facts, folder, step_summary_file())
-    except OSError as error:  # a full disk names no file
-        where = error.filename or folder
-        say(f"cannot write {where}: {error.strerror}", "report")
-        return _NOT_WRITTEN
+    written = write_report(facts, arguments.to or arguments.run / FOLDER, step_summary_file())
     for path in sorted(written.files):
         print(path)
     for note in written.notes:

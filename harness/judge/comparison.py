@@ -168,8 +168,7 @@ def _rows(
     if not measured:
         return list(dict.fromkeys(rows))
     if golden is None:
-        what = "no golden; harness golden update adds one"
-        return [*rows, _row(subject, Verdict.APPEARED, what)]
+        return [*rows, _row(subject, Verdict.APPEARED, _no_golden(measured[0], goldens))]
     if golden.status is not TrialStatus.OK:
         what = "fits, but the golden says oom: record a new golden"
         return [*rows, _row(subject, Verdict.STALE, what)]
@@ -179,6 +178,17 @@ def _rows(
         what = f"the environment differs in {names}; --allow-env-change compares anyway"
         return [*rows, _row(subject, Verdict.ENVIRONMENT, what)]
     return rows + measured_rows(subject.label, subject.key, measured, golden, options, goldens)
+
+
+def _no_golden(result: TrialResult, goldens: Sequence[Golden]) -> str:
+    """Why there is none: what differs from the workload of a golden of the same name, if any."""
+    workload, what = flatten(result.trial["workload"]), "no golden"
+    for one in (one.identity for one in goldens if one.identity.workload_key):
+        pairs = ((key, value, workload.get(key)) for key, value in one.workload.items())
+        found = [f"{key} is {new}, not {old}" for key, old, new in pairs if new != old]
+        if one.label == identity.workload_label(workload) and found:
+            what = f"no golden: in that of this name {', '.join(found[:3])}"
+    return f"{what}; harness golden update adds one"
 
 
 def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> ComparisonRow:

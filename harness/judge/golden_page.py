@@ -6,28 +6,28 @@ from pathlib import Path
 from advisor.base.units import counted
 from advisor.report.blocks import Block, Column, Indented, group, labelled_rows, table, verbatim
 from advisor.report.text import on_screen
-from harness.base.collections import Scalar
 from harness.judge.golden import Golden
+from harness.judge.golden_update import GoldenChange
 from harness.judge.identity import CPU, shown
 from harness.judge.metrics import LOSS, METRICS, find_metric, is_judged
+from harness.judge.render import percent
 from harness.judge.stats import Summary
 from harness.trial.trial import Device
 
 
 def list_page(goldens: Mapping[Path, Golden]) -> str:
-    """One line a golden: workload, GPUs, whose, when, the first metric that the gate judges."""
+    """One line a golden: workload, GPUs, whose, when, of how many sessions."""
     if not goldens:
         return "no goldens; make them with harness golden update --reason WHY RESULTS\n"
     spare = {"provenance": 1, "date": 2}
     found = table(
         Column(title=name, left=True, wrap=True, above=name == "workload", spare=spare.get(name, 0))
-        for name in ("workload", "GPUs", "provenance", "date", "first metric", "file")
+        for name in ("workload", "GPUs", "provenance", "date", "sessions", "file")
     )
     for path, golden in goldens.items():
-        identity, meta, first = golden.identity, golden.meta, first_metric(golden)
-        value = f"{first} {_value(first, golden.summary()[first])}" if first else golden.status
+        identity, meta = golden.identity, golden.meta
         whose = identity.label, identity.gpus, meta.provenance.value, meta.date
-        found.add_row(*whose, value, path.name)
+        found.add_row(*whose, str(len(golden.sessions) or golden.status), path.name)
     return on_screen(found)
 
 
@@ -41,25 +41,37 @@ def golden_page(golden: Golden) -> str:
     return on_screen(group(f"{identity.label}  on {identity.gpus}", Indented(group(*lines), 2)))
 
 
-def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar]] | None) -> str:
-    """A golden as it is to be written to `path`: of a new one its numbers, of one that was there
-    (`diff`) what becomes different, value by value."""
-    if diff is None:
-        head, lines = f"new  {path}", [new.meta.reason, *_numbers(new)]
-    else:
-        lines = [f"{key}: {shown(old)} -> {shown(value)}" for key, (old, value) in diff.items()]
-        head = f"changed  {path}" if lines else f"unchanged  {path}"
+def change_page(change: GoldenChange) -> str:
+    """A golden as it is to be written: of a new one its numbers, of one that was there what becomes
+    different, a line a metric that the gate judges."""
+    old, new, diff = change.old, change.new, change.diff() if change.old else {}
+    kept = {key: pair for key, pair in diff.items() if not key.startswith("summary.")}
+    lines: list[Block] = [
+        f"{key}: {shown(was)} -> {shown(now)}" for key, (was, now) in kept.items()
+    ]
+    lines += [*([] if old else [new.meta.reason]), *_numbers(new, old)]
+    head = f"{'changed' if diff else 'unchanged' if old else 'new'}  {change.path}"
     return on_screen(group(verbatim(head), *([Indented(group(*lines), 2)] if lines else [])))
 
 
-def _numbers(golden: Golden) -> list[Block]:
-    """A line a metric: its median, its scatter, a limit of its own."""
-    lines: list[Block] = [] if golden.sessions else [f"status {golden.status}"]
+def _numbers(golden: Golden, old: Golden | None = None) -> list[Block]:
+    """A line a metric: its median, its scatter, a limit of its own; where there is an `old` golden,
+    of those that the gate judges and whose median is another one."""
+    lines: list[Block] = [] if golden.sessions or old else [f"status {golden.status}"]
     found = table([Column(left=True), Column(), Column(left=True, wrap=True)])
-    for name, one in golden.summary().items():
+    now, was = golden.summary(), old.summary() if old else {}
+    for name, one in now.items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
         limit = "  not judged (CPU time)" if not judged(golden, name) else limit
-        found.add_row(name, _value(name, one), f"{_scatter(one)}{limit}")
+        value, before, scatter = _value(name, one), was.get(name), _scatter(name, one)
+        if before and (not judged(golden, name) or _value(name, before) == value):
+            continue
+        if before and before.median:
+            change, scatter = percent(one.median / before.median - 1), scatter[-1:]
+            value = f"{_value(name, before)} -> {value}  {change}"
+        found.add_row(name, value, f"{', '.join(scatter)}{limit}")
+    for name in sorted(was.keys() - now.keys()):
+        found.add_row(name, f"{_value(name, was[name])} -> (none)", "")
     return [*lines, found] if found.rows else lines
 
 
@@ -80,10 +92,10 @@ def _value(name: str, one: Summary) -> str:
     return metric.show(one.median) if metric and name != LOSS else f"{one.median:.4g}"
 
 
-def _scatter(one: Summary) -> str:
+def _scatter(name: str, one: Summary) -> list[str]:
     count = f"{one.processes} {'process' if one.processes == 1 else 'processes'}"
     parts = [f"{count} x {counted(one.steps // one.processes, 'step')}"]
-    parts.append(f"IQR {one.spread * 100:.2f} %")
+    parts += [f"IQR {one.spread * 100:.2f} %"] if name != LOSS else []  # it falls while it trains
     words = {"processes": one.process_spread, f"{one.sessions} sessions": one.session_spread}
-    parts += [f"{part * 100:.2f} % between {k}" for k, part in words.items() if part is not None]
-    return ", ".join(parts)
+    seen = ((part, k) for k, part in words.items() if part is not None)
+    return [*parts, *(f"{part * 100:.2f} % between {k}" for part, k in seen)]

@@ -159,14 +159,15 @@ def _change(new: Golden, present: dict[Path, Golden], folder: Path, append: bool
 
 
 def _appended(old: Golden, new: Golden) -> Golden:
-    """`new` after the sessions of `old`; UserError where they are not of one kind."""
+    """`new` after the sessions of `old`, less what that has already (an interrupted update wrote
+    them); UserError where they are not of one kind."""
     label, hint = new.identity.label, "without --append the golden is replaced"
     changes = [] if old.status is new.status else [f"status  {old.status} -> {new.status}"]
     for change in (*changes, *differences(old.place, new.place)):
         raise UserError(label, str(change), "differs from the golden's", hint)
-    if any(one.samples == held.samples for one in new.sessions for held in old.sessions):
-        raise UserError(label, new.sessions[0].started_at, "is a session of the golden already")
-    return replace(new, sessions=by_time((*old.sessions, *new.sessions)))
+    held = [one.samples for one in old.sessions]
+    added = [one for one in new.sessions if one.samples not in held]
+    return replace(new, sessions=by_time((*old.sessions, *added))) if added else old
 
 
 def write(changes: Iterable[GoldenChange]) -> None:
@@ -191,7 +192,7 @@ def diff_text(changes: Iterable[GoldenChange]) -> str:
 
 def _reviewed(golden: Golden) -> dict[str, Scalar]:
     kept = {key: one for key, one in golden_values(golden).items() if key not in _UNREVIEWED}
-    return flatten(kept)
+    return flatten(kept | {"sessions": len(golden.sessions)})
 
 
 def _json(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A comparison as lines: environments first, then the rows, worst first.
+"""A comparison as lines: the verdict, environments, then the rows, worst first.
 
 ``FAIL  llama3_8b/tp2pp1/full:block:5  tflops_per_gpu  612.4 -> 571.0  -6.8 % [-7.6, -5.9]
 limit -5 %``, then why, and the command that runs the trial again.
@@ -7,6 +7,7 @@ limit -5 %``, then why, and the command that runs the trial again.
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from advisor.report.blocks import Block, Fitted, group, wrapped
@@ -33,17 +34,17 @@ WORDS: Final = {
 }
 _RUN_AGAIN: Final = (Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.OPEN)
 CPU_TIMES: Final = "CPU times are shown but not judged; memory and loss are judged."
-_MEANING: Final = {0: "pass", 1: "regression", 3: "no verdict", 4: "a run failed"}
+_MEANING: Final = {0: "Pass", 1: "Regression", 3: "No verdict", 4: "A run failed"}
 
 
 def render(comparison: "Comparison") -> str:
     """The whole comparison as text."""
-    parts: list[Block] = [*environment_lines(comparison)]
-    for row, notes in noted_rows(comparison):
-        parts.append(Fitted(partial(_lines, row_line(row))))
-        parts += [Fitted(partial(_note, note)) for note in notes]
+    parts: list[Block] = [summary_line(comparison), *environment_lines(comparison)]
+    for rows, *said in noted_rows(comparison):
+        parts += [Fitted(partial(_lines, row_line(row))) for row in rows]
+        parts += [Fitted(partial(_note, one)) for one in below(rows, *said)]
     parts += [CPU_TIMES] if any(row.cpu_time for row in comparison.rows) else []
-    return on_screen(group(*parts, summary_line(comparison)))
+    return on_screen(group(*parts))
 
 
 def _lines(line: str, width: int) -> list[str]:
@@ -75,17 +76,28 @@ def environment_lines(comparison: "Comparison") -> list[str]:
     return lines
 
 
-def noted_rows(comparison: "Comparison") -> Iterator[tuple[ComparisonRow, list[str]]]:
-    """Every row, worst first, with what is said below its line: why, and with the first row of a
-    trial that is no pass the command that runs it again."""
+def noted_rows(
+    comparison: "Comparison",
+) -> Iterator[tuple[list[ComparisonRow], list[str], list[str]]]:
+    """Rows of one verdict that say the same, worst first; why; and, with the first row of a trial
+    that is no pass, the command that runs it again."""
     shown: set[str] = set()
-    for row in comparison.rows:
-        notes = [note for note in (row.reason if row.metric else "", *row.notes) if note]
-        command = comparison.commands.get(row.workload_key)
-        if command and row.verdict in _RUN_AGAIN and row.workload_key not in shown:
-            shown.add(row.workload_key)
-            notes.append(command)
-        yield row, notes
+    for (verdict, notes), rows in groupby(comparison.rows, lambda one: (one.verdict, _why(one))):
+        same = list(rows)
+        keys = dict.fromkeys(one.workload_key for one in same if verdict in _RUN_AGAIN)
+        commands = [comparison.commands.get(key, "") for key in keys if key not in shown]
+        shown |= keys.keys()
+        yield same, notes, [one for one in commands if one]
+
+
+def _why(row: ComparisonRow) -> list[str]:
+    return [note for note in (row.reason if row.metric else "", *row.notes) if note]
+
+
+def below(rows: list[ComparisonRow], notes: list[str], commands: list[str]) -> list[str]:
+    """What stands below the lines of rows that say the same."""
+    whose = f"(these {len(rows)}) " if len(rows) > 1 else ""
+    return [*(whose + note for note in notes), *commands]
 
 
 def row_line(row: ComparisonRow) -> str:
@@ -110,11 +122,11 @@ def row_line(row: ComparisonRow) -> str:
 
 
 def summary_line(comparison: "Comparison") -> str:
-    """How many rows of each verdict, and what the exit code means."""
+    """What the exit code means, and how many rows of each verdict there are."""
     counts = Counter(row.verdict for row in comparison.rows)
-    words = ", ".join(f"{counts[one]} {one}" for one in Verdict if counts[one]) or "nothing"
+    words = ", ".join(f"{counts[one]} {WORDS[one]}" for one in Verdict if counts[one])
     code = comparison.exit_code
-    return f"{words}: {_MEANING[code]} (exit {code})"
+    return f"{_MEANING[code]} (exit {code}): {words or 'nothing to compare'}"
 
 
 def percent(change: float) -> str:

@@ -277,7 +277,7 @@ def _notes(shift: stats.Shift, metric: metrics.Metric) -> tuple[str, ...]:
         noise = f"{math.sqrt(spread.assumed) * 100:.2g} %"
         notes.append(f"one session: a scatter of {noise} between sessions is assumed")
     if metric.timing and shift.drift:
-        notes.append("the golden's sessions drift: the interval holds where they lead as well")
+        notes.append("the golden's sessions drift (harness golden history): so may what follows")
     return tuple(notes)
 
 

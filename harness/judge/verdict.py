@@ -103,10 +103,11 @@ def closing(needed: Needed | None) -> str:
     if needed is None:
         return "too noisy: even nine more sessions of ten repeats would not settle it"
     count, more = needed.repeats, counted(needed.sessions, "more session")
+    other = "another day" if needed.runs == 1 else "other days"
     parts = {
         f"{count} repeats on both sides (measure.repeats={count})": count,
         f"{more} of the golden (harness golden update --append)": needed.sessions,
-        f"{counted(needed.runs, 'more run')} on another day (harness compare A B)": needed.runs,
+        f"{counted(needed.runs, 'more run')} on {other} (harness compare A B)": needed.runs,
     }
     return f"{' and '.join(words for words, number in parts.items() if number)} would settle it"
 

@@ -105,7 +105,8 @@ def junit(comparison: Comparison, name: str) -> str:
     """The comparison as JUnit XML; the message of a case is the gate's own line. Repeats that
     failed have one case each."""
     cases = []
-    for row, notes in render.noted_rows(comparison):
+    noted = render.noted_rows(comparison)
+    for row, notes in ((row, [*said, *more]) for rows, said, more in noted for row in rows):
         line, tag = render.row_line(row), _TAGS.get(row.verdict, "skipped")
         text = "\n".join([line, *notes])
         cases.append(Case(row.label, row.metric or "run", line, tag, str(row.verdict), text))

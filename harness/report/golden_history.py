@@ -39,30 +39,33 @@ def metric_of(golden: Golden, name: str | None) -> Metric:
     """The metric called `name`, else the first that is judged; UserError where it is not there."""
     known = [one for one in golden.summary() if find_metric(one)]
     metric = find_metric(name or first_metric(golden))
+    if not known:
+        raise UserError("golden", golden.identity.label, f"says {golden.status}: it has no numbers")
     if metric is None or metric.name not in known:
         raise UserError("--metric", name, "is not in the golden", f"it has {', '.join(known)}")
     return metric
 
 
 def history_lines(sessions: Sequence[Session], metric: Metric) -> list[str]:
-    """A line a session; then how they differ, and what was found."""
+    """What was found; a line a session; how they differ."""
     steps_of = [one.steps(metric.name) for one in sessions]
     values = session_centres(steps_of)
     lines = [
-        f"{_name(one)}  host {one.host or '?'}  {metric.show(math.exp(value))}  "
-        + percent(math.expm1(value - values[0]))
+        f"{'golden' if one.reason else 'run   '}  {_name(one)}  host {one.host or '?'}  "
+        f"{metric.show(math.exp(value))}  " + percent(math.expm1(value - values[0]))
         for one, value in zip(sessions, values, strict=True)
     ]
     groups = {"sessions": [values], "processes of one": map(log_medians, steps_of)}
     for name, seen in ((name, Seen.pooled(one)) for name, one in groups.items()):
         lines += [f"between {name}: {math.sqrt(seen.variance) * 100:.2f} %"] if seen.freedom else []
     steps, trend, fitted = explain(values)
-    for step in steps:
-        change, place = _jump(fitted, step), _name(sessions[step.at])
-        lines.append(f"step of {change} before {place} (p = {step.p:.3f})")
+    found = [
+        f"step of {_jump(fitted, one)} before {_name(sessions[one.at])} (p = {one.p:.2g})"
+        for one in steps
+    ]
     if trend:
-        lines.append(f"drift of {_percent(trend.slope):+.2f} % a session (p = {trend.p:.3f})")
-    return lines if steps or trend else [*lines, "neither step nor drift"]
+        found.append(f"drift of {_percent(trend.slope):+.2f} % a session (p = {trend.p:.2g})")
+    return [*(found or ["neither step nor drift"]), *lines]
 
 
 def draw_history(sessions: Sequence[Session], metric: Metric, title: str, path: Path) -> None:
@@ -90,9 +93,7 @@ def draw_history(sessions: Sequence[Session], metric: Metric, title: str, path: 
         look |= {"label": "drift"} if trend else {"label": f"mean{jumps}", "drawstyle": "steps-mid"}
         axes.plot(heights(fitted), **look)
         stride = -(-len(values) // _MOST_NAMES)
-        days = {one.started_at[:10] for one in sessions}
-        length = 10 if len(days) == len(sessions) else 16  # the hour too, of several on one day
-        names = [_name(one, length) for one in sessions[::stride]]
+        names = [_name(one) for one in sessions[::stride]]
         axes.set_xticks(range(0, len(values), stride), names, rotation=35, ha="right", fontsize=8)
         axes.set_ylabel("change since the first session, %")
         axes.set_title(title)
@@ -102,9 +103,9 @@ def draw_history(sessions: Sequence[Session], metric: Metric, title: str, path: 
         kit.save(figure, path)
 
 
-def _name(one: Session, length: int = 16) -> str:
+def _name(one: Session) -> str:
     commit = str(one.versions.get("git_commit") or "")[:9]
-    return f"{one.started_at[:length].replace('T', ' ')} {commit}".strip()
+    return f"{one.started_at[:16].replace('T', ' ')} {commit}".strip()
 
 
 def _jump(fitted: Sequence[float], step: Step) -> str:

@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from advisor.base.grouping import grouped
 from advisor.base.units import counted, human_bytes, milliseconds
 from advisor.base.units import percent as probability
 from harness.base.collections import known
 from harness.execution.runner import MEASURED
 from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, or_dash, order_lines
-from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
+from harness.judge.render import below, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table, table_of
 from harness.report.evidence import (
@@ -84,24 +83,13 @@ def verdict(facts: Facts) -> tuple[Section, ...]:
         return ()
     loud: list[str] = environment_lines(facts.comparison)
     quiet: list[str] = []
-    for row, notes in noted_rows(facts.comparison):
-        lines = quiet if row.verdict in _QUIET else loud
-        lines += [row_line(row), *(f"      {note}" for note in notes)]
+    for rows, *said in noted_rows(facts.comparison):
+        lines = quiet if rows[0].verdict in _QUIET else loud
+        lines += [*map(row_line, rows), *(f"      {one}" for one in below(rows, *said))]
     title = f"Passed, skipped or not judged: {sum(map(facts.comparison.count, _QUIET))}"
     folded = Section(title=title, lines=tuple(quiet), folded=True)
-    shown = Section(title="Verdict", prose=_changed(facts), lines=tuple(loud))
+    shown = Section(title="Verdict", lines=tuple(loud))
     return (shown, folded) if quiet else (shown,)
-
-
-def _changed(facts: Facts) -> tuple[str, ...]:
-    """What is in one of the two only."""
-    kinds = {
-        Verdict.VANISHED: "In the golden, but not here",
-        Verdict.APPEARED: "Here, but not in the golden",
-    }
-    rows = grouped((row.verdict, row.identifier) for row in facts.comparison.rows)
-    each = ((words, WORDS[one], rows.get(one)) for one, words in kinds.items())
-    return tuple(f"{words} ({name}): {', '.join(own)}." for words, name, own in each if own)
 
 
 def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:

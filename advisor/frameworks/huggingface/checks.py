@@ -91,7 +91,8 @@ def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
             return None
         if _fsdp_checkpoints(keys):
             return Match(f"{section} is not read: FSDP checkpoints each layer", f"drop {section}")
-        return Match(f"{section} without {name}: nothing is checkpointed", f"{name} = True")
+        drop = "" if omitted else f"drop {section}, or "
+        return Match(f"{section} without {name}: nothing is checkpointed", f"{drop}{name} = True")
 
     def as_text(keys: Keys) -> Iterator[Match]:
         for at in switches if keys.release != _FIRST else switches[:1]:

@@ -45,13 +45,14 @@ class Note(Struct, frozen=True):
 
 
 class Script(Struct):
-    """Everything that reading `text` gave; `directives` are the words after #SBATCH."""
+    """Everything that reading it gave; `directives` are the words after #SBATCH, `texts` what its
+    file holds and those that it names."""
 
     commands: list[ShellCommand] = field(default_factory=list)
     files: list[WrittenFile] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     directives: list[Word] = field(default_factory=list)
-    text: str = ""
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 class Record:

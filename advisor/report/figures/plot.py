@@ -19,19 +19,18 @@ OF_ONE_ROW: Final = ("waterfall", "stages", "timeline", "layer")
 """Kinds of pictures."""
 
 
-def check_figure(path: Path) -> None:
+def check_figure(path: Path, flag: str = "--plot") -> None:
     """UserError where `path` cannot become a picture or matplotlib is missing."""
     from importlib.util import find_spec
 
     from advisor.base.output_file import check_output_file
 
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(
-            "--plot", path, "must name a picture file", f"end the name in {', '.join(SUFFIXES)}"
-        )
-    check_output_file("--plot", path, "memory.svg")
+        hint = f"end the name in {', '.join(SUFFIXES)}"
+        raise UserError(flag, path, "must name a picture file", hint)
+    check_output_file(flag, path, "memory.svg")
     if find_spec("matplotlib") is None:
-        raise missing_package(f"--plot {path}", "matplotlib", "report")
+        raise missing_package(f"{flag} {path}", "matplotlib", "report")
 
 
 def write_figure(

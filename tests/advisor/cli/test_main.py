@@ -430,6 +430,8 @@ def test_lint_reads_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_path
 @pytest.mark.parametrize("args", ["--framework-version", "--framework-version 0.16", "--fix --x"])
 def test_lint_needs_something_to_lint(capsys: pytest.CaptureFixture[str], args: str) -> None:
     assert re.search("needs a (value|FILE)", error_line(capsys, "lint", *args.split()))
+    assert cli.main(["lint", "--skip-unknown", __file__]) == 0
+    assert "nothing was checked" in capsys.readouterr().err
 
 
 WRONG = ("diagnose", "diagnose a b", "lint", "models x", "rules --x", "rules a b", "keys a b")

@@ -62,3 +62,16 @@ def test_junit_has_a_case_for_every_file(
     text = printed(capsys, "--format", "junit", ".")
     assert 'tests="3" failures="1" errors="0" skipped="1"' in text
     assert '<testcase classname="ok.sh" name="lint">' in text
+
+
+def test_a_file_that_a_script_names_is_said_once_and_its_comments_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scripts").mkdir()
+    Path("scripts/train.sh").write_text("python pretrain_gpt.py --yaml-cfg ../a.yaml\n")
+    wrong = "num_layers: 4\nrecompute_granularity: full  # advise: ignore full_needs_method\n"
+    Path("a.yaml").write_text(wrong)
+    assert cli.main(["lint", "--format", "github", "."]) == 1
+    text = capsys.readouterr().out
+    assert (text.count("file=a.yaml,"), text.count("full_needs_method")) == (1, 0), text

@@ -13,7 +13,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import parse
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules.engine import check, first_refusal
+from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
 from advisor.hardware.catalogue import load_gpu
@@ -31,6 +31,7 @@ from advisor.request.recipes import (
     recipe_models,
     with_split,
 )
+from tests.advisor.frameworks.megatron.configuration_cases import first_refusal
 
 RECIPES = [recipe for model in recipe_models() for recipe in load_recipes(model)]
 MODELLED = [recipe for recipe in RECIPES if recipe.model in model_names()]

@@ -41,16 +41,16 @@ def test_the_demo_gives_a_verdict(tmp_path: Path, harness_in: Harness) -> None:
     assert harness("run", *SMALL, "name=second", "--no-report").returncode == 0
     verdict = harness("compare", "runs/second")
     assert verdict.returncode == 0, verdict.stdout
-    assert verdict.stdout.splitlines()[-1] == "2 pass, 1 not judged: pass (exit 0)"
+    assert verdict.stdout.splitlines()[0] == "Pass (exit 0): 2 PASS, 1 INFO"
     assert harness("report", "runs/second", "--golden", "results/golden").returncode == 0
     page = (tmp_path / "runs/second/report/report.md").read_text()
-    assert "2 pass, 1 not judged: pass" in page
+    assert "Pass (exit 0): 2 PASS, 1 INFO" in page
 
     (golden,) = (tmp_path / "results/golden").iterdir()
     _hold_half_the_memory(golden)
     worse = harness("compare", "runs/second")
     assert worse.returncode == 1
-    assert worse.stdout.startswith("FAIL  llama_tiny/tp1pp1/full:uniform:1  peak_allocated_bytes")
+    assert worse.stdout.startswith("Regression (exit 1): 1 FAIL")
 
 
 def _hold_half_the_memory(golden: Path) -> None:

@@ -31,7 +31,8 @@ def harness(harness_in: Harness) -> Harness:
 def test_the_recorded_regression_is_exit_1(harness: Harness) -> None:
     done = harness("compare", str(RECORDED))
     assert (done.returncode, done.stderr) == (1, "")
-    first, second, *_ = done.stdout.splitlines()
+    verdict, first, second, *_ = done.stdout.splitlines()
+    assert verdict.startswith("Regression (exit 1): 2 FAIL")
     assert first == (
         "FAIL  llama3_70b/tp4pp4/selective:mlp,core_attn  tflops_per_gpu  709.9 -> 586.8"
     )
@@ -70,20 +71,20 @@ def test_a_golden_made_from_the_results_passes(tmp_path: Path, harness: Harness)
         f"changed  {other.stdout.strip()}",
         "  meta.reason: accepted -> again",
     ]
-    assert "few processes (1)" in done.stderr
+    assert "few processes (1 of a setting)" in done.stderr
     again = harness("compare", str(RECORDED), "--golden", str(to))
     assert again.returncode == 0, again.stdout
     assert "oom, as in the golden" in again.stdout
     subset = harness("compare", str(MLP), "--golden", str(to))
     assert subset.returncode == 3
-    assert subset.stdout.count("GONE") == 3
+    assert subset.stdout.startswith("No verdict (exit 3): 3 GONE, ")
 
 
 def test_no_golden_is_exit_3(tmp_path: Path, harness: Harness) -> None:
     done = harness("compare", str(MLP), folder=tmp_path)
     assert done.returncode == 3
     assert "results/golden does not exist" in done.stderr
-    assert done.stdout.startswith("NEW ")
+    assert done.stdout.startswith("No verdict (exit 3): 1 NEW\nNEW ")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out.split("\n")
     assert listed[1:3] == [
         "llama3_70b/tp4pp4",
-        "  32xH100-SXM-80GB  published   2026-06-15  tflops_per_gpu   "
+        "  32xH100-SXM-80GB  published   2026-06-15  1         "
         "llama3_70b_sft_32xh100_fp8_current.json",
     ]
     assert golden.main(["show", str(PUBLISHED)]) == 0
@@ -137,13 +138,14 @@ def test_history_of_a_golden_and_of_runs(tmp_path: Path, capsys) -> None:
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("llama3_70b/tp4pp4/selective:mlp: tflops_per_gpu, change since")
     assert len(shown) == 3, "the run's session is the golden's"
-    assert shown[2] == "neither step nor drift"
+    assert shown[1] == "neither step nor drift"
+    assert shown[2].startswith("golden  ")
     assert "session, golden" in picture.read_text(encoding="utf-8")
     assert cli.main(["golden", "history", file, file]) == 2
     assert "is a golden, not a result" in capsys.readouterr().err
     assert cli.main(["golden", "history", file, "--metric", "loss"]) == 2
-    assert cli.main(words) == 2
-    assert "is a session of the golden already" in capsys.readouterr().err
+    assert cli.main(words) == 0
+    assert f"unchanged  {file}" in capsys.readouterr().err
     zero = re.sub(r'("[0-9]+"): [0-9]{6,}', r"\1: 0", Path(file).read_text(encoding="utf-8"))
     Path(file).write_text(zero, encoding="utf-8")
     assert cli.main(["golden", "history", file, "--metric", "peak_allocated_bytes"]) == 2

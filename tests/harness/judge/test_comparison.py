@@ -42,7 +42,7 @@ def test_the_same_again_passes(make_repeats: Any, golden: Golden) -> None:
     metrics = (STEP_TIME, TOKENS, TFLOPS, ALLOCATED, RESERVED, LOSS)
     assert verdicts == dict.fromkeys(metrics, Verdict.PASS)
     assert found.exit_code == 0
-    assert render(found).endswith("6 pass: pass (exit 0)\n")
+    assert render(found).startswith("Pass (exit 0): 6 PASS\n")
     expected = {STEP_TIME: 0.2, TFLOPS: 400.0, TOKENS: 20_000.0, ALLOCATED: 10 * GIB}
     for metric, value in expected.items():
         assert row_of(found, metric).new == pytest.approx(value)
@@ -52,19 +52,28 @@ def test_a_regression_is_one_line_worst_first(make_repeats: Any, golden: Golden)
     results = make_repeats(0.09)
     found = compare(results, [golden], commands={golden.identity.workload_key: "harness run x"})
     assert found.exit_code == 1
-    lines = render(found).splitlines()
+    _, *lines = render(found).splitlines()
     form = (
         r"FAIL  toy/tp1pp1/none  step_time_seconds  0\.2 s -> 0\.218 s  \+9\.0 % "
         r"\[\+3\.\d, \+15\.\d\]  limit \+5 %"
     )
     assert re.fullmatch(form, lines[0])
-    assert lines[1].strip() == "a change is certain, and it may be as large as the limit"
-    assert lines[2].strip() == "one session: a scatter of 2 % between sessions is assumed"
-    assert lines[3].strip() == "harness run x"
+    last = lines.index("      harness run x")
+    assert lines[last - 2 : last] == [
+        "      (these 3) a change is certain, and it may be as large as the limit",
+        "      (these 3) one session: a scatter of 2 % between sessions is assumed",
+    ]
     assert sum("harness run x" in line for line in lines) == 1
     fail = row_of(found, TFLOPS)
     assert fail.limit == -0.05
     assert fail.change == pytest.approx(1 / 1.09 - 1, abs=1e-4)
+
+
+def test_no_golden_says_what_that_of_the_name_has(make_repeats: Any, golden: Golden) -> None:
+    fields = golden.identity.workload | {"micro_batch_size": 7}
+    other = replace(golden, identity=replace(golden.identity, workload=fields, workload_key="x"))
+    text = " ".join(render(compare(make_repeats(), [other])).split())
+    assert "no golden: in that of this name micro_batch_size is 1, not 7" in text
 
 
 def test_improvement_is_a_stale_golden(make_repeats: Any, golden: Golden) -> None:
@@ -154,7 +163,7 @@ def test_another_environment_is_refused(make_repeats: Any, golden: Golden) -> No
     assert found.exit_code == 3
     allowed = compare(results, [golden], CompareOptions(allow_env_change=True))
     assert allowed.exit_code == 1
-    assert render(allowed).splitlines()[:2] == [
+    assert render(allowed).splitlines()[1:3] == [
         "environment  toy/tp1pp1/none  software.torch  2.9.0 -> 2.10.0",
         "environment  toy/tp1pp1/none  software.transformer_engine  (none) -> 2.6",
     ]
@@ -202,7 +211,7 @@ def test_a_failed_process_is_listed_next_to_the_others(
     found = compare(results, [golden])
     assert found.exit_code == 4
     assert found.count(Verdict.PASS) == 6
-    line = " ".join(render(found).split())
+    line = " ".join(render(found).partition("\n")[2].split())
     assert line.startswith(f"ERROR toy/tp1pp1/none {status} in backward on rank 3, 5.00 MiB over")
     assert "last words" in line
     assert results[4].name in line
@@ -212,7 +221,7 @@ def test_a_log_that_was_cut_is_no_failure_and_no_verdict(make_repeats, make_fail
     results = [*make_repeats()[:4], make_failed(TrialStatus.INCOMPLETE, "no end", repeat=4)]
     found = compare(results, [golden])
     assert (found.exit_code, found.count(Verdict.UNSTABLE)) == (3, 1)
-    assert "incomplete" in render(found).splitlines()[0]
+    assert "incomplete" in render(found).splitlines()[1]
 
 
 def test_what_died_before_it_could_say_where_differs_in_nothing_but_its_variables(

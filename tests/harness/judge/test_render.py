@@ -65,9 +65,21 @@ def test_a_row_about_a_whole_trial_says_why_on_its_line() -> None:
 
 def test_notes_and_the_command_follow_the_line() -> None:
     noted = replace(ROW, notes=("few samples",))
-    (_, below), (_, second) = noted_rows(of(noted, ROW, commands={"k": "harness run x"}))
-    assert below == ["the whole interval is beyond the limit", "few samples", "harness run x"]
-    assert second == ["the whole interval is beyond the limit"], "a trial's command stands once"
+    found = of(noted, ROW, commands={"k": "harness run x"})
+    (_, first, again), (_, second, once) = noted_rows(found)
+    assert first == ["the whole interval is beyond the limit", "few samples"]
+    assert second == ["the whole interval is beyond the limit"]
+    assert (again, once) == (["harness run x"], []), "a trial's command stands once"
+
+
+def test_what_is_said_of_several_rows_is_said_once() -> None:
+    other = replace(ROW, metric="step_time_seconds")
+    lines = render(of(ROW, other, WHOLE, commands={"k": "harness run x"})).splitlines()
+    assert lines[-3:] == [
+        "      (these 2) the whole interval is beyond the limit",
+        "      harness run x",
+        row_line(WHOLE),
+    ]
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
@@ -83,7 +95,7 @@ def test_environments_come_before_the_numbers() -> None:
         differences=(EnvironmentDifference(name="software.torch", golden="2.8", new=None),),
         unrecorded=("cuda", "nccl"),
     )
-    assert render(of(ROW, environments=(change,))).splitlines()[:3] == [
+    assert render(of(ROW, environments=(change,))).splitlines()[1:4] == [
         "environment  toy  software.torch  2.8 -> (none)",
         "environment  toy  the golden does not state: cuda, nccl",
         row_line(ROW),
@@ -93,15 +105,15 @@ def test_environments_come_before_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ((ROW, WHOLE), "1 regression, 1 failed: regression (exit 1)"),
-        ((WHOLE,), "1 failed: a run failed (exit 4)"),
-        ((replace(ROW, verdict=Verdict.PASS),) * 3, "3 pass: pass (exit 0)"),
-        ((), "nothing: no verdict (exit 3)"),
+        ((ROW, WHOLE), "Regression (exit 1): 1 FAIL, 1 ERROR"),
+        ((WHOLE,), "A run failed (exit 4): 1 ERROR"),
+        ((replace(ROW, verdict=Verdict.PASS),) * 3, "Pass (exit 0): 3 PASS"),
+        ((), "No verdict (exit 3): nothing to compare"),
     ],
 )
-def test_the_last_line_counts_and_concludes(rows: tuple[ComparisonRow, ...], says: str) -> None:
+def test_the_first_line_concludes_and_counts(rows: tuple[ComparisonRow, ...], says: str) -> None:
     assert summary_line(of(*rows)) == says
-    assert render(of(*rows)).splitlines()[-1] == says
+    assert render(of(*rows)).splitlines()[0] == says
 
 
 def test_percentages_are_signed() -> None:

@@ -12,10 +12,9 @@ import pytest
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules.engine import first_refusal
 from advisor.frameworks.names import Framework
 from tests.advisor.frameworks.megatron.configuration_cases import BASE as BASE
-from tests.advisor.frameworks.megatron.configuration_cases import begins_like, claims
+from tests.advisor.frameworks.megatron.configuration_cases import begins_like, claims, first_refusal
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 # A gated delta net is described by more fields than any rule on recompute reads.

@@ -83,16 +83,6 @@ def find(raw: RawSettings, revision: Revision) -> tuple[Finding, ...]:
     return tuple(_fired(rules_in_force(revision), raw, revision))
 
 
-def first_refusal(raw: RawSettings, revision: Revision) -> Finding | None:
-    """What constructing TransformerConfig raises on `raw`; None where it accepts it."""
-    own = {
-        name: rule
-        for name, rule in rules_in_force(revision).items()
-        if rule.authority is Authority.CONFIG and rule.verdict is Verdict.REFUSED
-    }
-    return next(_fired(own, raw, revision), None)
-
-
 def _fired(rules: Mapping[str, Rule], raw: RawSettings, revision: Revision) -> Iterator[Finding]:
     for found in findings(rules, raw, revision):
         cited, change = RULES[found.rule].cited(revision), found.fix

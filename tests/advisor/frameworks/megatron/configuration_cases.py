@@ -6,7 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from advisor.base.rule import Finding
+from advisor.base.rule import Finding, Verdict
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.engine import RULES, find
+from advisor.frameworks.megatron.rules.stated import Authority
 
 BASE: dict[str, Any] = {
     "num_layers": 8,
@@ -37,6 +41,12 @@ def _raised() -> list[dict[str, str]]:
 
 
 RAISED = _raised()
+
+
+def first_refusal(raw: RawSettings, revision: Revision) -> Finding | None:
+    """What constructing TransformerConfig raises on `raw`; None where it accepts it."""
+    refused = (one for one in find(raw, revision) if one.verdict is Verdict.REFUSED)
+    return next((one for one in refused if RULES[one.rule].authority is Authority.CONFIG), None)
 
 
 def claims(refusal: Finding | None) -> tuple[str, ...]:

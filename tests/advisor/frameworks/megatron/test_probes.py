@@ -11,9 +11,13 @@ import pytest
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules.engine import first_refusal
 from advisor.frameworks.names import Framework
-from tests.advisor.frameworks.megatron.configuration_cases import begins_like, claims, recorded
+from tests.advisor.frameworks.megatron.configuration_cases import (
+    begins_like,
+    claims,
+    first_refusal,
+    recorded,
+)
 
 TABLE = Path(__file__).parent / "data" / "transformer_config_probes.csv"
 BASE: dict[str, Any] = {"num_layers": 8, "num_attention_heads": 8, "num_query_groups": 8}
