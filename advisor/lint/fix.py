@@ -122,7 +122,8 @@ class _Edit:
         here = max((one.start for one in found if one.start <= at), default=0)
         self.near = sorted(found, key=lambda one: (one.start != here, abs(one.start - at)))
         read, file = checked.configuration.settings, finding.place.file
-        places = getattr(read, "places", None) or {k: v.place for k, v in read.values.items()}
+        named = getattr(read, "places", None)
+        places = {k: v.place for k, v in read.values.items()} if named is None else named
         self.places = {k: offset_of(text, p) for k, p in places.items() if p.file == file}
         self.said = _said(checked)
 
