@@ -13,7 +13,7 @@ _FORMS: Final = re.compile(
     r"(?P<block>(?:(?P=in) +\S.*\n|[ \t]*\n)+)"
     r"|- name: (?P<name>[A-Z_]+)\n\s+value: +[\"']?(?P<value>[^\"'\n$]*)"
     r"|^[ \t]*(?:- +)?(?:[\w.-]+: +)?[\"']?"
-    r"(?P<line>(?:\S*(?:python3?|run)|\S+ .*?\.py) .*?--.*)$"
+    r"(?P<line>(?>\S*(?:python3?|run) |\S+ .*?\.py ).*?--.*)$"
     r"|\[(?P<flow>[^\[\]]*)\]|(?P<items>(?:^[ \t]*- +(?:\"[^\"\n]*\"|'[^'\n]*'|\S+) *\n){2,})",
     re.MULTILINE,
 )

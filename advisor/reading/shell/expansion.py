@@ -56,7 +56,7 @@ class Source:
 
     def text(self, node: "Node") -> str:
         """What stands in the script."""
-        return self._bytes[self.start(node) : node.end_byte].decode()
+        return self._bytes[self.start(node) : node.end_byte].decode(errors="ignore")
 
     def start(self, node: "Node") -> int:
         """Where a node begins: the grammar gives the second of `"$A $B"` the space before it."""
@@ -67,7 +67,7 @@ class Source:
 
     def between(self, start: int, stop: int) -> str:
         """What stands between two bytes."""
-        return self._bytes[start:stop].decode()
+        return self._bytes[start:stop].decode(errors="ignore")  # a quote that is missing
 
     def place(self, node: "Node") -> Place:
         """Where a node begins."""

@@ -149,6 +149,10 @@ def test_what_cannot_be_read_is_a_note_with_its_line() -> None:
     assert {note.place.line for note in script.notes} == {2, 3}
 
 
+def test_a_quote_that_is_missing_cuts_no_character_in_two() -> None:
+    assert read_shell('x "é', "a.sh").notes
+
+
 def test_directives_of_slurm() -> None:
     script = read_shell("#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node 8\nx\n", "a.sh")
     assert [w.text for w in script.directives] == ["--nodes=4", "--gpus-per-node", "8"]
