@@ -50,9 +50,8 @@ def _update(arguments: Namespace) -> None:
     if 0 < few < golden_update.ADVISED_REPEATS:
         better = f"measure.repeats={golden_update.ADVISED_REPEATS} gives a better golden"
         _say(f"few processes ({few} of a setting); {better}")
-    days = [Counter((s.host, s.started_at[:10]) for s in new.sessions) for new in on_gpu]
-    same = {day for one in days for (_, day), times in one.items() if day and times > 1}
-    if same:
+    days = (Counter((s.host, s.started_at[:10]) for s in new.sessions) for new in on_gpu)
+    if same := {day for one in days for (_, day), times in one.items() if day and times > 1}:
         _say(f"sessions of one machine and day count as one: {', '.join(sorted(same))}")
     if arguments.diff:
         write_atomic(arguments.diff, golden_update.diff_text(changes))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from advisor.base.units import counted
 from advisor.report.blocks import Block, Column, Indented, group, labelled_rows, table, verbatim
 from advisor.report.text import on_screen
@@ -56,14 +58,15 @@ def change_page(change: GoldenChange) -> str:
 
 def _numbers(golden: Golden, old: Golden | None = None) -> list[Block]:
     """A line a metric: its median, its scatter, a limit of its own; where there is an `old` golden,
-    of those that the gate judges and whose median is another one."""
+    of those that the gate judges, from its median to that of what is new, where they differ."""
     lines: list[Block] = [] if golden.sessions or old else [f"status {golden.status}"]
     found = table([Column(left=True), Column(), Column(left=True, wrap=True)])
     now, was = golden.summary(), old.summary() if old else {}
-    for name, one in now.items():
+    added = tuple(one for one in golden.sessions if not old or one not in old.sessions)
+    for name, one in replace(golden, sessions=added).summary().items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
         limit = "  not judged (CPU time)" if not judged(golden, name) else limit
-        value, before, scatter = _value(name, one), was.get(name), _scatter(name, one)
+        value, before, scatter = _value(name, one), was.get(name), _scatter(name, now[name])
         if before and (not judged(golden, name) or _value(name, before) == value):
             continue
         if before and before.median:
@@ -78,8 +81,7 @@ def _numbers(golden: Golden, old: Golden | None = None) -> list[Block]:
 def first_metric(golden: Golden) -> str:
     """The first metric of a golden that the gate judges; empty where it has no number."""
     found = golden.summary()
-    known = (name for name in (*METRICS, *found) if name in found and judged(golden, name))
-    return next(known, "")
+    return next((n for n in (*METRICS, *found) if n in found and judged(golden, n)), "")
 
 
 def judged(golden: Golden, name: str) -> bool:
@@ -97,5 +99,4 @@ def _scatter(name: str, one: Summary) -> list[str]:
     parts = [f"{count} x {counted(one.steps // one.processes, 'step')}"]
     parts += [f"IQR {one.spread * 100:.2f} %"] if name != LOSS else []  # it falls while it trains
     words = {"processes": one.process_spread, f"{one.sessions} sessions": one.session_spread}
-    seen = ((part, k) for k, part in words.items() if part is not None)
-    return [*parts, *(f"{part * 100:.2f} % between {k}" for part, k in seen)]
+    return [*parts, *(f"{p * 100:.2f} % between {k}" for k, p in words.items() if p is not None)]

@@ -15,17 +15,12 @@ from advisor.diagnose.scan import scan
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.rules.engine import RULES
 from advisor.frameworks.megatron.rules.stated import Authority
-from tests.advisor.frameworks.megatron.configuration_cases import (
-    BASE,
-    CASES,
-    TE,
-    claims,
-    first_refusal,
-)
+from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, TE, claims
 from tests.advisor.jobs import parallel
 from tests.oracles.megatron.configuration import (
     REVISION,
     assert_same,
+    first_refusal,
     real_outcome,
     report_transformer_engine,
 )

@@ -1,6 +1,7 @@
 """Goldens are made on purpose, reviewed as text, and read back as they were."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.judge.golden import Provenance, golden_text, load_goldens, read_golden
-from harness.judge.golden_page import golden_page
+from harness.judge.golden_page import change_page, golden_page
 from harness.judge.golden_update import diff_text, golden_of, plan_update, sessions_of, write
 from harness.judge.metrics import STEP_TIME, TFLOPS
 from harness.trial.result import TrialStatus
@@ -134,6 +135,9 @@ def test_an_appended_session_is_kept_beside_the_others(make_repeats: Any, tmp_pa
     assert (summary.sessions, summary.processes) == (2, 10)
     assert summary.session_spread == pytest.approx(0.01 / 2**0.5, rel=0.02)
     assert change.diff()[f"summary.{STEP_TIME}.sessions"] == (1, 2)
+    page = change_page(change)
+    assert "meta.reason: first -> an older day\n  sessions: 1 -> 2\n" in page
+    assert re.search(r"0\.202 s -> 0\.2 s +-1\.0 % +0\.70 % between 2 sessions", page), page
     assert "0.70 % between 2 sessions" in golden_page(golden)
     (again,) = plan_update(first, "an interrupted update", tmp_path, append=True)
     assert (again.new, again.diff()) == (golden, {}), "what is written already stays as it is"

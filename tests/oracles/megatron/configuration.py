@@ -14,7 +14,8 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
 from tests.advisor.frameworks.megatron.configuration_cases import BASE as BASE
-from tests.advisor.frameworks.megatron.configuration_cases import begins_like, claims, first_refusal
+from tests.advisor.frameworks.megatron.configuration_cases import begins_like, claims
+from tests.advisor.frameworks.megatron.configuration_cases import first_refusal as first_refusal
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 # A gated delta net is described by more fields than any rule on recompute reads.
