@@ -19,11 +19,14 @@ _TYPES: Final = {
     "int": r"-?\d+",
     "size": SIZE,
     "word": r"[^\s,;]+",
+    "plain": r"[\w.]+",
+    "some": r"[1-9]\d*",
     "dotted": r"\w+(?:\.\w+)+",
     "shape": r"torch\.Size\(\[[\d, ]*\]\)",
     "set": r"\{[^}]*\}",
     "gap": r".{0,600}?",
     "blank": r" ",  # ends the anchor where the log has several blanks
+    "raised": r"(?:^|(?<=\) ))[\w.]*",  # how an exception's name begins, on a line of its own
 }
 _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -157,7 +160,8 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
 
     rules: FRAMEWORK.ID of those whose refusal the texts are; example: settings to which it is said,
     where those of the rule are another case of it. follows: another error has caused it.
-    readings: a meaning for each reading of the numbers.
+    readings: a meaning for each reading of the numbers. general: its texts are tried after all
+    others. unlisted: any exception that nothing else names.
     """
 
     id: str
@@ -170,6 +174,8 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     rules: tuple[str, ...] = ()
     example: str = ""
     follows: bool = False
+    general: bool = False
+    unlisted: bool = False
     readings: dict[str, str] = {}
 
     @cached_property

@@ -23,7 +23,7 @@ _SETTLED: Final = re.compile(
     r"(?<!try setting )PYTORCH\w*_CONF\W{1,3}\S*expandable_segments:True"
     r"|expandable_segments not supported"
 )
-_GENERAL: Final = re.compile(r"(?:PyTorch|NCCL|CUDA|Triton|Transformer Engine|Linux)\b")
+GENERAL: Final = re.compile(r"(?:PyTorch|NCCL|CUDA|Triton|Transformer Engine|Linux)\b")
 _EXPANDABLE: Final = "expandable_segments"
 _FIRST: Final = ("contexts", "other_process", "fragmentation")  # before the owner of the request
 MOST_CASES: Final = 2
@@ -278,7 +278,7 @@ def supported(finding: Finding, head: str) -> tuple[Case, ...]:
     cases, known_by = finding.failure.cases, families_of(finding, head)
     log = "\n".join((head, finding.excerpt, finding.message, *finding.frames))
     shown = tuple(one for one in cases if not one.shows or re.search(one.shows, log))
-    near = tuple(o for o in shown if is_of(o, known_by) or _GENERAL.match(o.framework))
+    near = tuple(o for o in shown if is_of(o, known_by) or GENERAL.match(o.framework))
     return near or shown if known_by else shown
 
 

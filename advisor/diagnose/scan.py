@@ -1,7 +1,7 @@
 """Streams a log and finds known failures: one pass, a few lines in memory, any bytes."""
 
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from advisor.base.lines import DamagedError, clean_line, read_blocks
 from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
-from advisor.diagnose.story import Around, Story, frames
+from advisor.diagnose.story import FOLDED, Around, Story, frames
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
 _WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, printed late
+_NEAR: Final = 12  # lines from a frame to the exception, or to the next frame
 _WHOLE_WORD: Final = re.compile(rb"(?<=\W)\w+(?=\W)")
 _WORDS: Final = bytes(c if _WHOLE_WORD.match(b" %c " % c, 1) else 32 for c in range(256))
-_FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
 
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): .*$")
 
@@ -33,9 +33,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     """A failure at its first occurrence; occurrences, ranks and by_rank cover the whole log.
 
     line_number: 1-based; rank: by the launcher's prefix or the message. by_rank: what each rank
-    said first under each name. Of what ran out of memory alone: message: all of the window; frames:
-    innermost first, as ``path in function: source``; step: the last one before; went_on: steps came
-    after its last occurrence, so it was caught, and the first one is that after the last such.
+    said first under each name. message: all of the window, where memory ran out. frames: innermost
+    first, as ``path in function: source``; step: the last one before; went_on: steps came after its
+    last occurrence, so it was caught, and the first one is that after the last such.
     """
 
     failure: Failure
@@ -76,7 +76,8 @@ class _Window(Struct):
 
     line_number: int
     lines: list[bytes]
-    around: Around = field(default_factory=Around)
+    around: Around
+    anchors: list[bytes] = field(default_factory=list)
 
     def take(self, lines: list[bytes]) -> None:
         """The next lines, as many as are wanting."""
@@ -93,8 +94,9 @@ class _Tally(Struct):
     said: dict[int, dict[str, Reading]] = field(default_factory=dict)
 
     def waits(self, passed: int) -> bool:
-        """Whether memory ran out, and too few steps came after it."""
-        return bool(self.first.failure.memory) and passed - self.passed < _WENT_ON
+        """Whether it ends a run, and too few steps came after it."""
+        is_error = self.first.failure.severity is Severity.ERROR
+        return is_error and passed - self.passed < _WENT_ON
 
     def finding(self, passed: int) -> Finding:
         return replace(
@@ -102,7 +104,7 @@ class _Tally(Struct):
             failure=self.first.failure.known,
             occurrences=self.ranks.total(),
             ranks=tuple(sorted(rank for rank in self.ranks if rank is not None)),
-            went_on=bool(self.first.failure.memory) and not self.waits(passed),
+            went_on=self.waits(self.passed) and not self.waits(passed),
             by_rank=self.said,
         )
 
@@ -137,22 +139,22 @@ class _Scanner(Struct, kw_only=True):
         self.newlines += block.count(b"\n")
         self.unfinished = not block.endswith(b"\n")
         waits = any(one.waits(self.story.passed) for one in self.tallies.values())
-        self.story.take(block, waits=waits or bool(self.waiting))
+        self.story.take(block, watches=waits or bool(self.waiting or present))
         if not present and not self.waiting:
             return
         lines = block.removesuffix(b"\n").split(b"\n")
         for window in self.waiting:
             window.take(lines)
-        hits = (
-            (i, at) for a in present for i, line in enumerate(lines) if (at := line.find(a)) >= 0
-        )
-        for index, at in sorted(hits):
+        numbered = list(enumerate(lines))
+        hits = ((i, at, a) for a in present for i, line in numbered if (at := line.find(a)) >= 0)
+        for index, at, anchor in sorted(hits):
             if not self.waiting or self.waiting[-1].line_number != first_line + index:
                 around, cut = self.story.around(index), lines[index]
                 if len(cut) > LINE_BYTES:
                     cut = cut[max(0, at - 128) : at + LINE_BYTES]
                 self.waiting.append(_Window(first_line + index, [cut], around))
                 self.waiting[-1].take(lines[index + 1 : index + 1 + WINDOW_LINES])
+            self.waiting[-1].anchors.append(anchor)
         while self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
             self.settle(self.waiting.popleft())
 
@@ -161,23 +163,32 @@ class _Scanner(Struct, kw_only=True):
         first, text, rank, ends = _joined(window.lines)
         if window.line_number <= self.covered.get(rank, 0):
             return
-        for template, failure in _ordered():
-            match = template.regex.search(text) if template.anchor in first else None
+        able = sorted({place for anchor in window.anchors for place in _by_anchor()[anchor]})
+        for template, failure in map(_ordered().__getitem__, able):
+            match = template.regex.search(text)
             if match is None or match.start() >= len(first):
                 continue
-            last = next(line for line, end in ends if end >= match.end())
+            around, key, end = window.around, failure.id, match.end()
+            if failure.unlisted:
+                key, end = match[1], ends[-1][1] if first[-1] == ":" else len(first)
+                is_name = first[match.end() :][:1] in ("", ":")
+                known = key in self.tallies and self.tallies[key].waits(around.passed)
+                if not is_name or not (known or frames(around.above, window.lines[0], _NEAR)):
+                    return
+            last = next(line for line, at in ends if at >= end)
             self.covered[rank] = window.line_number + last
             readings = {reading.name: reading for reading in template.readings(match)}
             if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
                 rank = int(said)
-            tally, around = self.tallies.get(failure.id), window.around
-            if tally is None or (failure.memory and around.passed - tally.passed >= _WENT_ON):
+            tally = self.tallies.get(key)
+            caught = tally is not None and tally.finding(around.passed).went_on
+            if tally is None or caught:
                 start = match.start()
                 name = _EXCEPTION.search(text, max(0, start - 200), start) or match
                 finding = Finding(
                     failure=failure,
                     line_number=window.line_number,
-                    excerpt=text[name.start() : match.end()][:EXCERPT_CHARACTERS],
+                    excerpt=text[name.start() : end][:EXCERPT_CHARACTERS],
                     numbers=tuple(readings.values()),
                     rank=rank,
                     occurrences=0,
@@ -187,7 +198,7 @@ class _Scanner(Struct, kw_only=True):
                     step=around.step,
                 )
                 ranks = tally.ranks if tally else Counter[int | None]()
-                tally = self.tallies[failure.id] = _Tally(finding, ranks=ranks)
+                tally = self.tallies[key] = _Tally(finding, ranks=ranks)
             tally.ranks[rank] += 1
             tally.passed = max(tally.passed, around.passed)
             if rank is not None:
@@ -199,6 +210,9 @@ class _Scanner(Struct, kw_only=True):
         for window in self.waiting:
             self.settle(window)
         found = [tally.finding(self.story.passed) for tally in self.tallies.values()]
+        errors = [o.failure for o in found if o.severity is Severity.ERROR]
+        listed = any(not (failure.follows or failure.unlisted) for failure in errors)
+        found = [o for o in found if not (o.failure.unlisted and (listed or o.went_on))]
         found.sort(key=lambda o: (o.severity is Severity.WARNING, o.failure.follows, o.line_number))
         return Diagnosis(
             findings=tuple(found),
@@ -210,7 +224,7 @@ class _Scanner(Struct, kw_only=True):
 
 def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
     """The anchors in a block. Of lines that differ in their numbers alone one is looked at."""
-    lines = b"\n".join(set(block.translate(_FOLDED).split(b"\n")))
+    lines = b"\n".join(set(block.translate(FOLDED).split(b"\n")))
     words = set(lines.translate(_WORDS).split())
     able = (one for one in anchors if not one[2] or one[2] in words)
     likely = [text for text, alike, _ in able if alike in lines]
@@ -219,16 +233,25 @@ def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
 
 @cache
 def _ordered() -> tuple[tuple[Template, Failure], ...]:
-    """Every template with its failure, the most specific first."""
+    """Every template with its failure, the most specific first, general ones last."""
     pairs = [(t, failure) for failure in load_catalog() for t in failure.templates]
-    return tuple(sorted(pairs, key=lambda pair: -pair[0].specificity))
+    return tuple(sorted(pairs, key=lambda pair: (pair[1].general, -pair[0].specificity)))
+
+
+@cache
+def _by_anchor() -> Mapping[bytes, Sequence[int]]:
+    """Places of the templates among all, by anchor."""
+    places = defaultdict[bytes, list[int]](list)
+    for place, (template, _) in enumerate(_ordered()):
+        places[template.anchor.encode()].append(place)
+    return places
 
 
 @cache
 def _anchors() -> tuple[_Anchor, ...]:
     """The anchors of all templates, each with its longest word that the log has as a whole."""
     anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
-    folded = [(text, text.translate(_FOLDED), b" " * begins) for begins, text in sorted(anchors)]
+    folded = [(text, text.translate(FOLDED), b" " * begins) for begins, text in sorted(anchors)]
     return tuple(
         (text, alike, max(_WHOLE_WORD.findall(before + alike), key=len, default=b""))
         for text, alike, before in folded
