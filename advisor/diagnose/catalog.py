@@ -55,7 +55,7 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def regex(self) -> re.Pattern[str]:
         """The text with its placeholders as groups, anchored where a message may start."""
-        return re.compile(_NOT_QUOTED + _translate(self.text))
+        return re.compile(_NOT_QUOTED + _translate(" ".join(self.text.split())))
 
     @cached_property
     def anchor(self) -> str:

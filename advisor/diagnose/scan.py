@@ -171,9 +171,11 @@ class _Scanner(Struct, kw_only=True):
             around, key, end = window.around, failure.id, match.end()
             if failure.unlisted:
                 key, end = match[1], ends[-1][1] if first[-1] == ":" else len(first)
-                is_name = first[match.end() :][:1] in ("", ":")
-                known = key in self.tallies and self.tallies[key].waits(around.passed)
-                if not is_name or not (known or frames(around.above, window.lines[0], _NEAR)):
+                rest = first[match.end() :][:2]
+                last = rest == ": " and len(window.lines) <= WINDOW_LINES
+                if rest.strip() not in ("", ":") or not (
+                    last or frames(around.above, window.lines[0], _NEAR)
+                ):
                     return
             last = next(line for line, at in ends if at >= end)
             self.covered[rank] = window.line_number + last
