@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.limits import MOST_COUNT_DIGITS
-from advisor.diagnose.catalog import Case
+from advisor.diagnose.catalog import EVIDENCE, Case
 from advisor.diagnose.out_of_memory import GENERAL, MOST_CASES, families_of, is_of, supported
 from advisor.diagnose.scan import Finding
 from advisor.diagnose.story import WORLD
@@ -44,10 +44,10 @@ def cases_of(finding: Finding, when: str, head: str) -> tuple[Case, ...]:
     left = [one for one in supported(finding, head) if not when or one.when in ("", when)]
     own = [one for one in left if is_of(one, known_by)]
     if not failure.memory:
-        told = [o for o in left if o in own or o.when or o.shows or GENERAL.match(o.framework)]
-        left = told or left
+        fitting = [o for o in left if o in own or o.when or o.shows or GENERAL.match(o.framework)]
+        left = fitting or left
     alike = [one for one in left if any(r.search(" ".join(one.message.split())) for r in said)]
-    near = sorted(alike or own or left, key=lambda one: one.evidence.rank)
+    near = sorted(alike or own or left, key=lambda one: list(EVIDENCE).index(one.evidence))
     near.sort(key=lambda one: (one.when != when, one not in own))
     return tuple(near[:MOST_CASES])
 

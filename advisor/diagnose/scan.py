@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.lines import DamagedError, clean_line, read_blocks
-from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
+from advisor.diagnose.catalog import PLACEHOLDER, Failure, Reading, Template, load_catalog, reading
 from advisor.diagnose.story import FOLDED, Around, Story, frames
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
@@ -43,8 +43,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     excerpt: str
     numbers: tuple[Reading, ...]
     rank: int | None
-    occurrences: int
-    ranks: tuple[int, ...]
+    occurrences: int = 0
+    ranks: tuple[int, ...] = ()
     message: str = ""
     frames: tuple[str, ...] = ()
     step: int | None = None
@@ -52,13 +52,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     by_rank: Mapping[int, Mapping[str, Reading]] = {}
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> str:
         """What the program caught did not end the run."""
-        return Severity.WARNING if self.went_on else self.failure.severity
-
-    def number(self, name: str) -> float | None:
-        """The value of one reading, or None where the text does not have it."""
-        return next((item.value for item in self.numbers if item.name == name), None)
+        return "warning" if self.went_on else self.failure.severity
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -79,11 +75,6 @@ class _Window(Struct):
     around: Around
     anchors: list[bytes] = field(default_factory=list)
 
-    def take(self, lines: list[bytes]) -> None:
-        """The next lines, as many as are wanting."""
-        wanting = WINDOW_LINES + 1 - len(self.lines)
-        self.lines += [line[:LINE_BYTES] for line in lines[:wanting]]
-
 
 class _Tally(Struct):
     """First occurrence of a failure, how often it came on each rank, and what each said."""
@@ -95,8 +86,7 @@ class _Tally(Struct):
 
     def waits(self, passed: int) -> bool:
         """Whether it ends a run, and too few steps came after it."""
-        is_error = self.first.failure.severity is Severity.ERROR
-        return is_error and passed - self.passed < _WENT_ON
+        return self.first.failure.severity == "error" and passed - self.passed < _WENT_ON
 
     def finding(self, passed: int) -> Finding:
         return replace(
@@ -144,7 +134,8 @@ class _Scanner(Struct, kw_only=True):
             return
         lines = block.removesuffix(b"\n").split(b"\n")
         for window in self.waiting:
-            window.take(lines)
+            wanting = WINDOW_LINES + 1 - len(window.lines)
+            window.lines += [line[:LINE_BYTES] for line in lines[:wanting]]
         numbered = list(enumerate(lines))
         hits = ((i, at, a) for a in present for i, line in numbered if (at := line.find(a)) >= 0)
         for index, at, anchor in sorted(hits):
@@ -152,8 +143,8 @@ class _Scanner(Struct, kw_only=True):
                 around, cut = self.story.around(index), lines[index]
                 if len(cut) > LINE_BYTES:
                     cut = cut[max(0, at - 128) : at + LINE_BYTES]
-                self.waiting.append(_Window(first_line + index, [cut], around))
-                self.waiting[-1].take(lines[index + 1 : index + 1 + WINDOW_LINES])
+                more = (line[:LINE_BYTES] for line in lines[index + 1 : index + 1 + WINDOW_LINES])
+                self.waiting.append(_Window(first_line + index, [cut, *more], around))
             self.waiting[-1].anchors.append(anchor)
         while self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
             self.settle(self.waiting.popleft())
@@ -163,23 +154,20 @@ class _Scanner(Struct, kw_only=True):
         first, text, rank, ends = _joined(window.lines)
         if window.line_number <= self.covered.get(rank, 0):
             return
-        able = sorted({place for anchor in window.anchors for place in _by_anchor()[anchor]})
-        for template, failure in map(_ordered().__getitem__, able):
+        for _, template, failure in sorted(one for a in window.anchors for one in _templates()[a]):
             match = template.regex.search(text)
             if match is None or match.start() >= len(first):
                 continue
             around, key, end = window.around, failure.id, match.end()
             if failure.unlisted:
                 key, end = match[1], ends[-1][1] if first[-1] == ":" else len(first)
-                rest = first[match.end() :][:2]
-                last = rest == ": " and len(window.lines) <= WINDOW_LINES
-                if rest.strip() not in ("", ":") or not (
-                    last or frames(around.above, window.lines[0], _NEAR)
-                ):
+                rest, at_end = first[match.end() :], len(window.lines) <= WINDOW_LINES
+                traced = frames(around.above, window.lines[0], _NEAR) or (rest and at_end)
+                if rest[:1] not in ("", ":") or not traced:
                     return
             last = next(line for line, at in ends if at >= end)
             self.covered[rank] = window.line_number + last
-            readings = {reading.name: reading for reading in template.readings(match)}
+            readings = {name: reading(name, said) for name, said in match.groupdict().items()}
             if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
                 rank = int(said)
             tally = self.tallies.get(key)
@@ -193,8 +181,6 @@ class _Scanner(Struct, kw_only=True):
                     excerpt=text[name.start() : end][:EXCERPT_CHARACTERS],
                     numbers=tuple(readings.values()),
                     rank=rank,
-                    occurrences=0,
-                    ranks=(),
                     message=text if failure.memory else "",
                     frames=frames(around.above, window.lines[0]),
                     step=around.step,
@@ -212,10 +198,10 @@ class _Scanner(Struct, kw_only=True):
         for window in self.waiting:
             self.settle(window)
         found = [tally.finding(self.story.passed) for tally in self.tallies.values()]
-        errors = [o.failure for o in found if o.severity is Severity.ERROR]
+        errors = [o.failure for o in found if o.severity == "error"]
         listed = any(not (failure.follows or failure.unlisted) for failure in errors)
         found = [o for o in found if not (o.failure.unlisted and (listed or o.went_on))]
-        found.sort(key=lambda o: (o.severity is Severity.WARNING, o.failure.follows, o.line_number))
+        found.sort(key=lambda o: (o.severity == "warning", o.failure.follows, o.line_number))
         return Diagnosis(
             findings=tuple(found),
             num_lines=self.newlines + self.unfinished,
@@ -234,26 +220,23 @@ def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
 
 
 @cache
-def _ordered() -> tuple[tuple[Template, Failure], ...]:
-    """Every template with its failure, the most specific first, general ones last."""
+def _templates() -> Mapping[bytes, Sequence[tuple[int, Template, Failure]]]:
+    """Every template by its anchor, with its place: the most specific first, general ones last."""
     pairs = [(t, failure) for failure in load_catalog() for t in failure.templates]
-    return tuple(sorted(pairs, key=lambda pair: (pair[1].general, -pair[0].specificity)))
-
-
-@cache
-def _by_anchor() -> Mapping[bytes, Sequence[int]]:
-    """Places of the templates among all, by anchor."""
-    places = defaultdict[bytes, list[int]](list)
-    for place, (template, _) in enumerate(_ordered()):
-        places[template.anchor.encode()].append(place)
-    return places
+    pairs.sort(key=lambda pair: (pair[1].general, -len(PLACEHOLDER.sub("", pair[0].text))))
+    found = defaultdict[bytes, list[tuple[int, Template, Failure]]](list)
+    for place, pair in enumerate(pairs):
+        found[pair[0].anchor.encode()].append((place, *pair))
+    return found
 
 
 @cache
 def _anchors() -> tuple[_Anchor, ...]:
     """The anchors of all templates, each with its longest word that the log has as a whole."""
-    anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
-    folded = [(text, text.translate(FOLDED), b" " * begins) for begins, text in sorted(anchors)]
+    anchors = {
+        a: all(t.text.startswith(t.anchor) for _, t, _ in s) for a, s in _templates().items()
+    }
+    folded = [(text, text.translate(FOLDED), b" " * begins) for text, begins in anchors.items()]
     return tuple(
         (text, alike, max(_WHOLE_WORD.findall(before + alike), key=len, default=b""))
         for text, alike, before in folded
@@ -263,15 +246,11 @@ def _anchors() -> tuple[_Anchor, ...]:
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
     """First line and whole window with single blanks, the rank of the first line, and where each
     line ends in the whole; without the lines of other ranks, which write between."""
-    rank, first = _without_prefix(lines[0])
+    cleaned = (clean_line(line.decode("utf-8", errors="replace")) for line in lines)
+    rank, first = next(cleaned)
     parts, ends = [first], [(0, len(first))]
-    for number, line in enumerate(lines[1:], 1):
-        other, text = _without_prefix(line)
+    for number, (other, text) in enumerate(cleaned, 1):
         if text and (other is None or other == rank):
             parts.append(text)
             ends.append((number, ends[-1][1] + 1 + len(text)))
     return first, " ".join(parts), rank, ends
-
-
-def _without_prefix(line: bytes) -> tuple[int | None, str]:
-    return clean_line(line.decode("utf-8", errors="replace"))
