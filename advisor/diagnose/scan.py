@@ -165,7 +165,7 @@ class _Scanner(Struct, kw_only=True):
                 traced = frames(around.above, window.lines[0], _NEAR) or (rest and at_end)
                 if rest[:1] not in ("", ":") or not traced:
                     return
-            last = next(line for line, at in ends if at >= end)
+            last = next(line for line, at in ends if at >= match.end())
             self.covered[rank] = window.line_number + last
             readings = {name: reading(name, said) for name, said in match.groupdict().items()}
             if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:

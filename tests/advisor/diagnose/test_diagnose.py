@@ -122,9 +122,21 @@ def errors(name: str) -> list[Any]:
     return [pytest.param(*one.values(), id=str(next(iter(one.values())))) for one in values]
 
 
-@pytest.mark.parametrize(("ids", "log"), errors("raised.yaml"))
+@pytest.mark.parametrize(("ids", "log"), [*errors("raised.yaml"), *errors("seen_before.yaml")])
 def test_what_frameworks_raise_is_known_and_the_cause_comes_first(ids: list[str], log: str) -> None:
     assert [found.failure.id for found in findings(log)] == ids
+
+
+def test_an_unlisted_error_is_named_with_its_frame_and_without_a_remedy() -> None:
+    """Not where a listed one explains it, Python ignored it, or the run went on."""
+    frame = 'Traceback (most recent call last):\n  File "/a/train.py", line 1, in main\n    f(x)\n'
+    page = render(findings(frame + "my.OddError: no luck\n"))
+    assert "my.OddError: no luck" in page and "/a/train.py in main: f(x)" in page
+    assert "fix" not in page
+    assert one(frame + f"my.OddError: no luck\n{OTHER}").failure.cases
+    assert findings("Exception ignored in: <f>\n" + frame + "OddError\n") == ()
+    steps = "iteration 7/ 9 |\niteration 8/ 9 |\n"
+    assert findings(frame + "OddError: no luck\n" + steps) == ()
 
 
 @pytest.mark.parametrize(("rule", "log"), errors("rules.yaml"))
