@@ -131,7 +131,8 @@ def test_an_unlisted_error_is_named_with_its_frame_and_without_a_remedy() -> Non
     """Not where a listed one explains it, Python ignored it, or the run went on."""
     frame = 'Traceback (most recent call last):\n  File "/a/train.py", line 1, in main\n    f(x)\n'
     page = render(findings(frame + "my.OddError: no luck\n"))
-    assert "my.OddError: no luck" in page and "/a/train.py in main: f(x)" in page
+    assert "my.OddError: no luck" in page
+    assert "/a/train.py in main: f(x)" in page
     assert "fix" not in page
     assert one(frame + f"my.OddError: no luck\n{OTHER}").failure.cases
     assert findings("Exception ignored in: <f>\n" + frame + "OddError\n") == ()
