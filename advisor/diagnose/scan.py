@@ -161,20 +161,20 @@ class _Scanner(Struct, kw_only=True):
             around, key, end = window.around, failure.id, match.end()
             if failure.unlisted:
                 key, end = match[1], ends[-1][1] if first[-1] == ":" else len(first)
-                rest, at_end = first[match.end() :], len(window.lines) <= WINDOW_LINES
-                traced = frames(around.above, window.lines[0], _NEAR) or (rest and at_end)
-                if rest[:1] not in ("", ":") or not traced:
+                rest, near = first[match.end() :], b"".join(around.above[-_NEAR:])
+                last = rest and len(window.lines) <= WINDOW_LINES and b"ignored in" not in near
+                raised = last or frames(around.above, window.lines[0], _NEAR)
+                if not raised or rest[:1] not in ("", ":"):
                     return
-            last = next(line for line, at in ends if at >= match.end())
-            self.covered[rank] = window.line_number + last
+            covers = next(line for line, at in ends if at >= match.end())
+            self.covered[rank] = window.line_number + covers
             readings = {name: reading(name, said) for name, said in match.groupdict().items()}
             if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
                 rank = int(said)
             tally = self.tallies.get(key)
-            caught = tally is not None and tally.finding(around.passed).went_on
-            if tally is None or caught:
-                start = match.start()
-                name = _EXCEPTION.search(text, max(0, start - 200), start) or match
+            if tally is None or tally.finding(around.passed).went_on:
+                begins = max(0, match.start() - 200)
+                name = _EXCEPTION.search(text, begins, match.start()) or match
                 finding = Finding(
                     failure=failure,
                     line_number=window.line_number,
@@ -198,9 +198,9 @@ class _Scanner(Struct, kw_only=True):
         for window in self.waiting:
             self.settle(window)
         found = [tally.finding(self.story.passed) for tally in self.tallies.values()]
-        errors = [o.failure for o in found if o.severity == "error"]
-        listed = any(not (failure.follows or failure.unlisted) for failure in errors)
-        found = [o for o in found if not (o.failure.unlisted and (listed or o.went_on))]
+        causes = [o for o in found if not (o.failure.follows or o.severity == "warning")]
+        listed = any(not one.failure.unlisted for one in causes)
+        found = [o for o in found if not o.failure.unlisted or (o in causes and not listed)]
         found.sort(key=lambda o: (o.severity == "warning", o.failure.follows, o.line_number))
         return Diagnosis(
             findings=tuple(found),

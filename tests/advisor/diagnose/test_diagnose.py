@@ -135,7 +135,7 @@ def test_an_unlisted_error_is_named_with_its_frame_and_without_a_remedy() -> Non
     assert "/a/train.py in main: f(x)" in page
     assert "fix" not in page
     assert one(frame + f"my.OddError: no luck\n{OTHER}").failure.cases
-    assert findings("Exception ignored in: <f>\n" + frame + "OddError\n") == ()
+    assert findings("Exception ignored in: <f>\n" + frame + "OddError: no luck\n") == ()
     steps = "iteration 7/ 9 |\niteration 8/ 9 |\n"
     assert findings(frame + "OddError: no luck\n" + steps) == ()
 
