@@ -162,7 +162,7 @@ class _Scanner(Struct, kw_only=True):
             if failure.unlisted:
                 key, end = match[1], ends[-1][1] if first[-1] == ":" else len(first)
                 rest, near = first[match.end() :], b"".join(around.above[-_NEAR:])
-                last = rest and len(window.lines) <= WINDOW_LINES and b"ignored in" not in near
+                last = rest[1:] and len(window.lines) <= WINDOW_LINES and b"ignored in" not in near
                 raised = last or frames(around.above, window.lines[0], _NEAR)
                 if not raised or rest[:1] not in ("", ":"):
                     return
