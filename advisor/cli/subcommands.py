@@ -122,7 +122,7 @@ def _diagnose(arguments: Sequence[str]) -> Outcome:
         raise UsageError("diagnose: needs one LOG, e.g. advise diagnose train.log")
     found = scan(Path(arguments[0]))
     page = diagnosis_page(found, advise=_advise_line(found))
-    return _shown(page, int(not found.findings))
+    return _shown(page, int(all(one.failure.unlisted for one in found.findings)))
 
 
 def _symptom(text: str) -> Outcome:

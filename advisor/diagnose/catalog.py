@@ -2,10 +2,9 @@
 
 import re
 from contextlib import suppress
-from enum import StrEnum
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct, convert
 from msgspec.structs import replace
@@ -13,18 +12,21 @@ from msgspec.structs import replace
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
 
-_PLACEHOLDER: Final = re.compile(r"<(\w*):(\w+)>")
+PLACEHOLDER: Final = re.compile(r"<(\w*):(\w+)>")
 SIZE: Final = r"\d[\d.]* (?:bytes|[KMGT]iB)"
 _TYPES: Final = {
     "int": r"-?\d+",
     "size": SIZE,
     "word": r"[^\s,;]+",
+    "plain": r"[\w.]+",
+    "some": r"[1-9]\d*",
     "dotted": r"\w+(?:\.\w+)+",
     "shape": r"torch\.Size\(\[[\d, ]*\]\)",
     "set": r"\{[^}]*\}",
     "gap": r".{0,600}?",
     "end": r" ?$",  # of the log
     "blank": r" ",  # ends the anchor where the log has several blanks
+    "raised": r"(?:^|(?<=\) ))[\w.]*",  # how an exception's name begins, on a line of its own
 }
 _BYTES: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -53,29 +55,20 @@ class Template(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def regex(self) -> re.Pattern[str]:
         """The text with its placeholders as groups, anchored where a message may start."""
-        return re.compile(_NOT_QUOTED + _translate(self.text))
+        return re.compile(_NOT_QUOTED + _translate(" ".join(self.text.split())))
 
     @cached_property
     def anchor(self) -> str:
         """The first words of the first literal part that says something: few, for wrapped lines,
         but no option's name alone, which settings that are printed hold."""
-        parts = [part.strip() for part in _PLACEHOLDER.sub("\n", self.text).split("\n")]
+        parts = [part.strip() for part in PLACEHOLDER.sub("\n", self.text).split("\n")]
         telling = next((part for part in parts if len(part) >= _TELLING), max(parts, key=len))
         ends = [word.end() for word in _WORD.finditer(telling)][_WORDS - 1 :]
         return telling[: next((end for end in ends if end >= _ANCHOR_LENGTH), len(telling))]
 
-    @property
-    def specificity(self) -> int:
-        """Literal characters: the longer text is tried first."""
-        return len(_PLACEHOLDER.sub("", self.text))
-
-    def readings(self, match: re.Match[str]) -> tuple[Reading, ...]:
-        """The named placeholders of a match, in the order of the text."""
-        return tuple(_read(name, text) for name, text in match.groupdict().items())
-
 
 def _translate(text: str) -> str:
-    literal, *rest = _PLACEHOLDER.split(text)
+    literal, *rest = PLACEHOLDER.split(text)
     pattern = re.escape(literal)
     for name, kind, literal in zip(*[iter(rest)] * 3, strict=True):
         pattern += f"({f'?P<{name}>' if name else '?:'}{_TYPES[kind]}){re.escape(literal)}"
@@ -84,11 +77,11 @@ def _translate(text: str) -> str:
 
 def size_bytes(text: str) -> int | None:
     """Bytes of ``1.96 GiB``; None of what is no size, or none that a device has."""
-    value = _read("", text).value
+    value = reading("", text).value
     return None if value is None else round(value)
 
 
-def _read(name: str, text: str) -> Reading:
+def reading(name: str, text: str) -> Reading:
     """The number that a text gives: bytes of ``1.96 GiB``, 8 of ``8``, None of a name."""
     text, value = text.rstrip(".:"), None
     amount, _, unit = text.partition(" ")
@@ -99,37 +92,19 @@ def _read(name: str, text: str) -> Reading:
     return Reading(name=name, text=text, value=round(value) if unit else value)
 
 
-class Severity(StrEnum):
-    """Whether the text ends a run or only tells that a setting does not act as hoped."""
-
-    ERROR = "error"
-    WARNING = "warning"
-
-
-class Evidence(StrEnum):
-    """How well a case is known, best first; meaning: in words."""
-
-    meaning: str
-
-    RAN = "ran", "reproduced with the real code"
-    SOURCE = "source", "read in the source"
-    FIX_MERGED = "fix merged", "a fix is merged"
-    MAINTAINER = "maintainer", "stated by a maintainer"
-    FIX = "fix", "a fix exists; whether it is merged is not known"
-    FIX_OPEN = "fix open", "a fix is proposed"
-    REPORTER = "reporter", "stated by the reporter"
-    WEAK = "weak", "weak: one unconfirmed report"
-
-    def __new__(cls, value: str, meaning: str) -> "Evidence":
-        """A text with its meaning."""
-        one = str.__new__(cls, value)
-        one._value_, one.meaning = value, meaning
-        return one
-
-    @property
-    def rank(self) -> int:
-        """0 for the best evidence."""
-        return list(Evidence).index(self)
+Severity = Literal["error", "warning"]
+"""Whether the text ends a run or only tells that a setting does not act as hoped."""
+EVIDENCE: Final = {
+    "ran": "reproduced with the real code",
+    "source": "read in the source",
+    "fix merged": "a fix is merged",
+    "maintainer": "stated by a maintainer",
+    "fix": "a fix exists; whether it is merged is not known",
+    "fix open": "a fix is proposed",
+    "reporter": "stated by the reporter",
+    "weak": "weak: one unconfirmed report",
+}
+"""How well a case is known, best first."""
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,7 +121,7 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cause: str
     fix: str
     source: str
-    evidence: Evidence
+    evidence: str
     when: str = ""
     shows: str = ""
 
@@ -158,19 +133,22 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
 
     rules: FRAMEWORK.ID of those whose refusal the texts are; example: settings to which it is said,
     where those of the rule are another case of it. follows: another error has caused it.
-    readings: a meaning for each reading of the numbers.
+    readings: a meaning for each reading of the numbers. general: its texts are tried after all
+    others. unlisted: any exception that nothing else names.
     """
 
     id: str
     texts: tuple[str, ...]
     title: str = ""
     cases: tuple[Case, ...] = ()
-    severity: Severity = Severity.ERROR
+    severity: Severity = "error"
     meaning: str = ""
     memory: str = ""
     rules: tuple[str, ...] = ()
     example: str = ""
     follows: bool = False
+    general: bool = False
+    unlisted: bool = False
     readings: dict[str, str] = {}
 
     @cached_property
@@ -191,8 +169,7 @@ def _case_of(rule: str, failure: Failure) -> Case:
     framework, _, name = rule.partition(".")
     examples = import_module(f"advisor.frameworks.{framework}.rules.examples")
     known = examples.explained(name, failure.example)
-    text = failure.texts[0]
-    return Case(id=name, kind="rule", message=text, evidence=Evidence.SOURCE, **known)
+    return Case(id=name, kind="rule", message=failure.texts[0], evidence="source", **known)
 
 
 @cache

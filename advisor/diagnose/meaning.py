@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.limits import MOST_COUNT_DIGITS
-from advisor.diagnose.catalog import Case
+from advisor.diagnose.catalog import EVIDENCE, Case
 from advisor.diagnose.out_of_memory import MOST_CASES, families_of, is_of, supported
 from advisor.diagnose.scan import Finding
 from advisor.diagnose.story import WORLD
@@ -30,6 +30,7 @@ def meaning_of(finding: Finding, head: str = "") -> Meaning:
     if special:
         return special(finding, head)
     readings = {number.name: number.text for number in finding.numbers}
+    readings["frame"] = next(iter(finding.frames), "")
     with suppress(KeyError):  # the message lacks one of them
         return Meaning(text=finding.failure.meaning.format(**readings))
     return Meaning(text="")
@@ -37,13 +38,16 @@ def meaning_of(finding: Finding, head: str = "") -> Meaning:
 
 def cases_of(finding: Finding, when: str, head: str) -> tuple[Case, ...]:
     """Two cases at most, of this reading of the numbers: of the same text, else of a framework of
-    the log, else any; the best known first."""
+    the log, else general ones, else any; the best known first."""
     failure, known_by = finding.failure, families_of(finding, head)
     said = [one.regex for one in failure.templates if one.regex.search(finding.excerpt)]
     left = [one for one in supported(finding, head) if not when or one.when in ("", when)]
     own = [one for one in left if is_of(one, known_by)]
+    if not failure.memory:
+        fitting = [o for o in left if o in own or o.when or o.shows or is_of(o, ("general",))]
+        left = fitting or left
     alike = [one for one in left if any(r.search(" ".join(one.message.split())) for r in said)]
-    near = sorted(alike or own or left, key=lambda one: one.evidence.rank)
+    near = sorted(alike or own or left, key=lambda one: list(EVIDENCE).index(one.evidence))
     near.sort(key=lambda one: (one.when != when, one not in own))
     return tuple(near[:MOST_CASES])
 

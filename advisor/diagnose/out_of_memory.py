@@ -10,7 +10,7 @@ from msgspec import Struct, convert
 
 from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.units import human_bytes
-from advisor.diagnose.catalog import SIZE, Case, size_bytes
+from advisor.diagnose.catalog import EVIDENCE, SIZE, Case, size_bytes
 from advisor.diagnose.scan import Finding
 
 _PROCESS: Final = re.compile(rf"Process (\d+) has ({SIZE}) memory")
@@ -272,7 +272,7 @@ def _cases(finding: Finding, when: tuple[str, ...], head: str) -> tuple[Case, ..
         and not (known_by and one.when and one.framework == "PyTorch")
         and not (old and "expandable_segments" in one.fix)
     ]
-    return tuple(sorted(fitting, key=lambda one: one.evidence.rank)[:MOST_CASES])
+    return tuple(sorted(fitting, key=lambda one: list(EVIDENCE).index(one.evidence))[:MOST_CASES])
 
 
 def supported(finding: Finding, head: str) -> tuple[Case, ...]:

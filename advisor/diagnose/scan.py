@@ -1,7 +1,7 @@
 """Streams a log and finds known failures: one pass, a few lines in memory, any bytes."""
 
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,16 +11,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.lines import DamagedError, clean_line, read_blocks
-from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
-from advisor.diagnose.story import Around, Story, frames
+from advisor.diagnose.catalog import PLACEHOLDER, Failure, Reading, Template, load_catalog, reading
+from advisor.diagnose.story import FOLDED, Around, Story, frames
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
 _WENT_ON: Final = 2  # steps after a failure: one may be another rank's line, printed late
+_NEAR: Final = 12  # lines from a frame to the exception, or to the next frame
 _WHOLE_WORD: Final = re.compile(rb"(?<=\W)\w+(?=\W)")
 _WORDS: Final = bytes(c if _WHOLE_WORD.match(b" %c " % c, 1) else 32 for c in range(256))
-_FOLDED: Final = bytes.maketrans(b"123456789", b"000000000")
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): .*$")
 
 
@@ -32,9 +32,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     """A failure at its first occurrence; occurrences, ranks and by_rank cover the whole log.
 
     line_number: 1-based; rank: by the launcher's prefix or the message. by_rank: what each rank
-    said first under each name. Of what ran out of memory alone: message: all of the window; frames:
-    innermost first, as ``path in function: source``; step: the last one before; went_on: steps came
-    after its last occurrence, so it was caught, and the first one is that after the last such.
+    said first under each name. message: all of the window, where memory ran out. frames: innermost
+    first, as ``path in function: source``; step: the last one before; went_on: steps came after its
+    last occurrence, so it was caught, and the first one is that after the last such.
     """
 
     failure: Failure
@@ -42,8 +42,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     excerpt: str
     numbers: tuple[Reading, ...]
     rank: int | None
-    occurrences: int
-    ranks: tuple[int, ...]
+    occurrences: int = 0
+    ranks: tuple[int, ...] = ()
     message: str = ""
     frames: tuple[str, ...] = ()
     step: int | None = None
@@ -51,9 +51,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     by_rank: Mapping[int, Mapping[str, Reading]] = {}
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> str:
         """What the program caught did not end the run."""
-        return Severity.WARNING if self.went_on else self.failure.severity
+        return "warning" if self.went_on else self.failure.severity
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -71,12 +71,8 @@ class _Window(Struct):
 
     line_number: int
     lines: list[bytes]
-    around: Around = field(default_factory=Around)
-
-    def take(self, lines: list[bytes]) -> None:
-        """The next lines, as many as are wanting."""
-        wanting = WINDOW_LINES + 1 - len(self.lines)
-        self.lines += [line[:LINE_BYTES] for line in lines[:wanting]]
+    around: Around
+    anchors: list[bytes] = field(default_factory=list)
 
 
 class _Tally(Struct):
@@ -88,8 +84,8 @@ class _Tally(Struct):
     said: dict[int, dict[str, Reading]] = field(default_factory=dict)
 
     def waits(self, passed: int) -> bool:
-        """Whether memory ran out, and too few steps came after it."""
-        return bool(self.first.failure.memory) and passed - self.passed < _WENT_ON
+        """Whether it ends a run, and too few steps came after it."""
+        return self.first.failure.severity == "error" and passed - self.passed < _WENT_ON
 
     def finding(self, passed: int) -> Finding:
         return replace(
@@ -97,7 +93,7 @@ class _Tally(Struct):
             failure=self.first.failure.known,
             occurrences=self.ranks.total(),
             ranks=tuple(sorted(rank for rank in self.ranks if rank is not None)),
-            went_on=bool(self.first.failure.memory) and not self.waits(passed),
+            went_on=self.waits(self.passed) and not self.waits(passed),
             by_rank=self.said,
         )
 
@@ -132,22 +128,23 @@ class _Scanner(Struct, kw_only=True):
         self.newlines += block.count(b"\n")
         self.unfinished = not block.endswith(b"\n")
         waits = any(one.waits(self.story.passed) for one in self.tallies.values())
-        self.story.take(block, waits=waits or bool(self.waiting))
+        self.story.take(block, watches=waits or bool(self.waiting or present))
         if not present and not self.waiting:
             return
         lines = block.removesuffix(b"\n").split(b"\n")
         for window in self.waiting:
-            window.take(lines)
-        hits = (
-            (i, at) for a in present for i, line in enumerate(lines) if (at := line.find(a)) >= 0
-        )
-        for index, at in sorted(hits):
+            wanting = WINDOW_LINES + 1 - len(window.lines)
+            window.lines += [line[:LINE_BYTES] for line in lines[:wanting]]
+        numbered = list(enumerate(lines))
+        hits = ((i, at, a) for a in present for i, line in numbered if (at := line.find(a)) >= 0)
+        for index, at, anchor in sorted(hits):
             if not self.waiting or self.waiting[-1].line_number != first_line + index:
                 around, cut = self.story.around(index), lines[index]
                 if len(cut) > LINE_BYTES:
                     cut = cut[max(0, at - 128) : at + LINE_BYTES]
-                self.waiting.append(_Window(first_line + index, [cut], around))
-                self.waiting[-1].take(lines[index + 1 : index + 1 + WINDOW_LINES])
+                more = (line[:LINE_BYTES] for line in lines[index + 1 : index + 1 + WINDOW_LINES])
+                self.waiting.append(_Window(first_line + index, [cut, *more], around))
+            self.waiting[-1].anchors.append(anchor)
         while self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
             self.settle(self.waiting.popleft())
 
@@ -156,33 +153,39 @@ class _Scanner(Struct, kw_only=True):
         first, text, rank, ends = _joined(window.lines)
         if window.line_number <= self.covered.get(rank, 0):
             return
-        for template, failure in _ordered():
-            match = template.regex.search(text) if template.anchor in first else None
+        for _, template, failure in sorted(one for a in window.anchors for one in _templates()[a]):
+            match = template.regex.search(text)
             if match is None or match.start() >= len(first):
                 continue
-            last = next(line for line, end in ends if end >= match.end())
-            self.covered[rank] = window.line_number + last
-            readings = {reading.name: reading for reading in template.readings(match)}
+            around, key, end = window.around, failure.id, match.end()
+            if failure.unlisted:
+                key, end = match[1], ends[-1][1] if first[-1] == ":" else len(first)
+                rest, near = first[match.end() :], b"".join(around.above[-_NEAR:])
+                last = rest[1:] and len(window.lines) <= WINDOW_LINES and b"ignored in" not in near
+                raised = last or frames(around.above, window.lines[0], _NEAR)
+                if not raised or rest[:1] not in ("", ":"):
+                    return
+            covers = next(line for line, at in ends if at >= match.end())
+            self.covered[rank] = window.line_number + covers
+            readings = {name: reading(name, said) for name, said in match.groupdict().items()}
             if rank is None and "rank" in readings and (said := readings["rank"].value) is not None:
                 rank = int(said)
-            tally, around = self.tallies.get(failure.id), window.around
-            if tally is None or (failure.memory and around.passed - tally.passed >= _WENT_ON):
-                start = match.start()
-                name = _EXCEPTION.search(text, max(0, start - 200), start) or match
+            tally = self.tallies.get(key)
+            if tally is None or tally.finding(around.passed).went_on:
+                begins = max(0, match.start() - 200)
+                name = _EXCEPTION.search(text, begins, match.start()) or match
                 finding = Finding(
                     failure=failure,
                     line_number=window.line_number,
-                    excerpt=text[name.start() : match.end()][:EXCERPT_CHARACTERS],
+                    excerpt=text[name.start() : end][:EXCERPT_CHARACTERS],
                     numbers=tuple(readings.values()),
                     rank=rank,
-                    occurrences=0,
-                    ranks=(),
                     message=text if failure.memory else "",
                     frames=frames(around.above, window.lines[0]),
                     step=around.step,
                 )
                 ranks = tally.ranks if tally else Counter[int | None]()
-                tally = self.tallies[failure.id] = _Tally(finding, ranks=ranks)
+                tally = self.tallies[key] = _Tally(finding, ranks=ranks)
             tally.ranks[rank] += 1
             tally.passed = max(tally.passed, around.passed)
             if rank is not None:
@@ -194,7 +197,10 @@ class _Scanner(Struct, kw_only=True):
         for window in self.waiting:
             self.settle(window)
         found = [tally.finding(self.story.passed) for tally in self.tallies.values()]
-        found.sort(key=lambda o: (o.severity is Severity.WARNING, o.failure.follows, o.line_number))
+        causes = [o for o in found if not (o.failure.follows or o.severity == "warning")]
+        listed = any(not one.failure.unlisted for one in causes)
+        found = [o for o in found if not o.failure.unlisted or (o in causes and not listed)]
+        found.sort(key=lambda o: (o.severity == "warning", o.failure.follows, o.line_number))
         return Diagnosis(
             findings=tuple(found),
             num_lines=self.newlines + self.unfinished,
@@ -205,7 +211,7 @@ class _Scanner(Struct, kw_only=True):
 
 def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
     """The anchors in a block. Of lines that differ in their numbers alone one is looked at."""
-    lines = b"\n".join(set(block.translate(_FOLDED).split(b"\n")))
+    lines = b"\n".join(set(block.translate(FOLDED).split(b"\n")))
     words = set(lines.translate(_WORDS).split())
     able = (one for one in anchors if not one[2] or one[2] in words)
     likely = [text for text, alike, _ in able if alike in lines]
@@ -213,17 +219,23 @@ def _present(anchors: Sequence[_Anchor], block: bytes) -> list[bytes]:
 
 
 @cache
-def _ordered() -> tuple[tuple[Template, Failure], ...]:
-    """Every template with its failure, the most specific first."""
+def _templates() -> Mapping[bytes, Sequence[tuple[int, Template, Failure]]]:
+    """Every template by its anchor, with its place: the most specific first, general ones last."""
     pairs = [(t, failure) for failure in load_catalog() for t in failure.templates]
-    return tuple(sorted(pairs, key=lambda pair: -pair[0].specificity))
+    pairs.sort(key=lambda pair: (pair[1].general, -len(PLACEHOLDER.sub("", pair[0].text))))
+    found = defaultdict[bytes, list[tuple[int, Template, Failure]]](list)
+    for place, pair in enumerate(pairs):
+        found[pair[0].anchor.encode()].append((place, *pair))
+    return found
 
 
 @cache
 def _anchors() -> tuple[_Anchor, ...]:
     """The anchors of all templates, each with its longest word that the log has as a whole."""
-    anchors = {(t.text.startswith(t.anchor), t.anchor.encode()) for t, _ in _ordered()}
-    folded = [(text, text.translate(_FOLDED), b" " * begins) for begins, text in sorted(anchors)]
+    anchors = {
+        a: all(t.text.startswith(t.anchor) for _, t, _ in s) for a, s in _templates().items()
+    }
+    folded = [(text, text.translate(FOLDED), b" " * begins) for text, begins in anchors.items()]
     return tuple(
         (text, alike, max(_WHOLE_WORD.findall(before + alike), key=len, default=b""))
         for text, alike, before in folded

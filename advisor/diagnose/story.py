@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct, convert, field
@@ -9,17 +10,19 @@ from msgspec import Struct, convert, field
 from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.lines import clean_line
 
-MEMORY: Final = (b"ut of memory", b"OutOfMemoryError")
 HEAD_BYTES: Final = 4 << 20  # where a log names its model, layout, versions
 BEFORE_LINES: Final = 4000  # all ranks' lines before a failure that are searched for its traceback
 WORLD: Final = re.compile(r"\b(?:world[_ ]size|num_processes|WORLD_SIZE)[ .:='\"]{1,80}(\d{1,6})\b")
-_APART: Final = 40  # lines of one rank between two frames of a traceback, at most
+APART: Final = 40
+_SHORT: Final = 1000  # bytes
+FOLDED: Final = bytes.maketrans(b"023456789", b"111111111")
+_BEGINS: Final = "Traceback (most recent call last)"
 _MARKED: Final = re.compile(r"❱|^-+> ?\d+ ")  # the source line, as Rich and notebooks mark it
 _WORKER: Final = re.compile(r"^\([\w.:<>-]+ pid=\d+[^)]*\) *")  # Ray's prefix
 _FILE: Final = packaged_configs() / "failures" / "log_lines.yaml"
 _LINES: Final = convert(load_yaml(_FILE).values, dict[str, list[str]])
 _FRAME: Final = re.compile("|".join(_LINES["frames"]))
-_PROGRESS: Final = re.compile("|".join(_LINES["steps"]).encode())
+_PROGRESS: Final = [re.compile(pattern.encode()) for pattern in _LINES["steps"]]
 _ENDS: Final = re.compile("|".join(_LINES["ends"]).encode())
 
 
@@ -32,8 +35,8 @@ class Around(Struct):
 
 
 class Story(Struct):
-    """What came before, block by block; lines are looked at where memory ran out or may have. head:
-    where a log names its job. passed: how often a later step came, two at the end of training."""
+    """What came before, block by block; lines are looked at where a failure may be. head: where a
+    log names its job. passed: how often a later step came, two at the end of training."""
 
     head: bytearray = field(default_factory=bytearray)
     step: int | None = None
@@ -45,39 +48,45 @@ class Story(Struct):
     steps: list[tuple[int | None, int]] = field(default_factory=list)
     begins: int = 0
 
-    def take(self, block: bytes, *, waits: bool) -> None:
-        """The next block; `waits`: for steps after a failure."""
+    def take(self, block: bytes, *, watches: bool) -> None:
+        """The next block; `watches`: for a failure, or steps after one."""
         self.head += block[: HEAD_BYTES - len(self.head)]
         before, self.block = self.block, block
-        watched, self.watches = self.watches, waits or any(one in block for one in MEMORY)
-        if self.watches:
+        watched, self.watches = self.watches, watches
+        if watches:
             above = before.removesuffix(b"\n").split(b"\n")[-BEFORE_LINES:]
             self.lines, self.begins = above + block.split(b"\n"), len(above)
             known = [(self.step, self.passed)] * len(above) if watched else []
             self.steps = known + [self._read(line) for line in self.lines[len(known) :]]
 
     def around(self, index: int) -> Around:
-        """What is around a line of the block; empty where it is not looked at."""
+        """What is around a line of a block that is watched."""
         at = self.begins + index
-        if not self.watches or not any(one in self.lines[at] for one in MEMORY):
-            return Around()
         return Around(self.lines[max(0, at - BEFORE_LINES) : at], *self.steps[at])
 
     def _read(self, line: bytes) -> tuple[int | None, int]:
         """Enter a line, which may hold many steps of a progress bar."""
-        for match in _PROGRESS.finditer(line):
-            kind = match.lastindex or 0
-            number = float(match[kind])
-            self.passed += number > self.last.get(kind, -1)
-            self.last[kind] = number
-            self.step = self.step if match.lastgroup else int(number)
-        self.passed += 2 if _ENDS.search(line) else 0
+        if len(line) > _SHORT or _tells(line.translate(FOLDED)):
+            for kind, pattern in enumerate(_PROGRESS):
+                for match in pattern.finditer(line):
+                    number = float(match[1])
+                    self.passed += number > self.last.get(kind, -1)
+                    self.last[kind] = number
+                    self.step = self.step if match.lastgroup else int(number)
+            self.passed += 2 if _ENDS.search(line) else 0
         return self.step, self.passed
 
 
-def frames(before: Sequence[bytes], line: bytes) -> tuple[str, ...]:
+@lru_cache(1 << 12)
+def _tells(alike: bytes) -> bool:
+    """Whether a line tells of a step or the end, whatever its numbers are."""
+    return any(pattern.search(alike) for pattern in (*_PROGRESS, _ENDS))
+
+
+def frames(before: Sequence[bytes], line: bytes, most: int = APART) -> tuple[str, ...]:
     """The traceback that ends in `line`, innermost frame first, as ``path in function: source``;
-    `before`: the lines above it, of all ranks and workers."""
+    `before`: the lines above it, of all ranks and workers; most: lines of one rank between two
+    frames. None of what Python ignored."""
     if b'File \\"' in line:  # a whole traceback in one line, as JSON logs hold it
         before, line = line.replace(b'\\"', b'"').split(b"\\n"), b""
     own, found, source, apart = _speaker(line), list[str](), "", 0
@@ -89,7 +98,9 @@ def frames(before: Sequence[bytes], line: bytes) -> tuple[str, ...]:
             path, function = filter(None, match.groups())
             found.append(f"{path} in {function}: {_MARKED.sub('', source)}")
             source, apart = "", 0
-        elif "Traceback (most recent call last)" in text or apart == _APART:
+        elif text.startswith("Exception ignored in"):
+            return ()
+        elif _BEGINS in source or apart == most:
             break
         else:
             source, apart = source if _MARKED.search(source) else text, apart + 1

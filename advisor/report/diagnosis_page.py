@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from advisor.diagnose.catalog import Case, Severity
+from advisor.diagnose.catalog import EVIDENCE, Case
 from advisor.diagnose.meaning import cases_of, meaning_of
 from advisor.diagnose.out_of_memory import has_owner, verdict_of
 from advisor.diagnose.scan import Diagnosis, Finding
@@ -41,7 +41,7 @@ def _indented(rows: Iterable[tuple[str, str]]) -> Block:
 
 
 def _block(finding: Finding, head: str) -> Iterator[Block]:
-    severity = "warning: " if finding.severity is Severity.WARNING else ""
+    severity = "warning: " if finding.severity == "warning" else ""
     caught = "; caught, the run went on" if finding.went_on else ""
     yield Text(f"{_place(finding)}: {severity}{finding.failure.title}{caught}", "bold")
     yield _indented(_of_memory(finding, head) if has_owner(finding) else _of_others(finding, head))
@@ -86,4 +86,4 @@ def _case(case: Case, *, alone: bool) -> Iterator[tuple[str, str]]:
     indent = "" if alone else "  "
     yield f"{indent}cause", case.cause
     yield f"{indent}fix", case.fix
-    yield f"{indent}status", f"{case.evidence.meaning} ({case.source})"
+    yield f"{indent}status", f"{EVIDENCE[case.evidence]} ({case.source})"

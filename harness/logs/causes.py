@@ -7,7 +7,6 @@ from typing import Final
 from msgspec import Struct, field
 
 from advisor.base.lines import LINE_CHARACTERS, clean_line
-from advisor.diagnose.catalog import Severity
 from advisor.diagnose.scan import scan
 from harness.trial.failures import Failure, of_log, one_line
 from harness.trial.result import TrialStatus
@@ -70,7 +69,7 @@ class Causes(Struct):
         if not self.traceback or (best is not None and best.status is not TrialStatus.FAILED):
             return best
         found = scan("\n".join(clean_line(line)[1] for line in self.lines)).findings
-        known = (one for one in found if one.failure.severity is Severity.ERROR)
+        known = (o for o in found if o.failure.severity == "error" and not o.failure.unlisted)
         first = next(known, None)
         return Failure(TrialStatus.FAILED, one_line(first.excerpt)) if first else best
 

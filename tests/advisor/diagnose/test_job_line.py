@@ -50,6 +50,13 @@ def test_the_line_is_one_that_advise_takes_and_that_fits(capsys, tmp_path) -> No
         ("no memory saved by core_attn", "F031"),
         ("memory grows with gradient accumulation", "F277"),
         ("use_reentrant=False is ignored by Trainer", "F073"),
+        ("training hangs after a few hundred steps with no error", "S003"),
+        ("loss goes to nan after 1000 steps with fp8", "S005"),
+        ("fp16 loss becomes nan but bf16 is fine", "S028"),
+        ("memory slowly grows every step until it crashes", "S010"),
+        ("training stuck at initializing process group", "S004"),
+        ("zero3 is much slower than zero2", "S041"),
+        ("grad norm explodes at step 2000", "S031"),
     ],
 )
 def test_a_symptom_in_a_users_words(text: str, first: str) -> None:
