@@ -254,8 +254,8 @@ EXPERTS = (
     *("nemotron3_nano", "qwen3_235b", "qwen3_30b", "qwen3_next"),
 )
 LATENT = ("deepseek", "kimi", "moonlight")
-HINTS = get_type_hints(RawSettings)
-FIELDS = {name: HINTS[name] for name in RawSettings.option_names}
+HINTS = get_type_hints(RawSettings).items()
+FIELDS = {name: kind for name, kind in HINTS if name in RawSettings.option_names}
 
 
 def raw_of(recipe: Recipe) -> RawSettings:
