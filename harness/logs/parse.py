@@ -122,8 +122,8 @@ class _Scan:
         full = (name for name, one in self.collectors.items() if one.full)
         name = next((name for name in full if self._readers[name].steady), None)
         found = self._readers[name].steady_lines().split(f"\n{whole}\n") if name else [whole]
-        tells, begin = self._telling("\n".join(found[::5])), 0
-        for at in range(0, len(found), 5):
+        tells, begin = self._telling("\n".join(found[::6])), 0
+        for at in range(0, len(found), 6):
             if at == len(found) - 1 or (len(found[at]) > 1 and tells(found[at])):
                 if name:
                     self._pass(found[begin + 1 : at], self.collectors[name])
@@ -152,7 +152,7 @@ class _Scan:
     def _pass(self, cells: list[str], collector: Collector) -> None:
         """Enter steady lines: where enough steps are known, the first, the highest and the last of
         a rank say what all of them do."""
-        lines, prefixes, steps, heights = (cells[group::5] for group in range(4))
+        lines, prefixes, steps, heights, kinds = (cells[group::6] for group in range(5))
         ranks = {prefix: self._heard(prefix)[0] for prefix in set(prefixes)}
         of_ranks = grouped((ranks[one], at) for at, one in enumerate(prefixes) if steps[at])
         for rank, mine in of_ranks.items():
@@ -167,6 +167,8 @@ class _Scan:
                 mine = said
             for at in mine[1:]:
                 self._read(lines[at])
+        for line in {kind: line for kind, line in zip(kinds, lines, strict=True) if kind}.values():
+            self._read(line)
 
     def _heard(self, line: str) -> tuple[int | None, str]:
         """The rank that wrote a line, by its prefix or else by the file's name, and the text."""

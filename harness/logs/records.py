@@ -117,17 +117,19 @@ class LogReader(Struct, frozen=True):
     look before the patterns. lines: what its lines look like, and what each says: nothing where it
     is damaged anywhere. steady: a whole line of a step without anything that may be news but its
     two groups: what rises from step to step, and what counts where it is the highest of all; a line
-    without the first adds nothing to steps that are known."""
+    without the first adds nothing to steps that are known. lasting: a whole line of which the last
+    of each kind, its one group, says all that those before it did."""
 
     anchors: tuple[str, ...]
     lines: Lines
     steady: str = ""
+    lasting: str = "(?!)()"
 
     def steady_lines(self) -> re.Pattern[str]:
-        """Its steady lines within a text. Groups: the line, its launcher's prefix, and those of
-        `steady`."""
+        """Its steady lines within a text. Groups: the line, its launcher's prefix, those of
+        `steady` and that of `lasting`."""
         prefix = r"(?:\[?(?:[Rr]ank|default)? ?\d{1,9}\]?: ?)?"
-        return re.compile(rf"\n(({prefix}){self.steady}) *(?=\n)")
+        return re.compile(rf"\n(({prefix})(?:{self.steady}|{self.lasting})) *(?=\n)")
 
     def read(self, text: str) -> tuple[Record, ...]:
         """What a whole, cleaned line (single blanks, no colours, no rank's prefix) says; empty for

@@ -342,6 +342,7 @@ MEGATRON: Final = LogReader(
     rf"(?: ?\[[-: \d.]+\])? *(?:iteration +({COUNT})/ *{COUNT} \|(?: [^|:\n]+: [-+\d.E ]+\|)*? "
     r"global batch size: +(\d+) \|(?: [^|:\n]+: [-+\d.E ]+\|)* number of nan iterations: +0 \||"
     r"Step Time : [\d.]+s GPU utilization: [\d.]+MODEL_TFLOP/s/GPU)",
+    r"(\[Rank \d{1,9}\]) \(after [1-9]\d{1,14} iterations\) memory \([MG]B\) \|[^\n\[(]*",
 )
 """Lines of Megatron-LM, Bridge and Megatron-DeepSpeed: the iteration line of the last rank,
 the memory lines of the ranks whose data-parallel rank is 0, the arguments of rank 0.

@@ -262,6 +262,8 @@ def long_log(kind: str, count: int, nan: int = 0) -> str:
             ),
             "trainer": f"  1%|█ | 1/9\r{{'loss': {loss}, 'epoch': {number / 100}}}\n",
         }[kind]
+        if kind == "megatron" and number % 3 == 0:
+            text += lines.megatron_memory(number % 2, number, 50 + number / 9, 60 + number / 9)
         text += "a word\n" * (number % 5) + "saved iteration 5 ... done\n" * (number % 90 == 0)
     return text
 
