@@ -155,20 +155,28 @@ class _Scan:
         lines, prefixes, steps, heights, kinds = (cells[group::6] for group in range(5))
         ranks = {prefix: self._heard(prefix)[0] for prefix in set(prefixes)}
         of_ranks = grouped((ranks[one], at) for at, one in enumerate(prefixes) if steps[at])
+        first = min((mine[0] for mine in of_ranks.values()), default=len(lines))
+        last = {kind: at for at, kind in enumerate(kinds[:first]) if kind}
+        more = [at for at, kind in enumerate(kinds) if kind and at > first]
+        for at in last.values():
+            self._read(lines[at])
         for rank, mine in of_ranks.items():
-            self._read(lines[mine[0]])
+            begin, *rest = mine
+            self._read(lines[begin])
             stream = collector.streams.get(rank)
             rising = [float(steps[at]) for at in mine]
-            if len(mine) > 3 and stream and collector.full and rising == sorted(rising):
+            if rising != sorted(rising):  # the run began anew: everything in its order
+                rest, more = sorted([*rest, *more]), []
+            elif len(mine) > 3 and stream and collector.full:
                 high = [float(heights[at] or 0) for at in mine]
-                said = sorted({mine[0], mine[high.index(max(high))], mine[-1]})
-                stream.unread += len(mine) - len(said)
-                stream.last += (len(mine) - len(said)) * bool(stream.epoch)  # it has no numbers
-                mine = said
-            for at in mine[1:]:
+                rest = sorted({mine[high.index(max(high))], mine[-1]} - {begin})
+                left = len(mine) - 1 - len(rest)
+                stream.unread += left
+                stream.last += left * bool(stream.epoch)  # it has no numbers
+            for at in rest:
                 self._read(lines[at])
-        for line in {kind: line for kind, line in zip(kinds, lines, strict=True) if kind}.values():
-            self._read(line)
+        for at in {kinds[at]: at for at in more}.values():
+            self._read(lines[at])
 
     def _heard(self, line: str) -> tuple[int | None, str]:
         """The rank that wrote a line, by its prefix or else by the file's name, and the text."""
