@@ -3,7 +3,7 @@
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -242,13 +242,16 @@ def _anchors() -> tuple[_Anchor, ...]:
     )
 
 
+_cleaned = lru_cache(64)(clean_line)  # a line stands in the windows of several before it
+
+
 def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[int, int]]]:
     """First line and whole window with single blanks, the rank of the first line, and where each
     line ends in the whole; without the lines of other ranks, which write between."""
     rank, first = clean_line(lines[0])
     parts, ends = [first], [(0, len(first))]
     for number, line in enumerate(lines[1:], 1):
-        other, text = clean_line(line)
+        other, text = _cleaned(line[:LINE_BYTES])
         if text and (other is None or other == rank):
             parts.append(text)
             ends.append((number, ends[-1][1] + 1 + len(text)))

@@ -66,21 +66,23 @@ class Story(Struct):
 
     def _read(self, line: bytes) -> tuple[int | None, int]:
         """Enter a line, which may hold many steps of a progress bar."""
-        if len(line) > _SHORT or _tells(line.translate(FOLDED)):
-            for kind, pattern in enumerate(_PROGRESS):
-                for match in pattern.finditer(line):
-                    number = float(match[1])
-                    self.passed += number > self.last.get(kind, -1)
-                    self.last[kind] = number
-                    self.step = self.step if match.lastgroup else int(number)
-            self.passed += 2 if _ENDS.search(line) else 0
+        told = _told if len(line) < _SHORT else _told.__wrapped__
+        kinds, ends = told(line.translate(FOLDED))
+        for kind in kinds:
+            for match in _PROGRESS[kind].finditer(line):
+                number = float(match[1])
+                self.passed += number > self.last.get(kind, -1)
+                self.last[kind] = number
+                self.step = self.step if match.lastgroup else int(number)
+        self.passed += 2 * ends
         return self.step, self.passed
 
 
 @lru_cache(1 << 12)
-def _tells(alike: bytes) -> bool:
-    """Whether a line tells of a step or the end, whatever its numbers are."""
-    return any(pattern.search(alike) for pattern in (*_PROGRESS, _ENDS))
+def _told(alike: bytes) -> tuple[tuple[int, ...], bool]:
+    """The patterns of steps that a line has, whatever its numbers are; whether it tells the end."""
+    kinds = (kind for kind, pattern in enumerate(_PROGRESS) if pattern.search(alike))
+    return tuple(kinds), bool(_ENDS.search(alike))
 
 
 def frames(before: Sequence[bytes], line: bytes, most: int = APART) -> tuple[str, ...]:
