@@ -251,7 +251,7 @@ def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None, list[tuple[in
     rank, first = clean_line(lines[0])
     parts, ends = [first], [(0, len(first))]
     for number, line in enumerate(lines[1:], 1):
-        other, text = _cleaned(line[:LINE_BYTES])
+        other, text = _cleaned(line)
         if text and (other is None or other == rank):
             parts.append(text)
             ends.append((number, ends[-1][1] + 1 + len(text)))
