@@ -289,7 +289,7 @@ def _scatter(axes: "Axes", shown: Sequence[PlottedSetting], heights: Sequence[fl
     kit.draw_points(axes, doubtful, s=130, label="unstable", **ring)
     axes.margins(0.12)
     kit.soften(axes)
-    axes.legend(loc="best")
+    axes.legend(loc="upper left" if line[-1][1] > line[0][1] else "lower left")  # beyond the front
     return at
 
 

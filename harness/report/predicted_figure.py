@@ -109,5 +109,5 @@ def _paint_panel(axes: "Axes", panel: Panel) -> None:
     axes.set_title(title, fontsize=10)
     axes.locator_params(nbins=4)
     if _ALL not in groups:
-        axes.legend()
+        axes.legend(loc="upper left")
     kit.soften(axes)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from advisor.base.rule import Level
 from advisor.frameworks.megatron.flags import nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import parse_setting
@@ -20,7 +21,7 @@ def test_layers_by_both_methods(method: str, number: int) -> None:
     text = f"{KEY}granularity=full {KEY}method={method} {KEY}num_layers={number}"
     report = lint_target(text)
     assert report.checked[0].release is NEMO_1
-    assert not report.illegal
+    assert Level.ERROR not in {one.level for one in report.findings}
     assert (
         report.checked[0].settings.recompute_method,
         report.checked[0].settings.recompute_num_layers,
@@ -31,7 +32,7 @@ def test_layers_by_both_methods(method: str, number: int) -> None:
 
 def test_self_attention_by_granularity_alone() -> None:
     report = lint_target(f"{KEY}granularity=selective")
-    assert not report.illegal
+    assert Level.ERROR not in {one.level for one in report.findings}
     assert report.checked[0].settings.effective_modules == ("core_attn",)
     assert refused(f"{KEY}granularity=selective {KEY}method=null model.mcore_gpt=false") == [
         "nemo_selective_needs_method"
