@@ -66,8 +66,8 @@ class Story(Struct):
 
     def _read(self, line: bytes) -> tuple[int | None, int]:
         """Enter a line, which may hold many steps of a progress bar."""
-        told = _told if len(line) < _SHORT else _told.__wrapped__
-        kinds, ends = told(line.translate(FOLDED))
+        patterns_in = _patterns_in if len(line) < _SHORT else _patterns_in.__wrapped__
+        kinds, ends = patterns_in(line.translate(FOLDED))
         for kind in kinds:
             for match in _PROGRESS[kind].finditer(line):
                 number = float(match[1])
@@ -79,7 +79,7 @@ class Story(Struct):
 
 
 @lru_cache(1 << 12)
-def _told(alike: bytes) -> tuple[tuple[int, ...], bool]:
+def _patterns_in(alike: bytes) -> tuple[tuple[int, ...], bool]:
     """The patterns of steps that a line has, whatever its numbers are; whether it tells the end."""
     kinds = (kind for kind, pattern in enumerate(_PROGRESS) if pattern.search(alike))
     return tuple(kinds), bool(_ENDS.search(alike))
