@@ -102,6 +102,7 @@ EVIDENCE: Final = {
     "fix": "a fix exists; whether it is merged is not known",
     "fix open": "a fix is proposed",
     "reporter": "stated by the reporter",
+    "practice": "common practice, not read in the source",
     "weak": "weak: one unconfirmed report",
 }
 """How well a case is known, best first."""

@@ -39,5 +39,5 @@ def symptoms_of(text: str) -> tuple[Case, ...]:
 
 def _stems(text: str) -> set[str]:
     """Words without their endings; those that say nothing are left out."""
-    words = set(re.findall(r"[a-z0-9_]{3,}", text.lower()))
+    words = set(re.findall(r"[a-z][a-z0-9_]+|[0-9]{3,}", text.lower()))
     return {word[:_STEM] for word in words - set(str(_FILE["say_nothing"]).split())}
