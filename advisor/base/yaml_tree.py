@@ -5,6 +5,8 @@ this module (`documents.read_yaml`, `reading.document_tree`).
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import yaml
@@ -59,6 +61,44 @@ def read_yaml_tree(text: str, *, foreign: bool = False) -> YamlTree:
     except RecursionError:  # without libyaml, or keys within keys
         raise DocumentError(_TOO_DEEP, beyond=True) from None
     return YamlTree(values=values, places=loader.places, faults=tuple(loader.faults))
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A scalar as it is written, without its quotes or the head of its block, and where it
+    begins."""
+
+    text: str
+    start: int
+    is_block: bool
+    is_folded: bool
+
+
+def read_collections(text: str) -> Iterator[tuple[bool, list[Written | None]]]:
+    """Every mapping (True) and list of all documents as it ends, up to the first fault: its keys
+    and values in their order, None for what is no scalar."""
+    open_ones: list[list[Written | None]] = [[]]
+    with suppress(yaml.YAMLError):
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_ones.append([])
+            elif isinstance(event, yaml.CollectionEndEvent):
+                yield isinstance(event, yaml.MappingEndEvent), open_ones.pop()
+                open_ones[-1].append(None)
+            elif isinstance(event, yaml.NodeEvent):
+                open_ones[-1].append(_written(event, text))
+
+
+def _written(event: yaml.NodeEvent, text: str) -> Written | None:
+    if not isinstance(event, yaml.ScalarEvent):  # an alias
+        return None
+    marks = event.start_mark, event.end_mark
+    start, stop = (mark.index if mark else 0 for mark in marks)
+    if is_block := event.style in ("|", ">"):
+        start = text.find("\n", start) + 1
+    elif event.style:
+        start, stop = start + 1, stop - 1
+    folded = event.style != "|"
+    return Written(text=text[start:stop], start=start, is_block=is_block, is_folded=folded)
 
 
 class _RefusedError(yaml.MarkedYAMLError):
