@@ -94,7 +94,10 @@ def reading(name: str, text: str) -> Reading:
 
 Severity = Literal["error", "warning"]
 """Whether the text ends a run or only tells that a setting does not act as hoped."""
-EVIDENCE: Final = {
+Evidence = Literal[
+    "ran", "source", "fix merged", "maintainer", "fix", "fix open", "reporter", "practice", "weak"
+]
+EVIDENCE: Final[dict[Evidence, str]] = {
     "ran": "reproduced with the real code",
     "source": "read in the source",
     "fix merged": "a fix is merged",
@@ -122,7 +125,7 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cause: str
     fix: str
     source: str
-    evidence: str
+    evidence: Evidence
     when: str = ""
     shows: str = ""
 
