@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice, Candidate
     from advisor.answer.difference import Difference
+    from advisor.answer.solution import Solution, Trial
     from advisor.api.calls import advise, diff, diff_schema, evaluate, json_schema
     from advisor.api.keywords import JobKeywords
+    from advisor.api.solutions import compare, solution_schema, solve
     from advisor.base.errors import UserError
     from advisor.hardware.catalogue import load_gpu
     from advisor.models.presets import load_model
@@ -32,15 +34,20 @@ __all__ = [
     "JobKeywords",
     "ModelSpec",
     "Request",
+    "Solution",
+    "Trial",
     "UserError",
     "__version__",
     "advise",
+    "compare",
     "diff",
     "diff_schema",
     "evaluate",
     "json_schema",
     "load_gpu",
     "load_model",
+    "solution_schema",
+    "solve",
 ]
 
 _MODULES: Final = {
@@ -50,14 +57,19 @@ _MODULES: Final = {
     "JobKeywords": "advisor.api.keywords",
     "ModelSpec": "advisor.models.spec",
     "Request": "advisor.request.request",
+    "Solution": "advisor.answer.solution",
+    "Trial": "advisor.answer.solution",
     "UserError": "advisor.base.errors",
     "advise": "advisor.api.calls",
+    "compare": "advisor.api.solutions",
     "diff": "advisor.api.calls",
     "diff_schema": "advisor.api.calls",
     "evaluate": "advisor.api.calls",
     "json_schema": "advisor.api.calls",
     "load_gpu": "advisor.hardware.catalogue",
     "load_model": "advisor.models.presets",
+    "solution_schema": "advisor.api.solutions",
+    "solve": "advisor.api.solutions",
 }
 
 

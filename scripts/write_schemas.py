@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 SCHEMAS = {
     ROOT / "advisor" / "api" / "advice.schema.json": advisor.json_schema,
     ROOT / "advisor" / "api" / "difference.schema.json": advisor.diff_schema,
+    ROOT / "advisor" / "api" / "solution.schema.json": advisor.solution_schema,
     ROOT / "harness" / "api" / "result.schema.json": harness.json_schema,
 }
 

@@ -255,6 +255,19 @@ class Answer(Struct, frozen=True, kw_only=True):
         """Whether any candidate fits."""
         return any(candidate.evaluation.fits for candidate in self.candidates)
 
+    @property
+    def chosen(self) -> RankedEvaluation | None:
+        """The best candidate that fits, else the best one; None where nothing could be
+        evaluated."""
+        fitting = (c for c in self.candidates if c.evaluation.fits)
+        return next(fitting, self.candidates[0] if self.candidates else None)
+
+    @property
+    def leading(self) -> RankedEvaluation | None:
+        """The row that the first sentence names, whose flags are printed: the fastest found where
+        that wins, else the choice of the job as typed."""
+        return self.fastest_found.candidate if self.fastest_found else self.chosen
+
 
 class MemoryLine(Struct, frozen=True, kw_only=True):
     """One line of `--explain`: bytes of one named tensor or term on the worst rank.

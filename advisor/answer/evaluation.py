@@ -11,11 +11,15 @@ from advisor.job.job import Job
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import Setting
 
-LIKELY = 0.9
-"""Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
 CLEAR = 0.95
-"""Probability from which, and below one less which, no simulation is asked whether a setting
-fits."""
+"""Probability from which, and below one less which, no simulation is asked whether a setting fits
+where 90 % is asked for (see `clear`)."""
+
+
+def clear(certainty: float) -> float:
+    """Probability from which no simulation is asked whether a setting fits: at least halfway from
+    the `certainty` that is asked for to 1."""
+    return max(CLEAR, (1 + certainty) / 2)
 
 
 class MemoryBreakdown(Struct, frozen=True, kw_only=True):
@@ -85,7 +89,7 @@ class TimeBreakdown(Struct, frozen=True, kw_only=True):
 class UnevenRouting(Struct, frozen=True, kw_only=True):
     """What tokens that are not dealt evenly cost the stage that they fill first. stated: bytes of
     its peak, that 9 of 10 runs stay within; doubled: bytes of twice the mean on the busiest rank;
-    safe: busiest/mean up to which it is LIKELY to fit, below 1 where that is none."""
+    safe: busiest/mean up to which it is likely to fit, below 1 where that is none."""
 
     stated: int
     doubled: int
@@ -190,8 +194,8 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def fits(self) -> bool:
-        """Whether no rank runs out of memory, with a probability of at least LIKELY."""
-        return self.fit_probability >= LIKELY
+        """Whether no rank runs out of memory, with the certainty that the job is asked for."""
+        return self.fit_probability >= self.job.config.certainty
 
     @property
     def step_time_seconds(self) -> float:

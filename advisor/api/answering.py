@@ -6,6 +6,8 @@ from advisor.base.errors import UserError
 from advisor.base.units import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from advisor.answer.answer import Answer
     from advisor.request.request import Request
     from advisor.search.layout_search import Watch
@@ -18,6 +20,14 @@ def checked_price(value: float, name: str) -> float:
     if not 0 < value <= _HIGHEST_PRICE:
         raise UserError(name, value, "must be above 0 and at most 10^9", "write e.g. 2.5")
     return value
+
+
+def check_prices(prices: "Sequence[float]", count: int) -> None:
+    """UserError unless there is none, one, or one for each of so many GPUs."""
+    if len(prices) not in (0, 1, count):
+        relation = f"is {len(prices)} prices of {counted(count, 'type')} of GPUs"
+        given = ",".join(f"{price:g}" for price in prices)
+        raise UserError("--price-per-gpu-hour", given, relation, "give one for each, or one")
 
 
 def check_rank(answer: "Answer", rank: int | None, flag: str) -> None:

@@ -40,6 +40,7 @@ class JobKeywords(TypedDict, total=False):
     framework: str | None
     framework_version: str | None
     memory_budget: str | None
+    certainty: float | None
     overrides: Mapping[str, object] | Sequence[str]
     config_dir: str | Path | None
     calibration: str | Path | Sequence[str | Path]
@@ -155,6 +156,7 @@ _READERS: Final[dict[str, Callable[[object, str], Any]]] = {
     "recompute": _settings,
     "search": _reader(SearchScope),
     "memory_budget": _size,
+    "certainty": _reader(float),
     "overrides": overrides_of,
     "config_dir": _folder,
     "calibration": _folders,

@@ -14,7 +14,7 @@ from advisor.base.errors import UserError
 from advisor.base.key_value import key_of
 from advisor.cli.help import RANKING, SUBCOMMANDS
 from advisor.report.command_help import CommandHelp, Flag, FlagKind
-from advisor.request.request import Request, SearchScope
+from advisor.request.request import Quantity, Request, SearchScope
 
 if TYPE_CHECKING:
     from advisor.reading.read_configuration import ReadConfiguration
@@ -57,7 +57,8 @@ class RankingOptions(Struct, frozen=True, kw_only=True):
     `top` None: the ten best that are not folded on a page, all in JSON and CSV. `front`: the Pareto
     front alone. `explain` is a rank, 0 the row that the first sentence names; `verify` how many to
     rehearse. `row`: the rank that files of one row show, None the choice. `against`: what it is
-    compared with. `read`: what `--from` took the job from. `written`: None stdout.
+    compared with. `read`: what `--from` took the job from. `written`: None stdout. `prices`:
+    of a GPU-hour, as many as were given.
     """
 
     request: Request
@@ -65,6 +66,8 @@ class RankingOptions(Struct, frozen=True, kw_only=True):
     top: int | None = None
     front: bool = False
     price_per_gpu_hour: float | None = None
+    prices: tuple[float, ...] = ()
+    solve: Quantity | None = None
     show_rejected: bool = False
     explain: int | None = None
     verify: int | None = None
@@ -98,6 +101,9 @@ def parse(arguments: Sequence[str]) -> RankingOptions:
     request["overrides"] = overrides
     shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
     shown["arguments"] = tuple(arguments)
+    shown["prices"] = shown.pop("price_per_gpu_hour", ())
+    if len(shown["prices"]) == 1:
+        shown["price_per_gpu_hour"] = shown["prices"][0]
     shown.setdefault("output", format_of(shown.get("written")))
     if source is None:
         return RankingOptions(request=Request(**request), **shown)
@@ -233,7 +239,7 @@ def _meant(flag: Flag, text: str, option: str) -> Any:
         case FlagKind.NUMBER | FlagKind.OPTIONAL:
             return positive(option, text)
         case FlagKind.DECIMAL:
-            return _price(option, text)
+            return _decimal(option, text, flag)
         case FlagKind.CHOICE:
             return _choice(option, text, flag)
     if not text.strip():
@@ -243,15 +249,19 @@ def _meant(flag: Flag, text: str, option: str) -> Any:
     return None if flag.name == "written" and text == "-" else Path(text)
 
 
-def _price(option: str, text: str) -> float:
+def _decimal(option: str, text: str, flag: Flag) -> float | tuple[float, ...]:
+    """A certainty, which the job checks; or a price for all GPUs, or one for each type."""
+    certainty = flag.name == "certainty"
+    try:
+        values = tuple(map(float, [text] if certainty else text.split(",")))
+    except ValueError:
+        example = f"write e.g. {option} {'0.95' if certainty else '2.5'}"
+        raise UserError(option, text, "is not a decimal number", example) from None
+    if certainty:
+        return values[0]
     from advisor.api.answering import checked_price
 
-    try:
-        value = float(text)
-    except ValueError:
-        example = f"write e.g. {option} 2.5"
-        raise UserError(option, text, "is not a decimal number", example) from None
-    return checked_price(value, option)
+    return tuple(checked_price(value, option) for value in values)
 
 
 def _choice(option: str, text: str, flag: Flag) -> Any:
@@ -268,6 +278,7 @@ _ONE_ALONE: Final = ("search", "against")  # each is a search, or a comparison, 
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
     "search": SearchScope,
+    "solve": Quantity,
     "plot_kind": PlotKind,
 }
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TextIO
 
-from advisor.api.answering import answer_to
+from advisor.api.answering import answer_to, check_prices
 from advisor.base.errors import UserError
 from advisor.cli.arguments import OutputFormat, RankingOptions, choices, parse
 from advisor.cli.help import RANKING, SHORT, SUBCOMMANDS
@@ -44,6 +44,10 @@ def run(arguments: Sequence[str]) -> Outcome:
         from advisor.cli.diff import against
 
         return against(arguments, options)
+    if options.solve is not None or "," in options.request.gpus:
+        from advisor.cli.solving import solve
+
+        return solve(options)
     return rank(options)
 
 
@@ -103,6 +107,7 @@ def _check(options: RankingOptions) -> None:
             others = " or ".join(one for one in OutputFormat if one not in refusing)
             relation = f"cannot be combined with --format {options.output}"
             raise UserError(f"--{flag}", given, relation, f"use --format {others}")
+    check_prices(options.prices, 1)
     if options.writes_files:
         from advisor.cli.writing import check_files
 

@@ -101,6 +101,8 @@ GRADIENTS_AT_ONCE = 2**28
 """Elements of which the harness's native step makes fp32 copies together."""
 
 
+LIKELY: Final = 0.9
+"""Probability to fit that a job is asked for, as a rule: one in ten may be unlucky."""
 COMPILED: Final = ("model", "loss")
 """What torchtitan compiles unless it is told otherwise (0.2.2 config/job_config.py Compile)."""
 
@@ -131,7 +133,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     ``moe_router_force_load_balancing`` balances it. ``expandable_segments`` is that option of
     PYTORCH_CUDA_ALLOC_CONF. ``deterministic_mode`` is Megatron's: attention and cuBLAS take what
     repeats to the bit; times stay those of the usual kernels. ``memory_budget_bytes`` None means:
-    what the GPU gives.
+    what the GPU gives. ``certainty`` is the probability from which a setting counts as one that
+    fits.
     ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
     squared lengths over the sum of their lengths.
     The PyTorch stacks alone have: ``weights_dtype``, the type of the weights between steps (None:
@@ -172,6 +175,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     expandable_segments: bool = False
     deterministic_mode: bool = False
     memory_budget_bytes: int | None = None
+    certainty: float = LIKELY
     mean_packed_length: int | None = None
     weights_dtype: DType | None = None
     optimizer_implementation: OptimizerImplementation = OptimizerImplementation.FUSED

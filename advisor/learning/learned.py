@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.hardware.calibration import Calibration, Layers
-from advisor.job.job import Job
+from advisor.job.job import LIKELY, Job
 from advisor.learning.memory_residual import MemoryResidual
 from advisor.learning.time_residual import TimeResidual
 from advisor.plan.recompute_plan import Setting
@@ -176,7 +176,7 @@ class LearnedCalibration(Calibration, frozen=True, kw_only=True, cache_hash=True
 
 
 def plain_job(job: Job) -> Job:
-    """`job` without what changes no run: a budget that only predictions know, the model's name."""
-    return replace(
-        job, model=replace(job.model, name=""), config=replace(job.config, memory_budget_bytes=None)
-    )
+    """`job` without what changes no run: a budget and a certainty that only predictions know, the
+    model's name."""
+    config = replace(job.config, memory_budget_bytes=None, certainty=LIKELY)
+    return replace(job, model=replace(job.model, name=""), config=config)

@@ -87,7 +87,7 @@ _KINDS: Final = {
     **{"COUNTxTYPE": FlagKind.GPUS, "X": FlagKind.DECIMAL, "SECONDS": FlagKind.DECIMAL},
     **dict.fromkeys(("FILE", "PATH"), FlagKind.FILE),
     **dict.fromkeys(("FOLDER", "DIR"), FlagKind.FOLDER),
-    **dict.fromkeys(("P", "F", "SCOPE", "KIND"), FlagKind.CHOICE),
+    **dict.fromkeys(("P", "F", "SCOPE", "KIND", "QUANTITY"), FlagKind.CHOICE),
 }
 
 

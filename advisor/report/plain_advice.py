@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -205,7 +205,12 @@ def _explanation(candidate: RankedEvaluation, rank: int) -> Explanation:
 
 def csv_report(advice: Advice) -> str:
     """Head and one line for each candidate; empty where there is none."""
-    text, rows = io.StringIO(), advice.rows()
+    return csv_of(advice.rows())
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Head and one line for each of plain rows; empty where there is none."""
+    text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -11,7 +11,7 @@ from advisor.answer.answer import (
     Remedy,
     SearchNote,
 )
-from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
 
@@ -43,15 +43,13 @@ def seconds(value: float, smallest: float) -> str:
 
 
 def chosen(advice: Answer) -> RankedEvaluation | None:
-    """The best candidate that fits, else the best one; None where nothing could be evaluated."""
-    fitting = (c for c in advice.candidates if c.evaluation.fits)
-    return next(fitting, advice.candidates[0] if advice.candidates else None)
+    """As Answer.chosen."""
+    return advice.chosen
 
 
 def leading(advice: Answer) -> RankedEvaluation | None:
-    """The row that the first sentence names, whose flags are printed: the fastest found where that
-    wins, else the choice of the job as typed."""
-    return advice.fastest_found.candidate if advice.fastest_found else chosen(advice)
+    """As Answer.leading."""
+    return advice.leading
 
 
 def row_of(advice: Answer, rank: int | None) -> RankedEvaluation:
@@ -169,7 +167,7 @@ def _nothing_fits(advice: Answer) -> str:
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
     over = missing_bytes(nearest[0].evaluation) > 0
-    fits = "fits" if over else f"is at least {LIKELY * 100:.0f} % likely to fit"
+    fits = "fits" if over else f"is at least {percent(advice.job.config.certainty)} likely to fit"
     nothing = "The search was stopped, and nothing found so far" if advice.stopped else "Nothing"
     return f"{nothing} {fits} in {gib(budget)} GiB. Nearest: {near}.{hopeless * (fixed > budget)}"
 
@@ -186,7 +184,7 @@ def way_out(advice: Answer) -> str:
     if advice.fits or not advice.candidates:
         return ""
     missing = missing_bytes(advice.candidates[0].evaluation)
-    helpful = (one for one in advice.remedies if one.fit_probability >= LIKELY)
+    helpful = (one for one in advice.remedies if one.fit_probability >= advice.job.config.certainty)
     if any(missing + remedy.effect_bytes <= 0 for remedy in helpful):
         return ""
     layouts = "" if advice.searched else "another layout (--search layout), "
@@ -269,7 +267,7 @@ def remedy_line(remedy: Remedy, reference: Evaluation) -> str:
     why = f" ({remedy.why.rstrip('.')})" if remedy.why else ""
     left = missing_bytes(reference) + remedy.effect_bytes
     over = f", still {gib(left)} GiB over the budget" if left > 0 else ""
-    if not over and remedy.fit_probability < LIKELY:
+    if not over and remedy.fit_probability < reference.job.config.certainty:
         over = f", {percent(remedy.fit_probability)} likely to fit"
     return f"{remedy.change}: {peak or 'the same peak'}{over}, {time}{why}."
 

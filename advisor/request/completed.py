@@ -159,8 +159,10 @@ _FOLLOWS: Final = {
 }
 
 
+_LEAST_CERTAIN, _MOST_CERTAIN = 0.5, 0.999
 _NO_FRAMEWORKS: Final = {
     "memory_budget_bytes": assumed("all of the GPU's memory"),
+    "certainty": assumed("one job in ten may run out of memory"),
     "moe_load_imbalance": assumed("uneven experts in memory, balanced ones in time"),
     "transformer_engine_version": assumed("the newest known release"),
     "expandable_segments": assumed("off, torch's default"),
@@ -320,3 +322,6 @@ def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu, jobs: JobSupport
         )
     check_precision(config.precision, gpu)
     check_budget(config.memory_budget_bytes, gpu, "--memory-budget")
+    if not _LEAST_CERTAIN <= config.certainty <= _MOST_CERTAIN:
+        relation = f"must be from {_LEAST_CERTAIN} to {_MOST_CERTAIN}"
+        raise UserError("--certainty", config.certainty, relation, "write e.g. 0.95")

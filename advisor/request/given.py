@@ -26,7 +26,10 @@ GROUPS: Final[dict[str, type[Struct]]] = {
     "job": JobConfig,
 }
 _BUDGET: Final = "memory_budget_bytes"
-_JOB_FLAGS: Final = ("seq_length", "micro_batch_size", "global_batch_size", "framework_version")
+_JOB_FLAGS: Final = (
+    *("seq_length", "micro_batch_size", "global_batch_size"),
+    *("framework_version", "certainty"),
+)
 
 
 class Given(Struct, frozen=True, kw_only=True):

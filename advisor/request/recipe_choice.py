@@ -342,7 +342,7 @@ def _is_shipped(preset: Experiment, given: Given, wanted: Wanted) -> bool:
 
 
 _OF_NO_JOB: Final = frozenset(
-    {"framework", "framework_version", "memory_budget_bytes", "moe_load_imbalance"}
+    {"framework", "framework_version", "memory_budget_bytes", "certainty", "moe_load_imbalance"}
 )
 """Options of JobConfig that leave a recipe's job what it is."""
 GRAPHS: Final[dict[str, Any]] = {"cuda_graph_impl": CudaGraphImpl.NONE, "cuda_graph_modules": ()}

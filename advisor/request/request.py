@@ -18,6 +18,16 @@ class SearchScope(StrEnum):
     OPTIMUM = "optimum"
 
 
+class Quantity(StrEnum):
+    """`--solve`: what is looked for."""
+
+    GPUS = "gpus"
+    SEQ_LENGTH = "seq_length"
+    MICRO_BATCH_SIZE = "micro_batch_size"
+    GLOBAL_BATCH_SIZE = "global_batch_size"
+    MEMORY = "memory"
+
+
 class Request(Struct, frozen=True, kw_only=True):
     """A request to `advise`, before anything is looked up. None is a value that is not given: it
     comes from the preset or is chosen.
@@ -48,6 +58,7 @@ class Request(Struct, frozen=True, kw_only=True):
     recompute: tuple[str, ...] = ()
     search: SearchScope | None = None
     memory_budget: str | None = None
+    certainty: float | None = None
     overrides: tuple[str, ...] = ()
     config_dir: Path | None = None
     calibration: tuple[Path, ...] = ()

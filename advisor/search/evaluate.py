@@ -180,7 +180,7 @@ class Evaluator:
         return [
             stage.reserved.fit_probability(budget) > 1 - evaluation.CLEAR
             and self.memory.with_unused(stage, 0).reserved.fit_probability(budget)
-            >= evaluation.LIKELY
+            >= self.job.config.certainty
             for stage in self.memory.each_stage(self.plans(setting))
         ]
 

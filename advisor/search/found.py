@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.answer import SearchNote
-from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
-from advisor.job.job import Job
+from advisor.job.job import LIKELY, Job
 from advisor.plan.recompute_plan import Setting
 from advisor.request.resolve import Resolution
 from advisor.search.bounds import HOLDING
@@ -327,7 +327,7 @@ def search_near(
 ) -> Searched:
     """What is found from a job to neighbour after neighbour, of all that may change of a
     resolution, until `most` effort: only what fits where anything does."""
-    found = BestFound(calibration, asked, most=most)
+    found = BestFound(calibration, asked, likely=job.config.certainty, most=most)
     found.look_at(Evaluator(job, calibration))
     climb = Climb(resolution, calibration, found, options=True)
     if not found.fits:

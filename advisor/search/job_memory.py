@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import LIKELY, MemoryBreakdown, StageMemory
+from advisor.answer.evaluation import MemoryBreakdown, StageMemory
 from advisor.base.dtypes import DType
 from advisor.base.sharing import first_equal
 from advisor.frameworks.framework_parts import MemoryModel
@@ -311,7 +311,7 @@ class JobMemory:
         def exceeds(allocated: int) -> bool:
             there = stage.reserved
             reserved = self._with_allocated(stage, allocated, there.unused, there.returnable)
-            return reserved.fit_probability(budget_bytes) < LIKELY
+            return reserved.fit_probability(budget_bytes) < self._job.config.certainty
 
         return bisect_left(range(budget_bytes), True, key=exceeds) - 1
 

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.answer.answer import SAME_TIME, Rejection
-from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import divisors, either
 from advisor.frameworks.part_types import Effect
@@ -116,8 +116,8 @@ class Search:
 
     asked: the settings to choose from; empty means any legal one. within: share above the best step
     time up to which all layouts are looked at. options: whether options of the job may change as
-    well. likely: probability from which a setting fits. most: effort after which it ends (see
-    BestFound). watch: is told how far it is.
+    well. likely: probability from which a setting fits, None for the job's certainty. most: effort
+    after which it ends (see BestFound). watch: is told how far it is.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Search:
         *,
         within: float = 0.0,
         options: bool = False,
-        likely: float = LIKELY,
+        likely: float | None = None,
         most: float = inf,
         watch: Watch | None = None,
     ) -> None:
@@ -140,6 +140,7 @@ class Search:
         if resolution.micro_batch_is_free:
             self._sizes = divisors(self._batch)
         segments = options and resolution.origins.get("job.expandable_segments") != GIVEN
+        likely = likely or resolution.config.certainty
         self._found = BestFound(
             calibration, asked, within, either_segments=segments, likely=likely, most=most
         )

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.answer.answer import SAME_TIME, Answer
-from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
 from advisor.frameworks.registry import parts_of
@@ -116,13 +116,14 @@ def _better(
         if beyond.stopped:
             return rows, True
     is_capped = "context_parallel_size" in resolution.layout_fields  # and so is every row
-    sure = min(SURE, most_likely(first.job.layout)) if is_capped else SURE
+    surer = max(SURE, resolution.config.certainty)
+    sure = min(surer, most_likely(first.job.layout)) if is_capped else surer
     if not first.fits or first.fit_probability >= sure:
         return rows, False
-    surer = Search(
+    search = Search(
         resolution, calibration, options=True, likely=sure, most=_MOST_SURER, watch=watch
     )
-    again = surer.run((first.job, *known))
+    again = search.run((first.job, *known))
     surest = [row for row in again.evaluations if row.fit_probability >= sure]
     return rows + sorted(surest, key=order)[:1], again.interrupted
 
@@ -248,7 +249,8 @@ def with_another_job(
 ) -> Answer:
     """Where nothing fits, and no change alone makes anything fit: with the best layout and options
     that do, as the first remedy."""
-    if advice.fits or any(remedy.fit_probability >= LIKELY for remedy in advice.remedies):
+    certainty = advice.job.config.certainty
+    if advice.fits or any(remedy.fit_probability >= certainty for remedy in advice.remedies):
         return advice
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free = replace(resolution, layout=layout, layout_fields=given)

@@ -6,15 +6,13 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from advisor.answer.answer import SAME_TIME, RankedEvaluation
-from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.pareto import dominators
 from advisor.base.units import GIB
 from advisor.plan.recompute_plan import Setting, recomputes, words_of
 
 AT_THE_EDGE, UNFIT = 1, 2
 """Tiers of what is as likely as not to fit, and of what does not."""
-_LEAST = (LIKELY, 0.5, 0.0)
-"""Probability that each tier begins with."""
 
 Order = tuple[int, float, bool, int]
 """Place in the ranking, the smallest first."""
@@ -22,11 +20,16 @@ Order = tuple[int, float, bool, int]
 
 def tier(evaluation: Evaluation) -> int:
     """0: fits, 1: at the edge (as likely as not), 2: does not fit."""
-    return _tier(evaluation.fit_probability)
+    return _tier(evaluation, evaluation.fit_probability)
 
 
-def _tier(probability: float) -> int:
-    return next(level for level, least in enumerate(_LEAST) if probability >= least)
+def _tier(evaluation: Evaluation, probability: float) -> int:
+    return next(level for level, least in enumerate(_least(evaluation)) if probability >= least)
+
+
+def _least(evaluation: Evaluation) -> tuple[float, ...]:
+    """Probability that each tier begins with."""
+    return evaluation.job.config.certainty, 0.5, 0.0
 
 
 def order(evaluation: Evaluation) -> Order:
@@ -190,7 +193,7 @@ def _may_be_first(found: Sequence[Evaluation]) -> list[Evaluation]:
         faster = one.step_time_seconds < seconds
         if one.requests is not None or not (faster or level):
             return False
-        return _tier(one.likely_with(0.0)) < min(level + faster, UNFIT)
+        return _tier(one, one.likely_with(0.0)) < min(level + faster, UNFIT)
 
     return firsts or sorted(filter(displaces, found), key=lambda one: one.step_time_seconds)
 
@@ -205,7 +208,7 @@ def _unclear(found: Sequence[Evaluation], compared: Sequence[Setting]) -> list[E
 
 def _may_change(one: Evaluation) -> bool:
     most = _MOST_UNUSED_EAGER if one.job.model.transformer_impl.is_eager else _MOST_UNUSED
-    return any(_tier(one.likely_with(share)) != tier(one) for share in (0.0, most))
+    return any(_tier(one, one.likely_with(share)) != tier(one) for share in (0.0, most))
 
 
 def falling_with_peaks(evaluations: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
@@ -219,7 +222,7 @@ def falling_with_peaks(evaluations: Sequence[Evaluation]) -> tuple[Evaluation, .
         for row in rows:
             likely = min(found[row].fit_probability, most)
             if found[row].requests is not None:
-                likely = most = max(likely, _LEAST[tier(found[row])])
+                likely = most = max(likely, _least(found[row])[tier(found[row])])
             found[row] = replace(found[row], fit_probability=likely)
         for row in reversed(rows):
             likely = max(found[row].fit_probability, least)

@@ -15,9 +15,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from advisor.answer.evaluation import LIKELY
 from advisor.base.fields import read_record
 from advisor.base.grouping import grouped
+from advisor.job.job import LIKELY
 from harness.base.collections import known
 from harness.judge.predicted import Pair, correlation
 from harness.trial.result import TrialResult, TrialStatus, most, reason

@@ -15,7 +15,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import CLEAR, LIKELY
+from advisor.answer.evaluation import CLEAR, clear
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import EVEN
@@ -291,10 +291,12 @@ class StageTable:
         key = choice.setting, choice.number, stage
         if key not in self._settled:
             evaluator = self._evaluator(choice.number)
+            certainty = evaluator.job.config.certainty
             detail = evaluator.stage_detail(choice.setting, stage)
-            if detail.reserved.fit_probability(evaluator.budget_bytes) < CLEAR:
+            if detail.reserved.fit_probability(evaluator.budget_bytes) < clear(certainty):
                 detail = evaluator.stage_detail(choice.setting, stage, simulated=True)
-            self._settled[key] = detail.reserved.fit_probability(evaluator.budget_bytes) >= LIKELY
+            likely = detail.reserved.fit_probability(evaluator.budget_bytes)
+            self._settled[key] = likely >= certainty
         return self._settled[key]
 
     def refuse(self, stage: int, choice: Choice) -> None:

@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
-from advisor.answer.evaluation import LIKELY
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import parts_of
+from advisor.job.job import LIKELY
 from advisor.job.layout import ParallelLayout
 from advisor.request.recipe_choice import Wanted, find_experiment
 from advisor.request.request import Request, SearchScope
