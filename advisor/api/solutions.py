@@ -1,18 +1,32 @@
-"""`advisor.solve` and `advisor.compare`: many requests answered, as one table."""
+"""`advisor.solve` and `advisor.compare`: many requests answered, and what comes of them in one
+table; `--solve` and `--gpus` with several GPUs do the same."""
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Unpack
 
-from advisor.answer.solution import Solution
+from msgspec.structs import replace
+
+from advisor.answer.answer import Answer
+from advisor.answer.solution import Solution, Trial
 from advisor.api.answering import check_prices, checked_price
 from advisor.api.keywords import RequestKeywords, request_of
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
 from advisor.base.json_schema import json_schema
+from advisor.base.units import parse_bytes, parse_gpus
 from advisor.models.presets import ModelSource
-from advisor.report.solution_page import plain_solution
-from advisor.request.request import Quantity
+from advisor.report.plain_advice import plain_advice
+from advisor.report.solution_page import SEVERAL, beyond_words, verdict
+from advisor.request.request import Quantity, Request
+from advisor.request.resolve import resolve
 from advisor.search import inverse
+from advisor.search.advise import advise
+
+Tell = Callable[[Trial], None]
+_COUNTS: Final = 4
+"""Numbers of GPUs that are shown: the fewest, and each twice the one before."""
+_BEYOND: Final = frozenset(Quantity) - {Quantity.GPUS, Quantity.MEMORY}
+"""Of these a harder value is asked for of another job."""
 
 
 def solve(
@@ -35,9 +49,8 @@ def solve(
     Raises UserError where the request is wrong. `Solution.best` is None where nothing fits.
     """
     wanted: Quantity = convert(quantity, Quantity, "", "quantity")
-    request = request_of(model, gpus, keywords)
-    prices = [] if price_per_gpu_hour is None else [_price(price_per_gpu_hour)]
-    return plain_solution(inverse.solve(request, wanted), request, prices)
+    price = () if price_per_gpu_hour is None else (_price(price_per_gpu_hour),)
+    return solved(request_of(model, gpus, keywords), wanted, price)
 
 
 def compare(
@@ -52,11 +65,8 @@ def compare(
     if isinstance(gpus, str) or not gpus:
         raise UserError("gpus", gpus, "is not a list", 'write e.g. gpus=["32xH100", "16xB200"]')
     given: Any = price_per_gpu_hour
-    several = [] if given is None else given if isinstance(given, list | tuple) else [given]
-    prices = [_price(one) for one in several]
-    check_prices(prices, len(gpus))
-    request = request_of(model, gpus[0], keywords)
-    return plain_solution(inverse.compare(request, list(gpus)), request, prices)
+    several = () if given is None else given if isinstance(given, list | tuple) else (given,)
+    return compared(request_of(model, gpus[0], keywords), gpus, tuple(map(_price, several)))
 
 
 def _price(value: object) -> float:
@@ -68,3 +78,109 @@ def solution_schema() -> dict[str, Any]:
     """The JSON Schema of `Solution.to_json`; the same text is shipped as
     advisor/api/solution.schema.json."""
     return json_schema(Solution, title="advise --solve --format json, schema_version 1")
+
+
+def solved(
+    request: Request, quantity: Quantity, prices: Sequence[float] = (), tell: Tell = lambda _: None
+) -> Solution:
+    """Ask for one value after the other, of the job as typed, and of all that may change for
+    numbers of GPUs. tell: hears of each. UserError where the request is wrong whatever the value.
+    """
+    check_prices(prices, 1)
+    gpus = quantity is Quantity.GPUS
+    typed = inverse.same_job(request) if gpus else inverse.as_typed(request)
+    values, start = inverse.values_of(quantity, typed)
+    found: dict[int, Trial] = {}
+
+    def ask(one: Request, value: int) -> tuple[Trial, Answer | None]:
+        asked = inverse.with_value(one, quantity, value)
+        size = parse_bytes(asked.memory_budget or "", "") if quantity is Quantity.MEMORY else value
+        trial, answer = _trial(size, asked, request, prices[0] if prices else None)
+        tell(trial)
+        return trial, answer
+
+    def fits(place: int) -> bool:
+        value = values[place]
+        if value not in found:
+            found[value], _ = ask(typed, value)
+        return found[value].fits
+
+    place = inverse.hardest(quantity, len(values), start, fits)
+    if all(one.refused for one in found.values()):
+        advise(typed)  # raises what is wrong with it
+    best = found[values[place]] if place >= 0 else None
+    harder, beyond, words = found[values[place + 1]] if place + 1 < len(values) else None, None, ""
+    if harder is not None and not request.quick and quantity in _BEYOND:
+        value = inverse.next_round(quantity, values, place) if best else values[start]
+        beyond, answer = ask(request, value)
+        words = beyond_words(beyond, quantity, answer)
+    if gpus and best is not None:
+        more = [best.value * 2**power for power in range(_COUNTS)]
+        found |= {count: ask(typed, count)[0] for count in more if count not in found}
+    trials = tuple(found[value] for value in sorted(found, reverse=values[0] > values[-1]))
+    return _with_verdict(
+        typed, quantity, trials, words, best=best, next_harder=harder, beyond=beyond
+    )
+
+
+def compared(
+    request: Request, gpus: Sequence[str], prices: Sequence[float] = (), tell: Tell = lambda _: None
+) -> Solution:
+    """The job that the request makes on the first of several GPUs, ``COUNTxTYPE``, on each."""
+    check_prices(prices, len(gpus))
+    each = prices if len(prices) > 1 else [*prices, None][:1] * len(gpus)
+    job, trials = inverse.same_job(replace(request, gpus=gpus[0])), list[Trial]()
+    for one, price in zip(gpus, each, strict=True):
+        trials.append(_trial(parse_gpus(one)[0], replace(job, gpus=one), request, price)[0])
+        tell(trials[-1])
+    fitting = [(one.best.step_time_seconds, one) for one in trials if one.best and one.fits]
+    _, fastest = min(fitting, key=lambda pair: pair[0], default=(0.0, None))
+    return _with_verdict(job, SEVERAL, tuple(trials), best=fastest)
+
+
+def _with_verdict(
+    request: Request, quantity: str, trials: tuple[Trial, ...], words: str = "", **found: Any
+) -> Solution:
+    config = resolve(request).config
+    one = Solution(
+        quantity=quantity,
+        framework=config.framework,
+        certainty=config.certainty,
+        verdict="",
+        trials=trials,
+        **found,
+    )
+    return replace(one, verdict=f"{verdict(one)} {words}".strip())
+
+
+def _trial(
+    value: int, asked: Request, request: Request, price: float | None
+) -> tuple[Trial, Answer | None]:
+    """What comes of one value, and its answer."""
+    said: dict[str, Any] = {"value": value, "gpus": asked.gpus, "asks": _asks(asked, request)}
+    try:
+        answer = advise(asked)
+    except UserError as error:
+        return Trial(**said, refused=str(error)), None
+    plain = plain_advice(answer, price_per_gpu_hour=price)
+    best = plain.best
+    if best is not None and not best.job_flags:
+        best = replace(best, job_flags=plain.job_flags)
+    return Trial(**said, best=best, refused="" if best else "every setting is refused"), answer
+
+
+_ASKED: Final = (
+    *("gpus", "seq_length", "micro_batch_size", "global_batch_size", "memory_budget"),
+    "quick",
+)
+
+
+def _asks(asked: Request, request: Request) -> str:
+    """Flags by which one request differs from another."""
+    changed = {name: getattr(asked, name) for name in _ASKED}
+    flags = {
+        f"--{name.replace('_', '-')}": value
+        for name, value in changed.items()
+        if value != getattr(request, name)
+    }
+    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags.items())
