@@ -22,7 +22,7 @@ def test_the_page_has_the_sentence_the_table_and_the_flags(
     assert "Largest micro batch that fits: " in text
     assert "micro batch  layout" in text
     assert "--tensor-model-parallel-size 2" in text
-    assert "All of it: add --micro-batch-size " in text
+    assert "ask with --micro-batch-size " in text
 
 
 def test_json_obeys_its_schema_and_csv_has_the_same_rows(
