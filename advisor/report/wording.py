@@ -33,7 +33,11 @@ def _about(*evaluations: Evaluation) -> str:
     return "about " if any(one.requests is None for one in evaluations) else ""
 
 
-PHASES: Final = {"recompute": "replay (recompute)", "host": "waiting for the host"}
+PHASES: Final = {
+    "recompute": "replay (recompute)",
+    "host": "waiting for the host",
+    "stragglers": "waiting for stragglers",
+}
 """Words for the parts of a step whose name is another one."""
 
 
