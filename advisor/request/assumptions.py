@@ -134,7 +134,7 @@ def _of_options(facts: Facts) -> Iterator[str]:
     if config.deterministic_mode:
         yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"
     if config.main_grads_dtype is not DType.FP32:
-        yield "bf16 main gradients"
+        yield f"{'fp16' if config.main_grads_dtype is DType.FP16 else 'bf16'} main gradients"
     if config.optimizer_cpu_offload:
         yield "Adam on the host at 50 GB/s per GPU"
     if config.expandable_segments:

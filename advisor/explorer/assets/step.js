@@ -1,6 +1,6 @@
 /* The step as a picture: passes of every stage, and what is alive beneath them. */
 
-const PART_KEYS = ["recompute", "", "exposed_communication", "offload", "host"];
+const PART_KEYS = ["recompute", "", "exposed_communication", "offload", "host", "stragglers"];
 
 const digits = text => typeof text === "string" ? Array.from(text, c => parseInt(c, 36)) : text;
 
@@ -121,7 +121,7 @@ function Step({ D, chosen, other }) {
     <div ref=${ref}><canvas ref=${canvas} class="step" tabindex="0" role="img" data-tip=${tip} onKeyDown=${onKey}
       onPointerMove=${event => { drag(event); setTip(stepTip(D, step, shape, event)); }} onPointerLeave=${() => setTip("")}
       aria-label=${`${step.pp} stages, ${D.jobs.microbatches[chosen.job]} microbatches, one step of ${seconds(whole)} s. Highest allocated memory: stage ${worst}, ${gib(peak.peak)} GiB, ${peak.place === null ? "in the optimizer's step" : `at ${millis(step.stages[worst][peak.place].start)}`}, ${D.pool[peak.point]}.`}></canvas></div>
-    <${Key} items=${[...["forward", "backward", "recompute", "exposed_communication", "optimizer", "pipeline_bubble"].map(timeKey), ...(step.tail[2] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [timeKey("offload")] : []), ...(chosen.times[D.times.indexOf("host")] ? [timeKey("host")] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later virtual stage (chunk)" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; dot: the peak`], ...(beside ? [["s-line", `line: allocated memory of ${nameOf(D, other)}`]] : [])]} />
+    <${Key} items=${[...["forward", "backward", "recompute", "exposed_communication", "optimizer", "pipeline_bubble"].map(timeKey), ...(step.tail[1] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [timeKey("offload")] : []), ...(chosen.times[D.times.indexOf("host")] ? [timeKey("host")] : []), ...(chosen.times[D.times.indexOf("stragglers")] ? [timeKey("stragglers")] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later virtual stage (chunk)" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; dot: the peak`], ...(beside ? [["s-line", `line: allocated memory of ${nameOf(D, other)}`]] : [])]} />
     <p class="note">Peak: ${gib2(peak.peak)} GiB allocated on stage ${worst}${peak.place === null ? ", in the optimizer's step" : `, in the ${step.stages[worst][peak.place].backward ? "backward" : "forward"} of microbatch ${step.stages[worst][peak.place].microbatch}`}: ${D.pool[peak.point]}.
       ${Math.abs(step.stretch - 1) > 0.005 && ` All passes are drawn ${(Math.abs(step.stretch - 1) * 100).toFixed(1)} % ${step.stretch > 1 ? "longer" : "shorter"}, so that the step ends at its predicted time.`}</p>
     <${Figures} summary=${`Passes of stage ${worst} as a table`} head=${["pass", "chunk", "microbatch", "start ms", "end ms", "highest GiB"]}
@@ -158,7 +158,7 @@ function drawStep(canvas, D, step, beside, shape) {
   const most = Math.max(...step.memory.map(one => one.peak), ...(beside ? beside.memory.map(one => one.peak) : [0]));
   const least = Math.min(...step.memory.map(one => one.fixed));
   const y = (s, units) => top + s * each + lane.bar + lane.memory - Math.max(0, units - least) / (most - least) * (lane.memory - 8);
-  const colours = ["recompute", "", "communication", "offload", "host"].map(name => name && colour(name));
+  const colours = ["recompute", "", "communication", "offload", "host", "stragglers"].map(name => name && colour(name));
   for (let s = 0; s < step.pp; s++) {
     const base = top + s * each;
     c.save();
@@ -195,10 +195,10 @@ function drawStep(canvas, D, step, beside, shape) {
   for (const t of ticks(view[0], view[1], width < 600 ? 4 : 8)) c.fillText(clock(t, view[1]), Math.max(left + 20, Math.min(width - 30, x(t))), height - 8);
 }
 
-/* Behind the pipeline: waiting for the slowest GPU, gradients' reduction, sums on the host, optimizer. */
+/* Behind the pipeline: gradients' reduction, sums on the host, optimizer. */
 function tailBars(c, step, x, base, lane, colour) {
   let at = step.pipeline;
-  ["communication", "communication", "offload", "optimizer"].forEach((name, i) => {
+  ["communication", "offload", "optimizer"].forEach((name, i) => {
     if (!step.tail[i]) return;
     c.fillStyle = colour(name);
     c.fillRect(x(at), base, Math.max(0.5, x(at + step.tail[i]) - x(at)), lane.bar);
@@ -223,7 +223,7 @@ function area(c, memory, passes, s, x, y, step, colour, filled) {
 
 function peakMark(c, step, s, x, y, colour, shape) {
   const { place, peak } = step.memory[s], one = place === null ? null : step.stages[s][place];
-  const px = x(one ? (one.start + one.end) / 2 : step.end - step.tail[3] / 2), py = y(s, peak);
+  const px = x(one ? (one.start + one.end) / 2 : step.end - step.tail[2] / 2), py = y(s, peak);
   if (px < shape.left || px > shape.width - shape.right) return;
   c.fillStyle = colour("over");
   c.beginPath(); c.arc(px, py, 4, 0, 7); c.fill();
@@ -235,7 +235,7 @@ function stepTip(D, step, shape, event) {
   const s = Math.floor((event.clientY - box.top - top) / each);
   if (s < 0 || s >= step.pp || t < 0 || t > step.end) return "";
   const i = step.stages[s].findIndex(one => t >= one.start && t <= one.end);
-  if (i < 0) return t > step.pipeline ? `stage ${s}: after the last pass: gradient reduction, optimizer and the wait for the slowest GPU` : `stage ${s}: ${TIME_WORDS.pipeline_bubble}`;
+  if (i < 0) return t > step.pipeline ? `stage ${s}: after the last pass: gradient reduction and optimizer` : `stage ${s}: ${TIME_WORDS.pipeline_bubble}`;
   const one = step.stages[s][i], { parts } = step.chunks[s][one.chunk].passes[one.backward];
   const words = PART_KEYS.map(name => TIME_WORDS[name || (one.backward ? "backward" : "forward")]);
   const said = parts.map((part, k) => part ? `${words[k]} ${millis(part)}` : "").filter(Boolean).join(", ");

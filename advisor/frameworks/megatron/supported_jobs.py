@@ -204,7 +204,9 @@ class MegatronJobs(JobSupport):
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """With the Transformer Engine that the release asks for, and without what of a recipe it
-        cannot capture, does not read or refuses."""
+        cannot capture, does not read or refuses. Gradients of fp16 are fp16 unless fp32 is asked
+        for: megatron-core 0.19.2 training/arguments.py turns accumulate_allreduce_grads_in_fp32 on
+        with --bf16 alone, fp16_mixed of Bridge 0.3.1 and NeMo 2.5.3 has no grad_reduce_in_fp32."""
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
@@ -225,9 +227,13 @@ class MegatronJobs(JobSupport):
             from advisor.frameworks.megatron.job_graphs import as_captured
 
             config = as_captured(model, config, given, revision)
+        reduced, half = config.main_grads_dtype, config.precision is Precision.FP16
+        if half and (reduced is not DType.FP32 or "job.main_grads_dtype" not in given):
+            reduced = DType.FP16
         release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
             config,
+            main_grads_dtype=reduced,
             transformer_engine_version=release,
             create_attention_mask=self._loads_attention_mask(config),
             fp8_recipe=self._optimizer_recipe(config),

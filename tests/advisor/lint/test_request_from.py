@@ -207,7 +207,7 @@ def test_a_script_says_its_optimizer_and_its_types(tmp_path: Path) -> None:
     assert (config.optimizer_cpu_offload, config.optimizer_offload_fraction) == (True, 1.0)
     assert config.create_attention_mask is False
     half = resolved(tmp_path, LLAMA.replace("--bf16", "--fp16")).config
-    assert (half.precision, half.main_grads_dtype) == ("fp16", DType.BF16)  # 16 bits of either kind
+    assert (half.precision, half.main_grads_dtype) == ("fp16", DType.FP16)
     muon = resolved(tmp_path, f"{LLAMA} --optimizer muon").config
     assert muon.optimizer == "muon"
 
