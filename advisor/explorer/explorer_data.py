@@ -231,7 +231,7 @@ class _Page(Struct, frozen=True):
 
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
-    *("data", "words", "state", "parts", "controls", "table", "pareto", "memory", "time"),
+    *("data", "words", "state", "parts", "controls", "table", "pareto", "near", "memory", "time"),
     *("flags", "step", "layer", "app"),
 )
 
