@@ -4,9 +4,9 @@ function Controls({ D, axes, rows, state, change, other }) {
   const selects = Object.keys(axes).filter(axis => axes[axis].values.length > 1);
   const setAxis = (axis, value) => change(relaxed(axes, rows, state, axis, value));
   const isOwn = selects.every(axis => state.filters[axis] === axes[axis].own[0]);
-  const isAny = selects.every(axis => axis === "seq" || !state.filters[axis]);
+  const isAny = selects.every(axis => isPlace(axis) || !state.filters[axis]);
   const preset = any => change({ filters: Object.fromEntries(Object.keys(axes).map(axis =>
-    [axis, any && axis !== "seq" ? "" : axes[axis].own[0]])) });
+    [axis, any && !isPlace(axis) ? "" : axes[axis].own[0]])) });
   const kinds = [...new Set(rows.map(row => row.kind))];
   return html`<form class="controls" aria-label="Controls" onSubmit=${event => event.preventDefault()}>
     <div class="control budget"><label for="budget">Memory budget per GPU</label>
@@ -22,7 +22,7 @@ function Controls({ D, axes, rows, state, change, other }) {
     </div>
     ${selects.map(axis => html`<div class="control" key=${axis}><label for=${`axis-${axis}`}>${AXIS_WORDS[axis]}</label>
       <select id=${`axis-${axis}`} value=${state.filters[axis]} onChange=${event => setAxis(axis, event.target.value)}>
-        ${axis !== "seq" && html`<option value="">any</option>`}
+        ${!isPlace(axis) && html`<option value="">any</option>`}
         ${axes[axis].values.map(value => html`<option value=${value} selected=${state.filters[axis] === value}>${value}</option>`)}
       </select></div>`)}
     <div class="control"><label for="kind">Recompute</label>
@@ -45,13 +45,16 @@ function compared(rows, state, other) {
   return rows.filter(row => row.job === job || row.job === 0 || row === other);
 }
 
-/* One axis set; where no row is left, the other degrees are set free. */
+/* One axis set; where no row is left, the degrees are set free, then the other one of GPUs and
+   sequence length. */
 function relaxed(axes, rows, state, axis, value) {
   const filters = { ...state.filters, [axis]: value };
-  if (rows.some(row => jobMatches(axes, filters, row.job))) return { filters };
-  for (const one in filters) if (one !== axis && one !== "seq") filters[one] = "";
-  if (rows.some(row => jobMatches(axes, filters, row.job))) return { filters };
-  const left = rows.filter(row => jobMatches(axes, { ...filters, seq: "" }, row.job));
-  filters.seq = axes.seq.own[left[0].job];
+  const found = () => rows.filter(row => jobMatches(axes, filters, row.job));
+  if (found().length) return { filters };
+  for (const one in filters) if (one !== axis && !isPlace(one)) filters[one] = "";
+  if (found().length) return { filters };
+  for (const one in filters) if (one !== axis) filters[one] = "";
+  const left = found()[0].job;
+  for (const one in filters) if (isPlace(one)) filters[one] = axes[one].own[left];
   return { filters };
 }

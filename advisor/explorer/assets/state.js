@@ -1,10 +1,14 @@
 /* What is chosen, and the link that says it: #tp=4&…&set=selective:mlp&with=none&budget=70.0 */
 
 const AXIS_WORDS = {
-  TP: "Tensor parallel (TP)", CP: "Context parallel (CP)", PP: "Pipeline parallel (PP)",
+  GPUs: "Number of GPUs", TP: "Tensor parallel (TP)", CP: "Context parallel (CP)", PP: "Pipeline parallel (PP)",
   VPP: "Virtual stages (VPP)", EP: "Expert parallel (EP)", ETP: "Expert tensor parallel (ETP)",
   mbs: "Micro batch", sharding: "Sharding", options: "Other options", seq: "Sequence length",
 };
+
+/* Axes of which one value is always set: jobs that differ in them are not ranked together. */
+const isPlace = axis => axis === "GPUs" || axis === "seq";
+const samePlace = (axes, job, other) => Object.keys(axes).filter(isPlace).every(axis => axes[axis].own[job] === axes[axis].own[other]);
 
 function axisValues(D) {
   const found = {};
@@ -57,7 +61,7 @@ function fromHash(D, axes, rows, state) {
   const given = new URLSearchParams(location.hash.slice(1)), next = { ...state, filters: { ...state.filters } };
   for (const axis in axes) {
     const value = given.get(axis);
-    if (value === "any" && axis !== "seq") next.filters[axis] = "";
+    if (value === "any" && !isPlace(axis)) next.filters[axis] = "";
     else if (axes[axis].values.includes(value)) next.filters[axis] = value;
   }
   if (rows.some(row => row.kind === given.get("kind"))) next.kind = given.get("kind");
