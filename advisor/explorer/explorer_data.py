@@ -111,7 +111,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
             ["Proof", _proof(answer)],
         ],
         "remedies": [remedy_line(one, best) for one in answer.remedies if not answer.fastest_found],
-        "evaluated": answer.evaluated,
+        "searched": answer.searched or answer.optimum is not None,
     }
 
 
