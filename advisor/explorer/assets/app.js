@@ -64,9 +64,9 @@ function Head({ D, state, list, chosen, budget, show }) {
   const best = list.find(one => one.tier === 0), p = chosen && fits(D, chosen, budget), job = chosen ? chosen.job : 0;
   const length = chosen ? D.jobs.seq[job] : +state.filters.seq, gpus = chosen ? gpusOf(D, chosen) : D.gpus;
   const said = [D.parameters + " parameters", `${gpus} × ${D.gpu}`, D.precision, `sequence ${length.toLocaleString("en")}`, `global batch ${D.global_batch.toLocaleString("en")}`];
-  return html`<header><div class="top"><h1>${D.model}</h1><${Copy} text=${() => location.href} label="the link of this view" words="Copy link" /></div>
+  return html`<header><div class="top"><h1>${D.model}</h1><${Copy} text=${() => location.href} label="link of this view" words="Copy link" /></div>
     <p class="sub">${said.join(" · ")}</p>
-    <p class="sub"><b class="layout">${D.pool[D.jobs.layout[job]]} · ${cellWords("mbs", D.pool[D.jobs.mbs[job]])}</b>${[D.recipe && html`recipe ${broken(D.recipe, "_")}`, D.framework, ...D.runs].filter(Boolean).map(text => html` · ${text}`)}</p>
+    <p class="sub"><b class="layout">${broken(D.pool[D.jobs.layout[job]], "| ")} · ${cellWords("mbs", D.pool[D.jobs.mbs[job]])}</b>${[D.recipe && html`recipe ${broken(D.recipe, "_")}`, D.framework, ...D.runs].filter(Boolean).map(text => html` · ${text}`)}</p>
     <p class="verdict" role="status">${chosen ? html`<b class=${["good", "edge", "bad"][tierOf(p)]}>${nameOf(D, chosen)}</b>
       ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ${band(chosen)}, ${Math.round(tokensOf(D, chosen)).toLocaleString("en")} tokens/s per GPU.`}` : "No row matches the controls."}
       ${chosen && !best && html` <b class="bad">No row that matches the controls fits.</b>`}
@@ -77,7 +77,7 @@ function Head({ D, state, list, chosen, budget, show }) {
 
 function Basis({ D }) {
   const said = D.basis.map(([name, texts]) => [name, texts.filter(Boolean)]).filter(([, texts]) => texts.length);
-  return html`<dl class="basis">${said.map(([name, texts]) => html`<dt key=${name}>${name}</dt>${texts.map(text => html`<dd key=${text}>${text}</dd>`)}`)}
+  return html`<dl class="basis">${said.map(([name, texts]) => html`<dt key=${name}>${name}</dt>${texts.map(text => html`<dd key=${text}>${broken(text, "_ ")}</dd>`)}`)}
     <dt>Rows</dt><dd>${many(D.rows.job.length, "row")}, one per recompute setting of ${many(D.jobs.seq.length, "job")}. ~ marks an estimate; peaks without ~ come from a simulation of torch's allocator.</dd>
     <dt>Command</dt><dd><code>${D.command}</code> (${D.version})</dd></dl>`;
 }

@@ -53,7 +53,7 @@ function Layer({ D, chosen, other }) {
     <${Key} items=${[["f-kept", "kept until the backward"], ["f-replayed", "not kept: the replay makes it again"], ["f-offloaded", "offloaded to the host"], ["", "↻ operator of the replay"]].filter(([name]) => name !== "f-offloaded" || layer.offloaded)} />
     <${Figures} summary="Operators as a table" text head=${["operator", "module", "work", "bound by", "forward ms", "backward ms", "replay ms"]}
       rows=${layer.drawn.map(op => [op.name, op.module, op.work, op.limit, ...[op.forward, op.backward, op.replay].map(s => (s * 1e3).toFixed(3))])} />
-    <p class="note">Source: ${layer.source}</p>
+    <p class="note">Source: <span class="nowrap">${layer.source}</span></p>
     <${Figures} summary="Tensors as a table" head=${["operator", "tensor", "shape", "type", "bytes", "for the backward"]}
       rows=${layer.drawn.flatMap(op => op.tensors.map(t => [op.name, t.label, `[${t.shape.join(", ")}]`, t.dtype, t.size.toLocaleString("en"), FATES[t.fate][0]]))} />`;
 }

@@ -13,11 +13,11 @@ function Faster({ D, rows, axes, chosen, verdict, budget, show, compare }) {
     const all = [["same job", fastest(better.filter(row => row.job === chosen.job))], ["one change", fastest(better.filter(row => apart(row) === 1))], ["all", fastest(better)]];
     return all.filter(([, row], i) => row && !all.slice(0, i).some(([, before]) => before && before.seconds <= row.seconds));
   }, [chosen, budget]);
-  const words = { "same job": "Another recompute of this job", "one change": "After one change of the job", all: "After several changes of the job" };
+  const words = { "same job": "other recompute of this job", "one change": "one change of the job", all: "several changes of the job" };
   const gain = row => sure ? `${signed((row.seconds / chosen.seconds - 1) * 100)} % step time` : `${seconds(row.seconds)} s`;
   const changes = chosen.job === verdict.job ? D.remedies : [];
-  return html`${found.length > 0 && html`<ul class="faster">${found.map(([name, row]) => html`<li key=${name}>${words[name]}:${" "}<button type="button" onClick=${() => show(row)}>${nameOf(D, row)}</button> <b>${gain(row)}</b>, ${peakWords(row)} GiB</li>`)}</ul>`}
-    ${!found.length && html`<p>${sure ? `No row of this page with ${lengthWords(D, chosen)} fits and takes 1 % less time than ${nameOf(D, chosen)}.` : `No row of this page with ${lengthWords(D, chosen)} fits.`}</p>`}
+  return html`${found.length > 0 && html`<ul class="faster">${found.map(([name, row], i) => html`<li key=${name}>${i === found.length - 1 ? "Fastest of all, with" : "With"} ${words[name]}:${" "}<button type="button" onClick=${() => show(row)}>${nameOf(D, row)}</button> <b>${gain(row)}</b>, ${peakWords(row)} GiB</li>`)}</ul>`}
+    ${!found.length && html`<p>${sure ? `No row of this page with ${lengthWords(D, chosen)} fits and takes 1 % less time than ${nameOf(D, chosen)}: it is the fastest.` : `No row of this page with ${lengthWords(D, chosen)} fits.`}</p>`}
     <${Toss} ...${{ D, rows, compare }} />
     ${changes.length > 0 && html`<h3>Options that help</h3><ul class="faster">${changes.map(text => html`<li key=${text}>${text}</li>`)}</ul>`}`;
 }

@@ -75,7 +75,7 @@ function scaleOf(front, chosen, other, budget, width, height) {
   let low = Math.min(budget, ...marked.map(row => row.reserved)), high = Math.max(budget, ...marked.map(row => row.reserved));
   let fast = Math.min(...marked.map(row => row.seconds)), slow = Math.max(...marked.map(row => row.seconds));
   const spare = (high - low) * 0.06 || high * 0.1, room = (slow - fast) * 0.12 || slow * 0.15;
-  const names = (width < 480 ? 112 : 168) / (width - PAD.left - PAD.right);
+  const names = (width < 480 ? 130 : 168) / (width - PAD.left - PAD.right);
   high += spare; low = Math.max(0, low - (high - low) * names / (1 - names)); fast -= room; slow += room;
   const x = units => PAD.left + (units - low) / (high - low) * (width - PAD.left - PAD.right);
   const y = s => height - PAD.bottom - (s - fast) / (slow - fast) * (height - PAD.top - PAD.bottom);
@@ -116,6 +116,8 @@ function labelOf(D, row, most) {
 }
 
 const MOST_LABELS = 9;
+/* Where a label may stand, from its mark. */
+const AROUND = [[-13, 4, "end"], [-12, 16, "end"], [15, 4, "start"], [15, 18, "start"], [15, -8, "start"], [-12, -10, "end"], [-12, 28, "end"]];
 
 /* Labels of the front, the asked rows first, then from the fast end: where they touch no mark, no line and no other label. Nothing lies to the left of the front. */
 function placed(D, list, drawn, asked, scale, budget, width, height) {
@@ -133,9 +135,9 @@ function placed(D, list, drawn, asked, scale, budget, width, height) {
   const hits = (a, b) => a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3];
   for (const row of new Set([...asked, ...[...drawn].reverse()])) {
     if (found.length >= MOST_LABELS) break;
-    const text = labelOf(D, row, width < 480 ? 16 : 25), wide = wideOf(text, row === asked[0]), px = x(row.reserved), py = y(row.seconds);
-    for (const [dx, dy, anchor] of [[-13, 4, "end"], [-12, 16, "end"], [12, 4, "start"], [12, 18, "start"], [12, -8, "start"], [-12, -10, "end"], [-12, 28, "end"]]) {
-      const left = anchor === "start" ? px + dx : px + dx - wide, box = [left - 2, py + dy - 13, wide + 4, 18];
+    const px = x(row.reserved), py = y(row.seconds), names = new Set([labelOf(D, row, width < 480 ? 16 : 25), labelOf(D, row, 0)]);
+    for (const [text, dx, dy, anchor] of [...names].flatMap(text => AROUND.map(place => [text, ...place]))) {
+      const wide = wideOf(text, row === asked[0]), left = anchor === "start" ? px + dx : px + dx - wide, box = [left - 2, py + dy - 13, wide + 4, 18];
       if (left < PAD.left + 2 || left + wide > width - 2 || box[1] < PAD.top || box[1] + 15 > height - PAD.bottom) continue;
       if (taken.some(one => hits(one, box))) continue;
       taken.push(box);

@@ -11,7 +11,7 @@ const COLUMNS = [
   { key: "overhead", words: "overhead", wide: "spare", title: "step time over that of no recompute of the same job", of: (row, D) => overheadOf(D, row) },
   { key: "tokens", words: "tokens/s per GPU", wide: "spare", of: (row, D) => tokensOf(D, row) },
   { key: "flops", words: "TFLOP/s per GPU", wide: "roomy", of: row => row.flops },
-  { key: "band", words: "band", wide: "roomy", title: "9 of 10 measured runs lie within it", of: row => row.error },
+  { key: "band", words: "band", wide: "roomy", alone: true, title: "9 of 10 measured runs lie within it", of: row => row.error },
   { key: "fits", words: "fits", title: "probability that no rank runs out of memory", of: (row, D, p) => p },
 ];
 
@@ -46,7 +46,7 @@ function Rows({ D, state, list, front, chosen, budget, choose, change }) {
     <button type="button" class="sort" data-tip=${title} onClick=${() => by(key)}>${words || `changes from ${base}`}${key === "set" && layouts && html`<span class="narrow">, changes from ${base}</span>`}</button></th>`;
   return html`<div class="scroll rows" tabindex="0" role="region" aria-label="Settings, best first"><table>
     <caption class="unseen">Settings, ${state.sort ? "sorted" : "best first"}. Choose a row with its button, sort by the buttons of the titles.</caption>
-    <thead><tr>${COLUMNS.filter(one => layouts || one.key !== "layout").map(title)}</tr></thead>
+    <thead><tr>${COLUMNS.filter(one => layouts ? !one.alone : one.key !== "layout").map(title)}</tr></thead>
     <tbody onKeyDown=${onKey}>${shown.map(({ row, p, tier }) => html`<tr key=${row.index}
         class=${[front.has(row) ? "" : "dominated", tier === 2 ? "over" : ""].join(" ")}
         aria-selected=${row === chosen} onClick=${() => choose(row)}>
@@ -58,7 +58,7 @@ function Rows({ D, state, list, front, chosen, budget, choose, change }) {
         <rect class="rest" width="56" height="6" rx="2" /><rect class=${tier === 2 ? "c-over" : "c-fits"} width=${Math.max(1, 56 * row.reserved / widest)} height="6" rx="2" />
         <line class="limit" x1=${56 * budget / widest} x2=${56 * budget / widest} y1="0" y2="6" /></svg></td>
       <td>${seconds(row.seconds)}</td><td class="spare">${overheadWords(D, row)}</td><td class="spare">${Math.round(tokensOf(D, row)).toLocaleString("en")}</td>
-      <td class="roomy">${row.flops.toFixed(0)}</td><td class="roomy">${band(row)}</td>
+      <td class="roomy">${row.flops.toFixed(0)}</td>${!layouts && html`<td class="roomy">${band(row)}</td>`}
       <td class=${["good", "edge", "bad"][tier]}>${percent(p)}</td></tr>`)}</tbody></table>
     ${list.length === 0 && html`<p>No row matches the controls. ${state.only ? "Show also those that do not fit, or set" : "Set"} a control to “any”.</p>`}
     </div>
