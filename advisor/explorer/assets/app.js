@@ -24,12 +24,11 @@ function App({ D }) {
   const show = row => setState(before => ({ ...before, row: row.index, kind: "", offload: "", only: false,
     filters: Object.fromEntries(Object.keys(axes).map(axis => [axis, (isPlace(axis) || before.filters[axis]) && axes[axis].own[row.job]])) }));
   const of = { D, axes, rows, state, list, visible, front, frontRows, chosen, other, verdict, budget: state.budget, choose, change, show, compare };
-  const scales = PLACES.filter(axis => axes[axis].values.length > 1);
   return html`<${Head} ...${of} /><${Controls} ...${of} />
     <main>
       <div class="stack most"><${Card} id="h-rows" title="Settings"><${Rows} ...${of} /><//>
         ${chosen && html`<${Card} id="h-faster" title="What would be faster"><${Faster} ...${of} /><//>
-        ${scales.length > 0 && html`<${Card} id="h-scale" title=${scales.length > 1 ? "Other sequences and numbers of GPUs" : scales[0] === "seq" ? "Other sequence lengths" : "Other numbers of GPUs"} shape="late"><${Scale} ...${of} /><//>`}`}
+        ${PLACES.filter(axis => axes[axis].values.length > 1).map(axis => html`<${Card} id=${`h-${axis}`} title=${PLACE_TITLES[axis]} shape="late"><${Scale} axis=${axis} ...${of} /><//>`)}`}
         <${Card} id="h-sure" title="What the predictions rest on" shape="late"><${Basis} D=${D} />
           ${D.rejected.length > 0 && html`<${Rejected} D=${D} />`}<//></div>
       <div class="stack rest"><${Card} id="h-front" title="Peak memory and step time"><${Pareto} ...${of} /><//>

@@ -46,8 +46,7 @@ function Measure({ D, list, front, chosen, other, change }) {
   const runner = list.find(one => one.tier === 0 && one.row !== chosen && front.has(one.row));
   return html`<${Block} text=${text} label="harness line" />
     <p class="note">${lost && `harness run differs from this job: it sets ${lost}. `}Add <code>--dry-run</code> to see the options and the predictions without a run.</p>
-    ${!D.toss && runner && runner.row !== other && html`<p class="note">The answer proposes no rows to measure. To measure a second row, take the fastest other one that fits and is not dominated:
-      <button type="button" class="runner" onClick=${() => change({ other: runner.row.index })}>${nameOf(D, runner.row)}</button></p>`}
+    ${!D.toss && runner && runner.row !== other && html`<p class="note">The answer proposes no rows to measure. To measure a second row, take the fastest other one that fits and is not dominated:${" "}<button type="button" class="runner" onClick=${() => change({ other: runner.row.index })}>${nameOf(D, runner.row)}</button></p>`}
     <h3>Gate this row in CI</h3><${Block} text=${gate} label="harness lines of a gate" />
     <p class="note">Run the first two lines once, and the other three in every CI job. Exit codes of <code>harness compare</code>: 0 as fast and as small as the baseline, 1 a regression, 3 no verdict, 4 a run failed.</p>`;
 }

@@ -13,7 +13,7 @@ function Faster({ D, rows, axes, chosen, verdict, budget, show, compare }) {
     const all = [["same job", fastest(better.filter(row => row.job === chosen.job))], ["one change", fastest(better.filter(row => apart(row) === 1))], ["all", fastest(better)]];
     return all.filter(([, row], i) => row && !all.slice(0, i).some(([, before]) => before && before.seconds <= row.seconds));
   }, [chosen, budget]);
-  const words = { "same job": "other recompute of this job", "one change": "one change of the job", all: "several changes of the job" };
+  const words = { "same job": "another recompute of this job", "one change": "one change of the job", all: "several changes of the job" };
   const gain = row => sure ? `${signed((row.seconds / chosen.seconds - 1) * 100)} % step time` : `${seconds(row.seconds)} s`;
   const changes = chosen.job === verdict.job ? D.remedies : [];
   return html`${found.length > 0 && html`<ul class="faster">${found.map(([name, row], i) => html`<li key=${name}>${i === found.length - 1 ? "Fastest of all, with" : "With"} ${words[name]}:${" "}<button type="button" onClick=${() => show(row)}>${nameOf(D, row)}</button> <b>${gain(row)}</b>, ${peakWords(row)} GiB</li>`)}</ul>`}
@@ -43,21 +43,19 @@ function bestOfEach(D, rows, axes, axis, chosen, budget) {
   return axes[axis].values.filter(value => found.has(value)).map(value => ({ value, ...found.get(value) }));
 }
 
-function Scale({ D, rows, axes, chosen, budget, show }) {
-  const tables = useMemo(() => PLACES.filter(axis => axes[axis].values.length > 1)
-    .map(axis => [axis, bestOfEach(D, rows, axes, axis, chosen, budget)]), [chosen, budget]);
-  const titles = { seq: "tokens", GPUs: "GPUs" };
-  const said = (axis, found) => {
-    const fit = found.filter(one => one.fit).map(one => +one.value);
-    if (!fit.length) return `None of these ${titles[axis] === "tokens" ? "lengths" : "numbers of GPUs"} fits.`;
-    return axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice: ${Math.min(...fit)}.`;
-  };
-  return tables.map(([axis, found]) => html`<div key=${axis}><p class="note">${said(axis, found)}</p><div class="scroll" tabindex="0" role="region" aria-label=${`The best row of each number of ${titles[axis]}`}><table class="scale">
-    <thead><tr><th scope="col">${titles[axis]}</th><th scope="col" class="left">best that fits, of all layouts</th><th scope="col">peak GiB</th><th scope="col">step s</th>
+const PLACE_TITLES = { seq: "Other sequence lengths", GPUs: "Other numbers of GPUs" };
+
+function Scale({ D, rows, axes, axis, chosen, budget, show }) {
+  const found = useMemo(() => bestOfEach(D, rows, axes, axis, chosen, budget), [chosen, budget]), word = axis === "seq" ? "tokens" : axis;
+  const fit = found.filter(one => one.fit).map(one => +one.value);
+  const said = !fit.length ? `None of these ${axis === "seq" ? "lengths" : "numbers"} fits.`
+    : axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice: ${Math.min(...fit)}.`;
+  return html`<p>${said}</p><div class="scroll" tabindex="0" role="region" aria-label=${`The best row of each number of ${word}`}><table>
+    <thead><tr><th scope="col">${word}</th><th scope="col" class="left">best that fits, of all layouts</th><th scope="col">peak\u00a0GiB</th><th scope="col">step\u00a0s</th>
       <th scope="col" class="spare">tokens/s per GPU</th><th scope="col">GPU hours per 10⁹ tokens</th></tr></thead>
     <tbody>${found.map(({ value, row, fit }) => html`<tr key=${value} class=${axes[axis].own[chosen.job] === value ? "own" : ""}><th scope="row">${(+value).toLocaleString("en")}</th>
       <td class="left"><button type="button" class="row" onClick=${() => show(row)}>${broken(row.spec)}</button> ${changesOf(D, row.job).length > 0 && html`<${Chips} words=${changesOf(D, row.job)} />`}
         ${!fit && html`<span class="bad"> nothing fits; this is the smallest</span>`}</td>
       <td>${peakWords(row)}</td><td>${seconds(row.seconds)}</td><td class="spare">${Math.round(tokensOf(D, row)).toLocaleString("en")}</td>
-      <td>${fit ? Math.round(1e9 / 3600 / tokensOf(D, row)).toLocaleString("en") : "—"}</td></tr>`)}</tbody></table></div></div>`);
+      <td>${fit ? Math.round(1e9 / 3600 / tokensOf(D, row)).toLocaleString("en") : "—"}</td></tr>`)}</tbody></table></div>`;
 }

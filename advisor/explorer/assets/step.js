@@ -75,10 +75,10 @@ function levels(passes, chunks, held, fixed, sent, [optimizer, optimizerPoint]) 
 }
 
 /* The part of a step that is shown, in seconds: whole where it is short, else around its peak. */
-function windows(step) {
+function windows(step, shown) {
   const passes = step.stages[0], whole = [0, step.end], count = passes.length;
-  if (count <= 48) return { "Whole step": whole };
-  const length = 40 * (passes[count - 1].end - passes[0].start) / count;
+  if (count <= shown * 1.2) return { "Whole step": whole };
+  const length = shown * (passes[count - 1].end - passes[0].start) / count;
   const stage = step.memory.reduce((a, b, s) => b.peak > step.memory[a].peak ? s : a, 0), { place } = step.memory[stage];
   const middle = place === null ? step.end : (step.stages[stage][place].start + step.stages[stage][place].end) / 2;
   const from = Math.max(0, Math.min(step.end - length, middle - length / 2));
@@ -88,7 +88,7 @@ function windows(step) {
 function Step({ D, chosen, other, budget }) {
   const step = useMemo(() => stepOf(D, chosen), [chosen]), beside = useMemo(() => other && stepOf(D, other), [other]);
   const [ref, width] = useWidth(1200), canvas = useRef(null), [asked, setAsked] = useState(null);
-  const views = step ? windows(step) : {}, usual = Object.values(views)[0];
+  const views = step ? windows(step, width < 600 ? 14 : 40) : {}, usual = Object.values(views)[0];
   useEffect(() => setAsked(null), [chosen]);
   const view = asked || usual;
   const many = step && step.pp > 8, lane = many ? { bar: 14, memory: 34, gap: 6 } : { bar: 22, memory: 66, gap: 12 };
@@ -212,7 +212,7 @@ function budgetLine(c, s, y, colour, shape) {
   c.strokeStyle = colour("ink"); c.lineWidth = 1; c.setLineDash([4, 3]);
   c.beginPath(); c.moveTo(left, y(s, limits[s])); c.lineTo(width - right, y(s, limits[s])); c.stroke();
   c.setLineDash([]);
-  haloed(c, `budget ${gib(budget)} GiB − ${gib(budget - limits[s])} overhead`, width - right - 4, y(s, limits[s]) + 4, "right", colour);
+  haloed(c, `budget ${gib(budget)} GiB − ${gib(budget - limits[s])} overhead`, width - right - 4, y(s, limits[s]) - 3, "right", colour);
 }
 
 function haloed(c, text, x, y, align, colour) {
