@@ -1,6 +1,6 @@
 /* The step as a picture: passes of every stage, and what is alive beneath them. */
 
-const PART_KEYS = ["recompute", "", "exposed_communication", "offload", "host"];
+const PART_KEYS = ["recompute", "", "exposed_communication", "offload", "host", "stragglers"];
 
 const digits = text => typeof text === "string" ? Array.from(text, c => parseInt(c, 36)) : text;
 
@@ -23,7 +23,7 @@ function stepOf(D, row) {
   for (const passes of stages) for (const one of passes) { one.start *= stretch; one.end *= stretch; }
   const fixed = D.pool[D.rows.static[row.index]], optimizer = D.pool[D.rows.optimizer[row.index]];
   const memory = stages.map((passes, s) => levels(passes, chunks[s], digits(schedule.held[s]), fixed[s], D.rows.sent[row.index], optimizer[s]));
-  return { pp, vpp, chunks, stages, memory, tail, stretch, straggles: D.times.includes("stragglers"), end: row.seconds, pipeline: row.seconds - behind };
+  return { pp, vpp, chunks, stages, memory, tail, stretch, end: row.seconds, pipeline: row.seconds - behind };
 }
 
 function passesOf(order, warmup, vpp) {
@@ -123,7 +123,7 @@ function Step({ D, chosen, other, budget }) {
     <div ref=${ref}><canvas ref=${canvas} class="step" tabindex="0" role="img" data-tip=${tip} onKeyDown=${onKey}
       onPointerMove=${event => { drag(event); setTip(stepTip(D, step, shape, event)); }} onPointerLeave=${() => setTip("")}
       aria-label=${`${step.pp} stages, ${D.jobs.microbatches[chosen.job]} microbatches, one step of ${seconds(whole)} s. Highest allocated memory: stage ${worst}, ${gib(peak.peak)} GiB, ${peak.place === null ? "in the optimizer's step" : `at ${millis(step.stages[worst][peak.place].start)}`}, ${D.pool[peak.point]}.`}></canvas></div>
-    <${Key} items=${[...["forward", "backward", "recompute", "exposed_communication", "optimizer", "pipeline_bubble", ...(step.straggles ? ["stragglers"] : [])].map(timeKey), ...(step.tail[2] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [timeKey("offload")] : []), ...(chosen.times[D.times.indexOf("host")] ? [timeKey("host")] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later virtual stage (chunk)" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; dot: the peak`], ["s-dash", "dashed: the budget less what is reserved besides"], ...(beside ? [["s-line", `line: allocated memory of ${nameOf(D, other)}`]] : [])]} />
+    <${Key} items=${[...["forward", "backward", "recompute", "exposed_communication", "optimizer", "pipeline_bubble"].map(timeKey), ...(step.tail[1] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [timeKey("offload")] : []), ...(chosen.times[D.times.indexOf("host")] ? [timeKey("host")] : []), ...(chosen.times[D.times.indexOf("stragglers")] ? [timeKey("stragglers")] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later virtual stage (chunk)" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; dot: the peak`], ["s-dash", "dashed: the budget less what is reserved besides"], ...(beside ? [["s-line", `line: allocated memory of ${nameOf(D, other)}`]] : [])]} />
     <p class="note">Peak: ${gib2(peak.peak)} GiB allocated on stage ${worst}${peak.place === null ? ", in the optimizer's step" : `, in the ${step.stages[worst][peak.place].backward ? "backward" : "forward"} of microbatch ${step.stages[worst][peak.place].microbatch}`}: ${D.pool[peak.point]}.
       ${limits[worst] > shape.most ? ` The budget leaves ${gib2(limits[worst] - peak.peak)} GiB above it.` : ""}
       ${Math.abs(step.stretch - 1) > 0.005 && ` All passes are drawn ${(Math.abs(step.stretch - 1) * 100).toFixed(1)} % ${step.stretch > 1 ? "longer" : "shorter"}, so that the step ends at its predicted time.`}</p>
@@ -167,7 +167,7 @@ function drawStep(canvas, D, step, beside, shape) {
   const x = s => left + (s - view[0]) / (view[1] - view[0]) * (width - left - right);
   const { least, most, limits } = shape;
   const y = (s, units) => top + s * each + lane.bar + lane.memory - Math.max(0, units - least) / (most - least) * (lane.memory - 14);
-  const colours = ["recompute", "", "communication", "offload", "host"].map(name => name && colour(name));
+  const colours = ["recompute", "", "communication", "offload", "host", "stragglers"].map(name => name && colour(name));
   for (let s = 0; s < step.pp; s++) {
     const base = top + s * each;
     c.save();
@@ -220,10 +220,10 @@ function haloed(c, text, x, y, align, colour) {
   c.strokeText(text, x, y); c.fillText(text, x, y);
 }
 
-/* Behind the pipeline: waiting for the slowest GPU, gradients' reduction, sums on the host, optimizer. */
+/* Behind the pipeline: gradients' reduction, sums on the host, optimizer. */
 function tailBars(c, step, x, base, lane, colour) {
   let at = step.pipeline;
-  [step.straggles ? "stragglers" : "communication", "communication", "offload", "optimizer"].forEach((name, i) => {
+  ["communication", "offload", "optimizer"].forEach((name, i) => {
     if (!step.tail[i]) return;
     c.fillStyle = colour(name);
     c.fillRect(x(at), base, Math.max(0.5, x(at + step.tail[i]) - x(at)), lane.bar);
@@ -239,7 +239,7 @@ function area(c, memory, passes, s, x, y, step, colour, filled) {
     const [before, highest, after] = memory.levels[i], middle = (one.start + one.end) / 2;
     c.lineTo(x(one.start), y(s, before)); c.lineTo(x(middle), y(s, highest)); c.lineTo(x(one.end), y(s, after));
   });
-  for (const [back, level] of [[step.tail[3], memory.fixed], [step.tail[3] / 2, memory.last], [0, memory.fixed]]) c.lineTo(x(step.end - back), y(s, level));
+  for (const [back, level] of [[step.tail[2], memory.fixed], [step.tail[2] / 2, memory.last], [0, memory.fixed]]) c.lineTo(x(step.end - back), y(s, level));
   if (filled) {
     c.lineTo(x(step.end), y(s, 0)); c.lineTo(x(0), y(s, 0));
     c.fillStyle = colour; c.fill();
@@ -248,7 +248,7 @@ function area(c, memory, passes, s, x, y, step, colour, filled) {
 
 function peakMark(c, step, s, x, y, colour, shape) {
   const { place, peak } = step.memory[s], one = place === null ? null : step.stages[s][place];
-  const px = x(one ? (one.start + one.end) / 2 : step.end - step.tail[3] / 2), py = y(s, peak);
+  const px = x(one ? (one.start + one.end) / 2 : step.end - step.tail[2] / 2), py = y(s, peak);
   if (px < shape.left || px > shape.width - shape.right) return;
   c.fillStyle = colour("over");
   c.beginPath(); c.arc(px, py, 4, 0, 7); c.fill();
@@ -256,7 +256,7 @@ function peakMark(c, step, s, x, y, colour, shape) {
   haloed(c, `${gib(peak)} GiB`, px + (right ? 8 : -8), py + 12, right ? "left" : "right", colour);
 }
 
-const tailWords = step => ["waiting for the slowest rank", "gradient reduction", "sums on the host", "optimizer"]
+const tailWords = step => ["gradient reduction", "sums on the host", "optimizer"]
   .map((words, i) => step.tail[i] ? `${words} ${millis(step.tail[i])}` : "").filter(Boolean).join(", ");
 
 function stepTip(D, step, shape, event) {
