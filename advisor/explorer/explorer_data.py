@@ -14,7 +14,7 @@ from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
 from advisor.base.units import human_count
-from advisor.explorer.nearby import Grid, grid
+from advisor.explorer.nearby import Grid, differs, grid
 from advisor.explorer.step_numbers import (
     TIMES,
     UNIT,
@@ -34,8 +34,14 @@ from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
-from advisor.report.header import calibration_words, framework_words, measured_words, run_words
-from advisor.report.job_changes import apart, layout_cells, options_apart
+from advisor.report.header import (
+    calibration_words,
+    framework_words,
+    layout_words,
+    measured_words,
+    run_words,
+)
+from advisor.report.job_changes import layout_cells, options_apart
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
@@ -44,6 +50,7 @@ from advisor.request.differences import harness_line
 from advisor.request.request import Request
 from advisor.search import answer_parts, evaluate, layout_search, measured_rows
 
+GPUS: Final = "GPUs"
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
 """Columns of `layout_cells` that the page has a control for, besides the sequence length."""
 OPTIONS: Final = "options"
@@ -63,7 +70,7 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
         "command": request_line,
         "unit": UNIT,
         "times": TIMES,
-        "axes": [*AXES, OPTIONS],
+        "axes": [GPUS, *AXES, OPTIONS],
         **_subject(answer, grid.own),
         "frameworks": [label_of(name) for name in pages.frameworks],
         "jobs": columns(jobs),
@@ -89,6 +96,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
         "precision": str(job.config.precision),
         "global_batch": job.config.global_batch_size,
         "seq_length": job.config.seq_length,
+        "recipe": answer.recipe,
         "framework": framework_words(job),
         "runs": run_words(job),
         "card": units(job.gpu.memory_bytes),
@@ -103,7 +111,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
             ["Proof", _proof(answer)],
         ],
         "remedies": [remedy_line(one, best) for one in answer.remedies if not answer.fastest_found],
-        "evaluated": answer.evaluated,
+        "searched": answer.searched or answer.optimum is not None,
     }
 
 
@@ -140,6 +148,7 @@ class _Page(Struct, frozen=True):
         held = [stage.memory_bytes for stage in first.stages]
         options = {k: v for k, v in options_apart(job, self.grid.own).items() if k != _LENGTH}
         return {
+            GPUS: self.pool.number(str(job.num_gpus)),
             **{axis: self.pool.number(cells[axis]) for axis in AXES},
             OPTIONS: self.pool.number(join_key_values(options) or "the answer's"),
             "DP": job.layout.data_parallel_size,
@@ -147,7 +156,8 @@ class _Page(Struct, frozen=True):
             "pp": job.layout.pipeline_model_parallel_size,
             "vpp": job.layout.virtual_pipeline_model_parallel_size,
             "microbatches": job.num_microbatches,
-            "apart": self.pool.number(apart(job, self.grid.own)),
+            "layout": self.pool.number(layout_words(job.layout, job.config.optimizer)),
+            "apart": self.pool.number(differs(job, self.grid.own)),
             "fixed": self.pool.number(
                 [[units(one.weights), units(one.gradients), units(one.optimizer)] for one in held]
             ),
@@ -217,6 +227,7 @@ class _Page(Struct, frozen=True):
             "sigma": sigma,
             "most": most,
             "seconds": times(evaluation),
+            "overhead": micros(evaluation.recompute_overhead),
             "below": micros(1 - evaluation.step_time_low_seconds / evaluation.step_time_seconds),
             "error": micros(evaluation.step_time_high_seconds / evaluation.step_time_seconds - 1),
             "flops": round(evaluation.tflops_per_gpu * 1e6),
@@ -231,7 +242,7 @@ class _Page(Struct, frozen=True):
 
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
-    *("data", "words", "state", "parts", "controls", "table", "pareto", "memory", "time"),
+    *("data", "words", "state", "parts", "controls", "table", "pareto", "near", "memory", "time"),
     *("flags", "step", "layer", "app"),
 )
 

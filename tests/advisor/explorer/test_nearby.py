@@ -11,10 +11,9 @@ from advisor.answer.evaluation import Evaluation
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.explorer.explorer_data import explorer_page
-from advisor.explorer.nearby import Grid, grid, nearby
+from advisor.explorer.nearby import Grid, Place, differs, grid, nearby
 from advisor.explorer.step_numbers import Pool
 from advisor.plan.recompute_plan import recomputes
-from advisor.report.job_changes import apart
 from advisor.report.wording import leading
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
@@ -62,12 +61,12 @@ def test_runs_move_near_jobs_as_they_move_the_answer(found: Grid, tmp_path: Path
     """By 1.2 where they hold; 3 % are allowed as in tests/harness/test_closed_loop.py."""
     slow = SimulatedDevice(base=1.2, recompute=1.0, communication=1.0, of_job=0.0, of_setting=0.0)
     slow.run([row for _, rows in found.jobs[:6] for row in rows if row.fits], tmp_path)
-    before = {(apart(row.job, found.own), row.setting): row for row in _all_rows(found)}
+    before = {(differs(row.job, found.own), row.setting): row for row in _all_rows(found)}
     request = replace(REQUEST, calibration=(tmp_path,))
     after = grid(answer_to(request), request)
     moved = 0
     for row in _all_rows(after):
-        if (was := before.get((apart(row.job, found.own), row.setting))) is None:
+        if (was := before.get((differs(row.job, found.own), row.setting))) is None:
             continue
         factor = row.step_time_seconds / was.step_time_seconds
         assert factor == 1.0 or factor == pytest.approx(1.2, rel=0.03)
@@ -83,7 +82,7 @@ def _all_rows(found: Grid) -> list[Evaluation]:
 def test_no_job_stands_there_twice(framework: str) -> None:
     request = Request(model="llama3_8b", gpus="8xH100", framework=framework)
     rows = grid(answer_to(request), request)
-    words = [apart(job, rows.own) for job, _ in rows.jobs]
+    words = [differs(job, rows.own) for job, _ in rows.jobs]
     assert words[0] == ""
     assert len(words) == len(set(words))
 
@@ -95,17 +94,25 @@ def test_every_control_has_something_to_choose(found: Grid) -> None:
     assert {layout.context_parallel_size for layout in layouts} >= {1, 2}
     configs = [job.config for job, _ in found.jobs]
     assert {config.micro_batch_size for config in configs} >= {1, 2}
-    assert len({config.seq_length for config in configs}) >= 3
+    own = found.own.config.seq_length
+    assert {config.seq_length for config in configs} >= {own // 2, own, 131_072}
+    assert {job.num_gpus for job, _ in found.jobs} == {4, 8, 16, 32}
+    for job, _ in found.jobs:
+        assert job.layout.world_size == job.num_gpus
+        assert job.config.global_batch_size == found.own.config.global_batch_size
 
 
 def test_jobs_come_the_nearest_first_and_are_legal() -> None:
     answer = answer_to(REQUEST)
     own = answer.candidates[0].evaluation.job
-    jobs = nearby(own, resolve(REQUEST), 2)
+    here = Place(own.num_gpus, own.config.seq_length)
+    (away, jobs), (_, wider) = (
+        zip(*nearby(own, resolve(REQUEST), most, here), strict=True) for most in (2, 3)
+    )
     assert own not in jobs
     assert len(jobs) == len(set(jobs))
-    wider = nearby(own, resolve(REQUEST), 3)
     assert set(jobs) < set(wider)
+    assert list(away) == sorted(away)
     assert all(job.num_gpus == own.num_gpus for job in wider)
     assert all(job.model == own.model for job in wider)
 
