@@ -20,10 +20,10 @@ import pandas as pd
 
 import advisor
 import harness
+from advisor.report.figures import kit
 
-BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
 GIB = 2**30
-plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update({**kit.STYLE, "figure.dpi": 90})
 MEASURED = Path("../results/measured")
 
 # %% [markdown]
@@ -142,8 +142,8 @@ shown(after)
 # %%
 figure, axes = plt.subplots(figsize=(9.5, 4), layout="constrained")
 for shift, table, colour, label in (
-    (-0.15, before, ORANGE, "shipped calibration"),
-    (0.15, after, BLUE, "learned from two runs"),
+    (-0.15, before, kit.ORANGE, "shipped calibration"),
+    (0.15, after, kit.BLUE, "learned from two runs"),
 ):
     places = [number + shift for number in range(len(table))]
     spread = [table["predicted, s"] - table.low, table.high - table["predicted, s"]]
@@ -155,14 +155,15 @@ axes.scatter(
     after["measured, s"],
     marker="_",
     s=900,
-    color="black",
+    color=kit.INK,
     label="measured",
     zorder=3,
 )
 names = [f"{name}\n({'given' if name in GIVEN else 'held out'})" for name in after.index]
 axes.set_xticks(range(len(after)), names)
 axes.set(ylabel="seconds per step", title="Predicted step time with its band, and the measurement")
-axes.legend(frameon=False, loc="upper left")
+axes.legend(loc="upper left")
+kit.soften(axes, "y")
 plt.show()
 
 # %%
@@ -227,13 +228,14 @@ for axes, name, bins, words in (
         groups,
         bins=bins,
         stacked=True,
-        color=[GREEN, BLUE],
+        color=[kit.GREEN, kit.BLUE],
         label=["H100", "H200"],
         edgecolor="white",
     )
-    axes.axvline(0, color="black", linewidth=0.8)
+    axes.axvline(0, color=kit.INK, linewidth=0.8)
     axes.set(xlabel=f"error of {words}, %", ylabel="settings", title=words)
-panels[1].legend(frameon=False)
+    kit.soften(axes)
+panels[1].legend()
 plt.show()
 
 # %% [markdown]

@@ -14,11 +14,11 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import advisor
+from advisor.report.figures import kit
+from advisor.report.figures.point_labels import label_points
 
-BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-YELLOW, VERMILION, PURPLE, GREY = "#F0E442", "#D55E00", "#CC79A7", "#666666"
 GIB = 2**30
-plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update({**kit.STYLE, "figure.dpi": 90})
 
 # %% [markdown]
 # ## Ask
@@ -48,30 +48,19 @@ advice
 # Weights, gradients and optimizer states are the same in every row. Only the activations (and the
 # working set of the backward pass) change. A setting fits if its bar ends left of the line.
 
+
 # %%
-PARTS = {
-    "weights": BLUE,
-    "gradients": SKY,
-    "optimizer": GREEN,
-    "activations": ORANGE,
-    "transient": YELLOW,
-    "overhead": PURPLE,
-}
-
-
 def draw_memory(candidates, budget_bytes, title):
     """One bar a setting: bytes of its fullest GPU, by what they are for."""
     figure, axes = plt.subplots(figsize=(9.5, 0.42 * len(candidates) + 1.6), layout="constrained")
-    names = [candidate.recompute.spec for candidate in candidates]
-    left = [0.0] * len(candidates)
-    for part, colour in PARTS.items():
-        sizes = [getattr(one.peak.memory_bytes, part) / GIB for one in candidates]
-        axes.barh(names, sizes, left=left, color=colour, label=part, edgecolor="white", height=0.7)
-        left = [start + size for start, size in zip(left, sizes, strict=True)]
-    axes.axvline(budget_bytes / GIB, color="black", linestyle="--", label="what a GPU has")
+    parts = kit.memory_parts([candidate.peak.memory_bytes for candidate in candidates])
+    kit.stacked_bars(axes, parts, labelled=True)
+    axes.set_yticks(range(len(candidates)), [one.recompute.spec for one in candidates])
+    kit.draw_budget(axes, budget_bytes)
+    kit.soften(axes, "x")
     axes.invert_yaxis()
     axes.set(xlabel="GiB on the fullest GPU", title=title)
-    figure.legend(loc="outside lower center", ncols=7, frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=7)
 
 
 shown = [one for one in advice.candidates if not one.folded]
@@ -89,22 +78,24 @@ table = advice.to_dataframe()
 table["peak GiB"] = table.peak_reserved_bytes / GIB
 figure, axes = plt.subplots(figsize=(9.5, 4.2), layout="constrained")
 front = table[table.pareto].sort_values("peak GiB")
-axes.plot(front["peak GiB"], front.step_time_seconds, color=GREY, linewidth=1, zorder=1)
-for fits, colour, marker, label in ((True, BLUE, "o", "fits"), (False, VERMILION, "X", "does not")):
+look = {"color": kit.SKY, "drawstyle": "steps-post", "zorder": 1}
+axes.plot(front["peak GiB"], front.step_time_seconds, **look)
+for fits, colour, marker, label in (
+    (True, kit.BLUE, "o", "fits"),
+    (False, kit.VERMILION, "X", "does not"),
+):
     rows = table[table.fits == fits]
-    axes.scatter(
-        rows["peak GiB"], rows.step_time_seconds, s=60, c=colour, marker=marker, label=label
-    )
-for number, row in enumerate(front.itertuples()):
-    at = (row.peak_reserved_bytes / GIB, row.step_time_seconds)
-    above = number % 2 == 1
-    place = {"xytext": (6, 9) if above else (-7, -14), "ha": "center" if above else "right"}
-    axes.annotate(row.recompute, at, textcoords="offset points", fontsize=9, **place)
-axes.axvline(table.budget_bytes[0] / GIB, color="black", linestyle="--", linewidth=1)
-axes.margins(x=0.16, y=0.12)
+    points = zip(rows["peak GiB"], rows.step_time_seconds, strict=True)
+    kit.draw_points(axes, points, s=60, color=colour, marker=marker, label=label)
+kit.draw_budget(axes, table.budget_bytes[0])
+kit.soften(axes)
+axes.margins(x=0.22, y=0.12)
 axes.set(xlabel="peak GiB of the fullest GPU", ylabel="seconds per step")
 axes.set_title("Memory against time")
-axes.legend(frameon=False)
+axes.legend()
+places = zip(table["peak GiB"], table.step_time_seconds, strict=True)
+names = {number: [spec] for number, spec in enumerate(table.recompute, start=1)}
+label_points(axes, dict(enumerate(places, start=1)), names=names)
 plt.show()
 
 # %% [markdown]

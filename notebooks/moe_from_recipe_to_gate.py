@@ -20,10 +20,10 @@ import pandas as pd
 
 import advisor
 import harness
+from advisor.report.figures import kit
 
-BLUE, SKY, GREEN, ORANGE, VERMILION = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 GIB = 2**30
-plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update({**kit.STYLE, "figure.dpi": 90})
 
 # %% [markdown]
 # ## 1. From a recipe to an answer
@@ -102,13 +102,17 @@ for axes, name, unit, words in (
     (panels[1], "cost", 100, "% added step time"),
 ):
     axes.barh(
-        [y - 0.2 for y in places], trials[name][names] * unit, 0.4, color=GREEN, label="measured"
+        [y - 0.2 for y in places],
+        trials[name][names] * unit,
+        0.4,
+        color=kit.GREEN,
+        label="measured",
     )
     axes.barh(
         [y + 0.2 for y in places],
         trials[f"predicted_{name}"][names] * unit,
         0.4,
-        color=BLUE,
+        color=kit.BLUE,
         hatch="//",
         edgecolor="white",
         label="predicted",
@@ -116,7 +120,8 @@ for axes, name, unit, words in (
     axes.set_yticks(list(places), names if axes is panels[0] else [""] * len(names))
     axes.invert_yaxis()
     axes.set(xlabel=words)
-panels[1].legend(frameon=False)
+    kit.soften(axes, "x")
+panels[1].legend()
 figure.suptitle("Mixtral 8x7B, five layers, one H200")
 plt.show()
 
@@ -219,18 +224,19 @@ regression = cases["20 % slower"]
 rows = [row for row in regression.rows if row.metric == "step_time_seconds"]
 figure, axes = plt.subplots(figsize=(9.5, 3.2), layout="constrained")
 for place, row in enumerate(rows):
-    colour = VERMILION if row.verdict == "regression" else GREEN
+    colour = kit.VERMILION if row.verdict == "regression" else kit.GREEN
     low, high = row.interval.low * 100, row.interval.high * 100
     axes.plot([low, high], [place, place], color=colour, linewidth=3)
     axes.plot(row.change * 100, place, "o", color=colour, markersize=8)
-axes.axvline(0, color="black", linewidth=0.8)
-axes.axvline(rows[0].limit * 100, color="black", linestyle="--", linewidth=1)
+axes.axvline(0, color=kit.INK, linewidth=0.8)
+axes.axvline(rows[0].limit * 100, color=kit.INK, linestyle="--", linewidth=1)
 axes.set_yticks(range(len(rows)), [row.label.split("/")[-1] for row in rows])
 axes.invert_yaxis()
 axes.set(
     xlabel="% step time over the golden, with its 95 % interval; dashed: the limit",
     title="One edited setting is caught, the others pass",
 )
+kit.soften(axes, "x")
 plt.show()
 
 # %% [markdown]

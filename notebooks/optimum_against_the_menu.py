@@ -14,10 +14,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import advisor
+from advisor.report.figures import kit
 
-BLUE, GREEN, VERMILION, GREY = "#0072B2", "#009E73", "#D55E00", "#666666"
 GIB = 2**30
-plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update({**kit.STYLE, "figure.dpi": 90})
 
 # %% [markdown]
 # ## One budget
@@ -91,20 +91,26 @@ answers.round(2).assign(won=won.replace("nan%", "it fits"))
 
 # %%
 figure, axes = plt.subplots(figsize=(9.5, 4), layout="constrained")
-for column, colour, marker in (("menu", VERMILION, "s"), ("optimum", BLUE, "o")):
+for column, colour, marker in (("menu", kit.VERMILION, "s"), ("optimum", kit.BLUE, "o")):
     line = answers[f"{column}, s"]
     axes.step(line.index, line, where="post", color=colour, marker=marker, label=column)
 axes.fill_between(
-    answers.index, answers["optimum, s"], answers["menu, s"], step="post", color=GREEN, alpha=0.2
+    answers.index,
+    answers["optimum, s"],
+    answers["menu, s"],
+    step="post",
+    color=kit.GREEN,
+    alpha=0.2,
 )
 free = advisor.evaluate("none", **JOB).step_time_seconds
-axes.axhline(free, color=GREY, linestyle=":", label="no recompute, unlimited memory")
+axes.axhline(free, color=kit.GREY, linestyle=":", label="no recompute, unlimited memory")
 axes.set(
     xlabel="GiB that a GPU may use",
     ylabel="seconds per step",
     title="Llama 3 70B on 32 H100: what a byte is worth",
 )
-axes.legend(frameon=False)
+axes.legend()
+kit.soften(axes)
 plt.show()
 
 # %% [markdown]

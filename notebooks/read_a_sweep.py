@@ -16,11 +16,11 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import harness
+from advisor.report.figures import kit
+from advisor.report.figures.point_labels import label_points
 
-BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-VERMILION, PURPLE, GREY = "#D55E00", "#CC79A7", "#666666"
 GIB = 2**30
-plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update({**kit.STYLE, "figure.dpi": 90})
 RUNS = Path("../results/measured/h100/runs")
 
 # %% [markdown]
@@ -61,26 +61,19 @@ job = trials[trials.job == "8,192 tokens, 12 layers"].sort_values("peak_reserved
 best_so_far = job.step_time_seconds.cummin()
 front = job[(job.step_time_seconds <= best_so_far) & ~best_so_far.duplicated()]
 figure, axes = plt.subplots(figsize=(9.5, 4.2), layout="constrained")
-axes.plot(
-    front.peak_reserved_bytes / GIB, front.step_time_seconds, color=GREY, linewidth=1, zorder=1
-)
-axes.scatter(job.peak_reserved_bytes / GIB, job.step_time_seconds, color=BLUE, s=55, zorder=2)
-for row in job.itertuples():
-    below = row.recompute in ("none", "selective:mlp")
-    axes.annotate(
-        row.recompute,
-        (row.peak_reserved_bytes / GIB, row.step_time_seconds),
-        xytext=(-6, -13) if below else (6, 6),
-        ha="right" if below else "left",
-        textcoords="offset points",
-        fontsize=9,
-    )
-axes.margins(x=0.16, y=0.14)
+look = {"color": kit.SKY, "drawstyle": "steps-post", "zorder": 1}
+axes.plot(front.peak_reserved_bytes / GIB, front.step_time_seconds, **look)
+places = list(zip(job.peak_reserved_bytes / GIB, job.step_time_seconds, strict=True))
+kit.draw_points(axes, places, color=kit.BLUE, s=55)
+kit.soften(axes)
+axes.margins(x=0.22, y=0.14)
 axes.set(
     xlabel="peak GiB reserved, measured",
     ylabel="seconds per step, measured",
     title="Llama 3 8B, 12 layers, 8,192 tokens, one H100",
 )
+names = {number: [spec] for number, spec in enumerate(job.recompute, start=1)}
+label_points(axes, dict(enumerate(places, start=1)), names=names)
 plt.show()
 
 # %% [markdown]
@@ -100,11 +93,16 @@ kinds = trials.recompute.replace(r"full:block:.*", "full:block, half of the laye
 shown = ["selective:mlp", "full:block, half of the layers", "full:uniform:1"]
 overheads = trials.pivot_table("overhead", "job", kinds, sort=False)[shown]
 axes = overheads.plot.bar(
-    figsize=(9.5, 3.8), color=[SKY, ORANGE, VERMILION], rot=0, width=0.75, edgecolor="white"
+    figsize=(9.5, 3.8),
+    color=[kit.SKY, kit.ORANGE, kit.VERMILION],
+    rot=0,
+    width=0.75,
+    edgecolor="white",
 )
 axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 axes.set(xlabel="", ylabel="added step time", title="Cost of recompute, measured (a gap: not run)")
-axes.legend(title="", frameon=False)
+axes.legend(title="")
+kit.soften(axes, "y")
 axes.figure.set_layout_engine("constrained")
 plt.show()
 
@@ -116,23 +114,19 @@ plt.show()
 
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(9.5, 4.2), layout="constrained")
-COLOURS = dict(zip(NAMES.values(), (BLUE, ORANGE, GREEN, PURPLE), strict=True))
+COLOURS = dict(zip(NAMES.values(), (kit.BLUE, kit.ORANGE, kit.GREEN, kit.PINK), strict=True))
 for axes, name, unit, words in (
     (panels[0], "peak_allocated_bytes", GIB, "peak GiB allocated"),
     (panels[1], "step_time_seconds", 1, "seconds per step"),
 ):
     for label, rows in trials.groupby("job", sort=False):
-        axes.scatter(
-            rows[name] / unit,
-            rows[f"predicted_{name}"] / unit,
-            color=COLOURS[label],
-            s=34,
-            label=label,
-        )
+        points = zip(rows[name] / unit, rows[f"predicted_{name}"] / unit, strict=True)
+        kit.draw_points(axes, points, color=COLOURS[label], s=34, label=label)
     ends = [trials[name].min() / unit * 0.95, trials[name].max() / unit * 1.05]
-    axes.plot(ends, ends, color=GREY, linewidth=1, zorder=0)
+    axes.plot(ends, ends, color=kit.GREY, linewidth=1, zorder=0)
     axes.set(xlabel=f"{words}, measured", ylabel=f"{words}, predicted", title=words)
-panels[0].legend(frameon=False, fontsize=8)
+    kit.soften(axes)
+panels[0].legend(fontsize=8)
 plt.show()
 
 # %%

@@ -18,9 +18,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import advisor
+from advisor.report.figures import kit
 
-BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update({**kit.STYLE, "figure.dpi": 90})
 paper = pd.read_csv(Path("../results/published/korthikanti2022.csv"))
 
 # %% [markdown]
@@ -106,7 +106,7 @@ print(
 # %%
 own = ones[~is_statistic].groupby("tensor", sort=False).bytes.sum() / sbh
 figure, axes = plt.subplots(figsize=(9.5, 4.6), layout="constrained")
-colours = [ORANGE if name in set(ones.tensor[is_score]) else BLUE for name in own.index]
+colours = [kit.ORANGE if name in set(ones.tensor[is_score]) else kit.BLUE for name in own.index]
 bars = axes.barh(own.index, own, color=colours)
 axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
 axes.invert_yaxis()
@@ -115,6 +115,7 @@ axes.set(
     title="What one layer of GPT 22B keeps (orange: grows with the square of the sequence)",
 )
 axes.tick_params(labelsize=8)
+kit.soften(axes, "x")
 plt.show()
 
 # %% [markdown]
@@ -199,25 +200,26 @@ axes.bar(
     [x - 0.2 for x in places],
     table4["measured overhead %"][1:],
     0.4,
-    color=GREEN,
+    color=kit.GREEN,
     label="measured in the paper",
 )
 axes.bar(
     [x + 0.2 for x in places],
     table4["predicted overhead %"][1:],
     0.4,
-    color=BLUE,
+    color=kit.BLUE,
     hatch="//",
     edgecolor="white",
     label="predicted",
 )
 names = ["no recompute,\nsequence parallel", "full", "selective", "selective,\nsequence parallel"]
 axes.set_xticks(list(places), names)
-axes.axhline(0, color="black", linewidth=0.8)
+axes.axhline(0, color=kit.INK, linewidth=0.8)
 axes.set(
     ylabel="% over keeping everything", title="Cost of recompute, one layer of GPT 22B on A100"
 )
-axes.legend(frameon=False)
+axes.legend()
+kit.soften(axes, "y")
 plt.show()
 
 # %% [markdown]

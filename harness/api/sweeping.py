@@ -26,6 +26,7 @@ class SweepOutcome(Struct, frozen=True, kw_only=True):
         points: all points, in the advisor's order.
         outcomes: results by point, in the order in which they were chosen; empty after a dry run.
         front: the Pareto front of step time and peak memory, the fastest first.
+        tied: the leader and the points that the noise does not tell from it; empty where one leads.
         ended: why the sweep ended, in a sentence.
         settled: whether it ended because the fastest point is known.
     """
@@ -35,6 +36,7 @@ class SweepOutcome(Struct, frozen=True, kw_only=True):
     outcomes: Mapping[Point, history.Outcome]
     front: tuple[Point, ...]
     ok: bool
+    tied: tuple[Point, ...] = ()
     ended: str = ""
     settled: bool = False
 
@@ -69,6 +71,7 @@ def sweep(
         outcomes=work.outcomes,
         front=tuple(sweep_page.fastest_and_smallest(work.outcomes, work.space.budget_bytes)),
         ok=exit_code(work.statuses) == 0,
+        tied=ended.tied,
         ended=ended.words,
         settled=ended.why is priority.Ending.SETTLED,
     )

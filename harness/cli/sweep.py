@@ -18,8 +18,8 @@ COMMAND: Final = read_page(__file__, "sweep")
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
     flags = parse(argv, "sweep", COMMAND)
-    spent = () if flags.budget is None else (f"sweep.budget={flags.budget}",)
-    given = (*flags.overrides, *spent)
+    limits = {name: getattr(flags, name) for name in ("budget", "trials")}
+    given = (*flags.overrides, *(f"sweep.{k}={v}" for k, v in limits.items() if v is not None))
     work, track = plan_sweep(given, flags.config_dir, flags.retry, dry_run=flags.dry_run)
     space, plan, folder = work.space, work.plan, work.folder
     if flags.dry_run:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     except (signals.Stop, OSError) as error:
         return ended(error, folder, f"what is finished is in {folder.path}", again, "sweep")
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
-    print(page(title, space, work.outcomes, end.words), end="", flush=True)
+    print(page(title, space, work.outcomes, end), end="", flush=True)
     _say(f"results in {folder.path}")
     if folder.results():
         hand_over(folder.path, track, "sweep", report=not flags.no_report)

@@ -203,7 +203,8 @@ MOST: Final = 24
 
 class PlottedSetting(Struct, frozen=True):
     """One setting that was measured. number: the advisor's rank, as tables have it; of what it does
-    not rank one after all ranks. stable: whether its times are to be trusted."""
+    not rank one after all ranks. stable: whether its times are to be trusted; pruned: whether a
+    sweep ended one of its trials early."""
 
     number: int
     name: str
@@ -211,6 +212,7 @@ class PlottedSetting(Struct, frozen=True):
     seconds: float
     tokens_per_second: float
     stable: bool = True
+    pruned: bool = False
 
 
 def points(facts: Facts) -> tuple[PlottedSetting, ...]:
@@ -223,15 +225,16 @@ def points(facts: Facts) -> tuple[PlottedSetting, ...]:
         memory = one.peak_bytes(facts.peak)
         statuses = {result.status for result in facts.results_of(setting)}
         if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:
-            stable, name = TrialStatus.UNSTABLE not in statuses, facts.name_of(setting)
+            marks = TrialStatus.UNSTABLE not in statuses, TrialStatus.PRUNED in statuses
             speeds = one.step_time_seconds, one.tokens_per_second_per_gpu
-            found.append(PlottedSetting(number, name, memory, *speeds, stable))
+            found.append(PlottedSetting(number, facts.name_of(setting), memory, *speeds, *marks))
     return tuple(found[:MOST])
 
 
 def best_of(shown: Sequence[PlottedSetting]) -> list[PlottedSetting]:
-    """Settings that no other beats in both memory and time, by memory."""
-    return pareto_front(shown, lambda one: (one.memory_bytes, one.seconds))
+    """Settings that ran to the end and that no other beats in both memory and time, by memory."""
+    ended = [one for one in shown if not one.pruned]
+    return pareto_front(ended, lambda one: (one.memory_bytes, one.seconds))
 
 
 def paint_scatter(
@@ -282,14 +285,17 @@ def _scatter(axes: "Axes", shown: Sequence[PlottedSetting], heights: Sequence[fl
     look: dict[str, Any] = {"color": kit.SKY, "zorder": 1, "drawstyle": "steps-post"}
     axes.plot(*zip(*line, strict=True), label="Pareto front", **look)
     kit.draw_points(axes, line, s=46, marker="o", color=kit.BLUE, label="Pareto front")
-    others = [at[one.number] for one in shown if one not in best]
+    others = [at[one.number] for one in shown if one not in best and not one.pruned]
     kit.draw_points(axes, others, s=46, marker="s", color=kit.FAINT, label="dominated")
+    pruned = [at[one.number] for one in shown if one.pruned]
+    kit.draw_points(axes, pruned, s=46, marker="X", color=kit.FAINT, label="pruned")
     ring = {"facecolors": "none", "edgecolors": kit.VERMILION, "linewidths": None, "zorder": 2}
     doubtful = [at[one.number] for one in shown if not one.stable]
     kit.draw_points(axes, doubtful, s=130, label="unstable", **ring)
     axes.margins(0.12)
     kit.soften(axes)
-    axes.legend(loc="upper left" if line[-1][1] > line[0][1] else "lower left")  # beyond the front
+    falls = line and line[-1][1] <= line[0][1]  # the legend stands beyond the front
+    axes.legend(loc="lower left" if falls else "upper left")
     return at
 
 

@@ -1,7 +1,7 @@
 """The report as a document: the verdict first, then every setting, then what it rests on."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from advisor.base.units import counted, human_bytes, milliseconds
@@ -24,7 +24,7 @@ from harness.report.evidence import (
     trust,
 )
 from harness.report.facts import Facts
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialStatus
 from harness.trial.trial import Prediction
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED, Verdict.UNJUDGED)
@@ -102,7 +102,7 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
         rows.append(
             {
                 "setting": outcome.name,
-                "outcome": _status(outcome, facts.results_of(outcome.setting)),
+                "outcome": _status(outcome, facts),
                 "advisor's rank": or_dash(outcome.setting.rank, str),
                 "predicted to fit": or_dash(fits, probability),
                 timed("step time", facts): or_dash(numbers.step_time_seconds, milliseconds),
@@ -161,12 +161,14 @@ def _one_step(phases: Table | None, pictures: tuple[Picture, ...]) -> tuple[Sect
     return (Section(title="One step", prose=(how,), tables=(phases,), pictures=pictures),)
 
 
-def _status(outcome: SettingOutcome, results: Sequence[TrialResult]) -> str:
+def _status(outcome: SettingOutcome, facts: Facts) -> str:
     if outcome.setting.skip:
         return f"{outcome.status}: not run"
+    results = facts.results_of(outcome.setting)
     measured = sum(one.status in MEASURED for one in results)
     more = f", {measured} of {len(results)} measured" if len(results) > 1 else ""
-    return f"{outcome.status}{more}"
+    tied = ", tied" if outcome.setting.trial.name in facts.plan.tied else ""
+    return f"{outcome.status}{tied}{more}"
 
 
 def _tally(facts: Facts) -> str:

@@ -96,7 +96,8 @@ def outcome_of(result: TrialResult) -> Outcome:
 
 def over_repeats(outcomes: Sequence[Outcome]) -> Outcome:
     """The processes of one point as one: the median of their median steps, the largest peak, and
-    the status of the first that was not measured."""
+    the status of the first that was not measured. Those that failed count only where all did."""
+    outcomes = [one for one in outcomes if not one.failed] or outcomes
     first = next((one for one in outcomes if not one.measured), outcomes[0])
     times = known(one.step_seconds for one in outcomes)
     return replace(

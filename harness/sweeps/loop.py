@@ -57,7 +57,8 @@ class Sweep(Struct, frozen=True, kw_only=True):
             ended = self._work(study, progress)
             for point, outcomes in study.history().finished.items():
                 self.finished[point] = dict(outcomes)
-        self.folder.join(replace(self.plan, ended=ended.words))
+        tied = tuple(self.space.planned[point].trial.name for point in ended.tied)
+        self.folder.join(replace(self.plan, ended=ended.words, tied=tied))
         return ended
 
     def _work(self, study: Study, progress: Progress) -> End:

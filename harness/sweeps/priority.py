@@ -120,6 +120,13 @@ class Standing:
         return found
 
     @property
+    def tied(self) -> tuple[Point, ...]:
+        """The leader and the points that may be faster: the noise does not tell them apart. Empty
+        where one leads alone, or none does."""
+        others = self.rivals(0.0, _HALF)
+        return (self.leader, *others) if self.leader and others else ()
+
+    @property
     def limit_seconds(self) -> float | None:
         """A process whose median step is above this is slower than the leader with 95 %
         confidence: both have noise. None where nothing was measured."""
@@ -168,10 +175,11 @@ class Wait(Struct, frozen=True):
 
 
 class End(Struct, frozen=True, kw_only=True):
-    """The sweep is over; words: a whole sentence that says why."""
+    """The sweep is over; words: a whole sentence that says why. tied: as in Standing."""
 
     why: Ending
     words: str
+    tied: tuple[Point, ...] = ()
 
 
 Action = Measure | Ask | Wait | End
@@ -224,7 +232,7 @@ class PriorPolicy:
         ahead = self._ahead(history, standing)
         if budget is not None and history.spent_seconds >= budget:
             words = f"The sweep.budget is used up. {_unsettled(ahead, standing, '--budget')}"
-            return End(why=Ending.BUDGET, words=words.rstrip())
+            return End(why=Ending.BUDGET, words=words.rstrip(), tied=standing.tied)
         if ahead and len(self._begun(history)) < self._options.trials:
             return self._first_time(ahead, history, standing)
         return self._repeat(history, standing) or self._end(ahead, history, standing)
@@ -281,16 +289,15 @@ class PriorPolicy:
         leader = standing.leader
         if leader is None and not ahead:
             return End(why=Ending.EXHAUSTED, words="No point was measured.")
-        rivals = standing.rivals(MARGIN, _HALF)
-        if leader and rivals:
-            names = ", ".join(point.label for point in (leader, *rivals))
+        tied = standing.tied
+        if leader and standing.rivals(MARGIN, _HALF):
             after = f"After sweep.repeats = {self._options.repeats}"
-            words = f"{after} these may be equally fast: {names}.{left}"
-            return End(why=Ending.TIED, words=words)
+            words = f"{after} {leader.label} leads, {_tie(standing)}: take any of them.{left}"
+            return End(why=Ending.TIED, words=words, tied=tied)
         if leader is None or ahead:
             spent = f"All sweep.trials = {self._options.trials} have run."
             words = f"{spent} {_unsettled(ahead, standing, 'sweep.trials')}"
-            return End(why=Ending.TRIALS, words=words)
+            return End(why=Ending.TRIALS, words=words, tied=tied)
         unstable = any(
             one.status is TrialStatus.UNSTABLE for one in history.finished[leader].values()
         )
@@ -299,16 +306,23 @@ class PriorPolicy:
             f"{percent(MARGIN)} faster is below "
             f"{percent(1 - LEVEL)}{' (the times of the leader are unstable)' if unstable else ''}."
         )
-        return End(why=Ending.SETTLED, words=words)
+        words += f" It is {_tie(standing)}." if tied else ""
+        return End(why=Ending.SETTLED, words=words, tied=tied)
 
 
 def _unsettled(ahead: Sequence[Point], standing: Standing, limit: str) -> str:
     """What is open where a limit ends a sweep, and how it goes on; empty where nothing is."""
-    leader, rivals = standing.leader, standing.rivals(MARGIN, _HALF)
-    if leader and not (ahead or rivals):
+    leader = standing.leader
+    if leader and not (ahead or standing.rivals(MARGIN, _HALF)):
         return ""
     leads = f"{leader.label} leads so far" if leader else "no point was measured"
-    equal = f", and may be as fast as {', '.join(point.label for point in rivals)}"
+    equal = f", {_tie(standing)}" if standing.tied else ""
     left = f" Points not yet measured: {len(ahead)}." if ahead else ""
     on = f"The same command with a larger {limit} goes on from here."
-    return f"Nothing is settled: {leads}{equal if rivals else ''}.{left} {on}"
+    return f"Nothing is settled: {leads}{equal}.{left} {on}"
+
+
+def _tie(standing: Standing) -> str:
+    """Which points the leader is tied with, and how large the noise is."""
+    names = ", ".join(point.label for point in standing.tied[1:])
+    return f"tied within the noise ({percent(standing.noise)} between processes) with {names}"

@@ -12,17 +12,18 @@ from advisor.report.breaking import spec_cell
 from advisor.report.text import on_screen
 from harness.judge.predicted import or_dash
 from harness.sweeps.history import Outcome
+from harness.sweeps.priority import End
 from harness.sweeps.space import Point, Space
 from harness.trial.trial import Prediction
 
 
 def fastest_and_smallest(outcomes: Mapping[Point, Outcome], budget: int | None) -> list[Point]:
-    """Points with figures within `budget` that no other beats in both objectives, fastest first."""
+    """Points that were measured to the end, within `budget`, and that no other beats in both
+    objectives, fastest first."""
     costs = {
         point: (o.step_seconds, o.peak_bytes)
         for point, o in outcomes.items()
-        if o.step_seconds is not None and o.peak_bytes is not None
-        if budget is None or o.peak_bytes <= budget
+        if o.measured and o.within(budget)
     }
     return pareto_front(costs, costs.__getitem__)
 
@@ -33,20 +34,20 @@ _FIGURES: Final = ("status", "step ms", "predicted ms", "peak", "predicted peak"
 _LEFT: Final = ("layout", "setting", "status")
 
 
-def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: str) -> str:
+def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: End) -> str:
     """The front, what it was found among, why points have no figures, and why it ended."""
     best = fastest_and_smallest(outcomes, space.budget_bytes)
     lines: list[Block] = [title, ""]
     lines.append("Pareto front of step time and peak memory:" if best else _nothing(space))
-    lines += _measured(space, [(point, outcomes[point]) for point in best])
+    lines += _measured(space, [(point, outcomes[point]) for point in best], ended.tied)
     rest = [(point, o) for point, o in outcomes.items() if point not in best]
     if rest:
-        lines += ["", "The other points:", *_measured(space, rest)]
+        lines += ["", "The other points:", *_measured(space, rest, ended.tied)]
     counts = Counter(str(outcome.status) for outcome in outcomes.values())
     words = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     reasons = dict.fromkeys(f"{p.label}: {o.reason}" for p, o in rest if o.reason)
     counted = f"{len(outcomes)} of {len(space.legal)} points: {words or 'none yet'}."
-    notes = (counted, *_not_run(space), ended, *_assumptions(space))
+    notes = (counted, *_not_run(space), ended.words, *_assumptions(space))
     return on_screen(group(*lines, "", *reasons, *notes))
 
 
@@ -66,15 +67,17 @@ def _nothing(space: Space) -> str:
     return "No point was measured" + ("." if budget is None else f" within {human_bytes(budget)}.")
 
 
-def _measured(space: Space, found: Sequence[tuple[Point, Outcome]]) -> list[Block]:
+def _measured(
+    space: Space, found: Sequence[tuple[Point, Outcome]], tied: Sequence[Point]
+) -> list[Block]:
     rows = []
     for point, outcome in found:
         step, peak, _ = _predicted(space.planned[point].trial.prediction)
-        status = str(outcome.status)
+        status = str(outcome.status) + (f" x{outcome.processes}" if outcome.processes > 1 else "")
         rows.append(
             [
                 *_names(space, point),
-                status if outcome.processes < 2 else f"{status} x{outcome.processes}",
+                f"{status}, tied" if point in tied else status,
                 *(or_dash(outcome.step_seconds, _milliseconds), step),
                 *(or_dash(outcome.peak_bytes, human_bytes), peak),
             ]

@@ -45,13 +45,15 @@ class PlannedSetting(Struct, frozen=True, kw_only=True):
 class RunPlan(Struct, frozen=True, kw_only=True):
     """Everything that `harness run` will do, fixed before the first trial starts. device_name: the
     GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line each. ended: why
-    a sweep, whose plan grows, is over; empty before, and for a run."""
+    a sweep, whose plan grows, is over; empty before, and for a run. tied: the leading trials of a
+    sweep that the noise does not tell apart."""
 
     experiment: str
     device_name: str
     settings: tuple[PlannedSetting, ...]
     assumptions: tuple[str, ...] = ()
     ended: str = ""
+    tied: tuple[str, ...] = ()
 
     @property
     def default_name(self) -> str:

@@ -8,6 +8,7 @@ from tests.harness.sweeps import simulated
 
 SEEDS = range(50)
 MOST_TRIALS = 100  # of TPE: what it finds later counts as found then
+GIVEN = 5  # of the advisor's best, to the TPE that is given some
 LIKELY = 0.9
 
 
@@ -16,7 +17,8 @@ LIKELY = 0.9
 )
 @pytest.mark.parametrize("error", simulated.ERRORS)
 def test_bench_trials_until_the_best(benchmark, overrides, error) -> None:
-    """The bars: at most half the trials of TPE; regret of the first choice at most 2 %."""
+    """The bar: at most half the trials of TPE alone. TPE that is given the advisor's best has no
+    bar: docs/sweeps.md says where it is as good."""
     expected, room = simulated.expected_of(*overrides)
 
     def device(seed: int) -> simulated.SimulatedDevice:
@@ -33,13 +35,17 @@ def test_bench_trials_until_the_best(benchmark, overrides, error) -> None:
             best = min(one.seconds[point] for point in safe if one.fits(point))
             regrets.append(one.seconds[first] / best - 1)
     ours = [one.trials if one.found is None else one.found for one in swept]
-    theirs = [
-        simulated.search_with_tpe(expected, device(seed), seed, MOST_TRIALS) for seed in SEEDS
-    ]
+    alone, told = (
+        [simulated.search_with_tpe(expected, device(s), s, MOST_TRIALS, given) for s in SEEDS]
+        for given in (0, GIVEN)
+    )
     benchmark.extra_info.update(
         points=sum(not one.skip for one in expected.values()),
         trials_until_best=round(mean(ours), 1),
-        trials_of_tpe=round(mean(theirs), 1),
+        trials_of_tpe=round(mean(alone), 1),
+        trials_of_tpe_given_our_best=round(mean(told), 1),
+        sooner_than_tpe_given_our_best=sum(a < b for a, b in zip(ours, told, strict=True)),
+        later_than_tpe_given_our_best=sum(a > b for a, b in zip(ours, told, strict=True)),
         best_not_run=sum(one.found is None for one in swept),
         first_choice_does_not_fit=len(SEEDS) - len(regrets),
         first_choice_regret_percent=round(100 * mean(regrets), 2),
@@ -48,4 +54,4 @@ def test_bench_trials_until_the_best(benchmark, overrides, error) -> None:
         settled=sum(one.why == "settled" for one in swept),
     )
     print(f"{overrides[0]} {error}: {benchmark.extra_info}")
-    assert mean(ours) <= 0.5 * mean(theirs)
+    assert mean(ours) <= 0.5 * mean(alone)

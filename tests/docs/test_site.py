@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 AXE = ROOT / "tests/advisor/explorer/axe-core/axe.min.js"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+INDEX = (ROOT / "docs/index.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -46,6 +48,11 @@ def test_every_page_is_in_the_site(site: Path) -> None:
     assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= made
 
 
+def test_the_index_says_in_a_line_what_each_page_answers() -> None:
+    lines = re.findall(r"^- \[.+\]\((\w+)\.md\): .+\?$", INDEX, re.MULTILINE)
+    assert sorted(lines) == sorted({page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"})
+
+
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     loaded = re.compile(r"""<(?:script|img|link)[^>]*(?:src|href)=["'](?:https?:)?//""")
     for page in site.glob("*.html"):
@@ -66,31 +73,75 @@ def test_the_api_page_has_every_public_name(site: Path) -> None:
             assert listed or getattr(harness, name, None) is getattr(advisor, name, 0), name
 
 
-def test_what_scrolls_on_a_phone_is_reached_by_keyboard(site: Path) -> None:
+@pytest.fixture(scope="module")
+def phone() -> Iterator[Any]:
+    """A browser as wide as a phone."""
     webdriver = pytest.importorskip("selenium.webdriver")
     browser, program = installed(NAMES, "Chromium"), installed(("chromedriver",), "chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     for flag in FLAGS:
         options.add_argument(flag)
-    phone = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-    rules = ["scrollable-region-focusable", "aria-allowed-role", "region"]
+    size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
     with webdriver.Chrome(options, webdriver.ChromeService(program)) as driver:
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-        for page, scheme in (("options", "light"), ("accuracy", "dark")):
-            feature = {"name": "prefers-color-scheme", "value": scheme}
-            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-            driver.get((site / f"{page}.html").as_uri())
-            driver.execute_script(AXE.read_text(encoding="utf-8"))
-            found = driver.execute_async_script(
-                "axe.run({runOnly: arguments[0]}).then(seen => arguments[1]("
-                "seen.violations.map(one => [one.id, one.nodes[0].html])))",
-                rules,
-            )
-            assert found == []
-            regions = driver.find_elements("css selector", "[tabindex='0'][role=region]")
-            names = [one.get_attribute("aria-label") for one in regions]
-            assert len(set(names)) == len(names) > 1
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        yield driver
+
+
+def test_what_scrolls_on_a_phone_is_reached_by_keyboard(site: Path, phone: Any) -> None:
+    rules = ["scrollable-region-focusable", "aria-allowed-role", "region", "label"]
+    for page, scheme in (("options", "light"), ("accuracy", "dark")):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        phone.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        phone.get((site / f"{page}.html").as_uri())
+        phone.execute_script(AXE.read_text(encoding="utf-8"))
+        found = phone.execute_async_script(
+            "axe.run({runOnly: arguments[0]}).then(seen => arguments[1]("
+            "seen.violations.map(one => [one.id, one.nodes[0].html])))",
+            rules,
+        )
+        assert found == []
+        regions = phone.find_elements("css selector", "[tabindex='0'][role=region]")
+        names = [one.get_attribute("aria-label") for one in regions]
+        assert len(set(names)) == len(names) > 1
+
+
+@pytest.mark.parametrize(
+    ("page", "words", "kept", "left"),
+    [
+        ("options", "MoE offload", "moe_paged_stash", "tp_comm_overlap"),
+        ("rules", "deepspeed cpu_offload", "offload_optimizer.stage", "layout.cp_comm_type"),
+        ("megatron_rules", "query groups", "query_groups_match_tp", "sequence_parallel_needs_tp"),
+    ],
+)
+def test_a_list_shows_the_entries_with_all_words(
+    site: Path, phone: Any, page: str, words: str, kept: str, left: str
+) -> None:
+    """By keyboard, and by the link that the filter makes."""
+
+    def shown() -> tuple[str, int, int]:
+        count = phone.find_element("css selector", ".filter output").text
+        few, many = (re.findall(r"\d+", count) * 2)[:2]
+        return phone.find_element("tag name", "article").text, int(few), int(many)
+
+    def tab() -> str:
+        phone.switch_to.active_element.send_keys("\ue004")
+        return str(phone.switch_to.active_element.get_attribute("id"))
+
+    phone.get((site / f"{page}.html").as_uri())
+    text, every, _ = shown()
+    assert left in text
+    phone.find_element("css selector", ".skip-to-content").send_keys("\ue007")
+    assert any(tab() == "filter" for _ in range(9))
+    phone.switch_to.active_element.send_keys(words)
+    found, few, many = shown()
+    assert kept in found
+    assert left not in found
+    assert 0 < few < many == every
+    phone.get(phone.current_url)
+    assert shown() == (found, few, many)
+    phone.find_element("id", "filter").send_keys("\ue00c")
+    assert shown()[0] == text
 
 
 def _links() -> Iterator[tuple[Path, str]]:

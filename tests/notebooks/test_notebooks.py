@@ -21,6 +21,8 @@ pytest.importorskip("pandas")
 
 ROOT = Path(__file__).parents[2]
 TEXTS = sorted((ROOT / "notebooks").glob("*.py"))
+PICTURES = {"advisor.report.figures", "advisor.report.figures.point_labels"}
+"""Colours, style and labels of our own pictures: a notebook's look like those of the pages."""
 ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
 
@@ -73,17 +75,16 @@ def _said(notebook: Any, stream: str = "stdout") -> list[str]:
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.stem)
-def test_a_notebook_imports_the_public_front_alone(text: Path) -> None:
+def test_a_notebook_imports_the_public_front_and_the_pictures_kit_alone(text: Path) -> None:
     found: set[str] = set()
     for node in ast.walk(ast.parse(text.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(str(node.module))
-    assert {name for name in found if name.split(".")[0] in ("advisor", "harness")} <= {
-        "advisor",
-        "harness",
-    }
+    ours = {name for name in found if name.split(".")[0] in ("advisor", "harness")}
+    assert ours - {"advisor", "harness"} <= PICTURES
+    assert "advisor.report.figures" in ours
     assert "_" not in {name[0] for name in _attributes(text)}, "nothing private is used"
 
 

@@ -30,7 +30,7 @@ GREY, LIGHT, PALE = "#666666", "#BBBBBB", "#EEEEEE"
 INK, FAINT = "#1b1b1d", "#808085"
 WIDE, NARROW = 10.9, 3.9
 """Inches: 10 points stay readable on a page of 1,050 CSS pixels, and on a phone's of 358."""
-_STYLE: Final[dict[str, Any]] = {
+STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",  # text stays text
     "hatch.linewidth": 0.6,
     "font.size": 9,
@@ -176,7 +176,7 @@ def styled(salt: str, **more: Any) -> "AbstractContextManager[Any]":
     """The style of all pictures, as a context; the same numbers give the same bytes."""
     import matplotlib as mpl
 
-    style: Any = {**_STYLE, "svg.hashsalt": salt, **more}
+    style: Any = {**STYLE, "svg.hashsalt": salt, **more}
     context: AbstractContextManager[Any] = mpl.rc_context(style)
     return context
 

@@ -162,6 +162,7 @@ def swept_run(tmp_path: Path, gpu_plan: RunPlan) -> Path:
     larger = replace(first.trial.workload, micro_batch_size=2)
     second = replace(first, trial=replace(first.trial, workload=larger), rank=2)
     plan = replace(gpu_plan, settings=(first, second), ended="The sweep.budget is used up.")
+    plan = replace(plan, tied=(first.trial.name,))
     why = Evidence(phase=Phase.TRAINING, message="pruned after 5 steps")
     slow = measured(second.trial, 1.5, GIB // 2, status=TrialStatus.PRUNED, evidence=why)
     results = [measured(first.trial, 1.0, GIB), slow]

@@ -14,7 +14,7 @@ from harness.report.evidence import find_calibration
 from harness.report.facts import Facts
 from harness.report.figures import PlottedSetting, bars, best_of, points, step_timelines
 from harness.report.predicted_figure import panels
-from harness.trial.result import Phase
+from harness.trial.result import Phase, TrialStatus
 
 pytest.importorskip("matplotlib")
 
@@ -77,7 +77,16 @@ def test_a_run_that_measured_nothing_has_the_prediction_alone(gpu_facts: Facts) 
 
 def test_the_front_is_by_memory() -> None:
     one, two, three = point(1, 10, 1.0), point(2, 5, 2.0), point(3, 10, 2.0)
-    assert best_of([one, two, three]) == [two, one]
+    pruned = replace(point(4, 1, 3.0), pruned=True)
+    assert best_of([one, two, three, pruned]) == [two, one]
+
+
+def test_a_pruned_setting_is_marked_as_such_and_may_be_all_there_is(gpu_facts: Facts) -> None:
+    times = [replace(one, status=TrialStatus.PRUNED) for one in gpu_facts.results.values()]
+    facts = replace(gpu_facts, results=dict(zip(gpu_facts.results, times, strict=True)))
+    (axes,) = painted(facts, "memory_and_time").axes
+    drawn = {one.get_label(): len(one.get_offsets()) for one in axes.collections}
+    assert drawn == {"pruned": 3}
 
 
 def test_points_are_numbered_by_rank_as_in_tables(gpu_facts: Facts) -> None:

@@ -195,7 +195,7 @@ def test_a_sweep_s_settings_are_named_with_their_micro_batch(swept_run: Path) ->
         assert tuple(row[0] for row in table.rows) == names, title
     settings = section(document, "Settings")
     assert "The sweep.budget is used up." in settings.prose
-    assert [row[1] for row in settings.tables[0].rows] == ["ok", "pruned"]
+    assert [row[1] for row in settings.tables[0].rows] == ["ok, tied", "pruned"]
     assert "micro batches 1, 2" in document.subtitle
     assert [one.name for one in points(facts)] == list(names)
     assert len(json.loads(bmf(facts))) == 1, "a pruned trial is no data point"

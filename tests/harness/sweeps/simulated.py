@@ -160,11 +160,16 @@ def sweep(expected: Mapping[Point, Expected], device: SimulatedDevice) -> Swept:
 
 
 def search_with_tpe(
-    expected: Mapping[Point, Expected], device: SimulatedDevice, seed: int, most: int
+    expected: Mapping[Point, Expected],
+    device: SimulatedDevice,
+    seed: int,
+    most: int,
+    given: int = 0,
 ) -> int:
     """Trials until Optuna's TPE, minimising the step time without any prediction, has run a point
     within MARGIN of the true best, or `most`. What it asks for twice, and what may not run at all,
-    costs it nothing; what runs out of memory is a trial, as it is of ours."""
+    costs it nothing; what runs out of memory is a trial, as it is of ours. given: so many of the
+    advisor's best it is told to run first."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -176,6 +181,8 @@ def search_with_tpe(
         for name in names
     }
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True))
+    for point in device.legal[:given]:
+        study.enqueue_trial(point.params())
     run: Callable[[Point], Outcome] = cache(device.run)
     legal, seen = set(device.legal), set[Point]()
     for _ in range(5 * most):

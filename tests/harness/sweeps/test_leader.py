@@ -68,6 +68,13 @@ def test_rivals_are_those_that_overlap_together() -> None:
     assert standing(*rows, *rows[:2] * 40).rivals(0.01, 0.975) == [], "as fast, within the margin"
 
 
+def test_leaders_are_tied_while_the_noise_does_not_tell_them_apart() -> None:
+    rows = [(A, 1.0, 1), (B, 1.005, 1), (C, 1.5, 1)]
+    assert standing(*rows).tied == (A, B)
+    assert standing(*rows, *rows[:2] * 40).tied == (), "0.5 % is a difference after 41 processes"
+    assert standing(rows[0]).tied == standing().tied == ()
+
+
 def test_a_trial_is_pruned_above_what_noise_explains() -> None:
     limit = standing((A, 1.0, 1)).limit_seconds
     assert limit == pytest.approx(math.exp(T4_ONE_SIDED_95 * 0.01 * math.sqrt(2)), rel=1e-4)

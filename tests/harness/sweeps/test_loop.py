@@ -68,7 +68,7 @@ def test_every_point_has_one_result_and_the_same_command_runs_nothing(tmp_path, 
 
 
 def test_more_trials_go_further_also_where_the_journal_was_lost(tmp_path, finish: Finish) -> None:
-    finish("sweep.trials=2")
+    finish("--trials", "2")
     seen = stored(tmp_path)
     assert len(seen) == 2
     _, talk = finish("sweep.trials=5", "sweep.batch=2", "sweep.sampler=tpe")

@@ -82,8 +82,9 @@ def test_leaders_that_overlap_are_repeated_in_turn_until_they_may_not() -> None:
     tied = policy(repeats=1).next(History(finished={p: {0: finished[p][0]} for p in POINTS}))
     assert isinstance(tied, End)
     assert tied.why is Ending.TIED
-    assert first.label in tied.words
-    assert second.label in tied.words
+    assert tied.tied == (first, second)
+    pair = f"{first.label} leads, tied within the noise (1 % between processes) with {second.label}"
+    assert tied.words == f"After sweep.repeats = 1 {pair}: take any of them."
 
 
 def test_a_repeat_that_runs_elsewhere_is_waited_for() -> None:
@@ -102,7 +103,11 @@ def test_the_budget_and_the_number_of_trials_end_it() -> None:
         f"measured: {len(POINTS)}. The same command with a larger --budget goes on from here."
     )
     one = policy(budget="60s").next(History(finished=as_predicted(POINTS[0]), spent_seconds=60.0))
-    assert f"Nothing is settled: {POINTS[0].label} leads so far" in one.words
+    assert f"Nothing is settled: {POINTS[0].label} leads so far. Points not yet" in one.words
+    close = {p: {0: measured(p, 1.0 + 0.001 * k)} for k, p in enumerate(POINTS[:2])}
+    two = policy(budget="60s").next(History(finished=close, spent_seconds=60.0))
+    assert f"{POINTS[0].label} leads so far, tied within the noise" in two.words
+    assert two.tied == tuple(POINTS[:2])
     few = policy(trials=1, first=1).next(History(finished=as_predicted(POINTS[5])))
     assert isinstance(few, End)
     assert few.why is Ending.TRIALS
