@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice, Candidate
-    from advisor.answer.difference import Difference
-    from advisor.api.calls import advise, diff, diff_schema, evaluate, json_schema
+    from advisor.api.calls import (
+        Difference,
+        advise,
+        diff,
+        diff_schema,
+        evaluate,
+        json_schema,
+        load_gpu,
+        load_model,
+        read,
+    )
     from advisor.api.keywords import JobKeywords
     from advisor.base.errors import UserError
-    from advisor.hardware.catalogue import load_gpu
-    from advisor.models.presets import load_model
     from advisor.models.spec import ModelSpec
     from advisor.request.request import Request
 
@@ -41,23 +48,15 @@ __all__ = [
     "json_schema",
     "load_gpu",
     "load_model",
+    "read",
 ]
 
 _MODULES: Final = {
-    "Advice": "advisor.answer.advice",
-    "Candidate": "advisor.answer.advice",
-    "Difference": "advisor.answer.difference",
+    **dict.fromkeys(("Advice", "Candidate"), "advisor.answer.advice"),
     "JobKeywords": "advisor.api.keywords",
     "ModelSpec": "advisor.models.spec",
     "Request": "advisor.request.request",
     "UserError": "advisor.base.errors",
-    "advise": "advisor.api.calls",
-    "diff": "advisor.api.calls",
-    "diff_schema": "advisor.api.calls",
-    "evaluate": "advisor.api.calls",
-    "json_schema": "advisor.api.calls",
-    "load_gpu": "advisor.hardware.catalogue",
-    "load_model": "advisor.models.presets",
 }
 
 
@@ -66,9 +65,9 @@ def __getattr__(name: str) -> Any:
         from advisor.base.distribution import installed_version
 
         return installed_version()
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(_MODULES.get(name, "advisor.api.calls")), name)
 
 
 def __dir__() -> list[str]:
