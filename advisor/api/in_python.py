@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from json import dumps
+from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from advisor.api.keywords import KNOWN, SHORT
@@ -16,7 +17,7 @@ _OTHER: Final = {"from": "source", "as_typed": "quick", "o": "output"}
 _SWITCHES: Final = ("sp", "sequence_parallel", "quick", "front")
 _WORDS: Final = (
     r"(?<![\w-])--?(no-)?([a-z][a-z-]*)",
-    r"[ =](?!(?:and|or|of)\b)([\w.][\w./:+#-]*\b)",
+    r"[ =](?!(?:and|or|of)\b)([\w./][\w./:+#-]*\b)",
 )
 _FLAG: Final = re.compile(f"{_WORDS[0]}(?:{_WORDS[1]})?")
 _PAIR: Final = re.compile(r"\b((?:model|layout|job)\.\w+)=(\w[\w:+-]*(?:[.,]\w+)*)")
@@ -37,14 +38,14 @@ def in_python(call: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def _in_python(error: UserError, given: Mapping[str, Any]) -> UserError:
     long = _keyword(error.field.rpartition(".")[2].lstrip("-")) or error.field
-    name = next((short for short in given if SHORT.get(short) == long), long)
+    name = long if long in given else next((one for one in given if SHORT.get(one) == long), long)
     texts = (_FLAG.sub(_flag, text) for text in (error.relation, error.nearest))
     relation, nearest = (_PAIR.sub(r'overrides={"\1": "\2"}', text) for text in texts)
     found = UserError(name, error.value, relation, nearest)
     if name in KNOWN and (value := error.value) is not None:
         typed = given.get(name)
-        value = typed if show(typed) == str(value) else value  # before it was made text
-        words = dumps(value) if isinstance(value, str) else repr(value)
+        value = typed if value in (typed, show(typed)) else value  # before it was converted
+        words = dumps(str(value)) if isinstance(value, str | Path) else repr(value)
         found.args = (f"{name}={words}{UserError('', None, relation, nearest)}",)
     return found
 
