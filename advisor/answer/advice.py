@@ -357,8 +357,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     def table(self) -> Any:
         """A pandas.DataFrame to read and to plot, one row per candidate, best first: sizes in GiB,
         times in seconds. UserError if pandas is not installed; `rows` needs none."""
-        kept = ("rank", "recompute", "fits", "fit_probability", "budget_bytes", "peak_stage")
-        kept += ("peak_reserved_bytes", "peak_allocated_bytes", *_RATES, "note")
+        memory = ("fits", "fit_probability", "pareto", "budget_bytes", "peak_reserved_bytes")
+        kept = ("rank", "recompute", *memory, "peak_allocated_bytes", "peak_stage", *_RATES, "note")
         rows = [{name: row[name] for name in kept} for row in self.rows()]
         layouts = (_layout(one, self.candidates) for one in self.candidates)
         return _frame(

@@ -102,25 +102,25 @@ def call(name: str) -> str:
 
 def keywords() -> str:
     """The keywords of `advise`, `evaluate` and `read`, with what the help says of the flags."""
-    flags = {flag.name: flag for flag in RANKING.flags} | {"output": _flag("-o")}
     rows = ["| keyword | type | of | meaning |", "|---|---|---|---|"]
-    types = AdviseKeywords.__annotations__
-    for name, kind in types.items():
-        flag = flags.get(SHORT.get(name, name))
-        if name == "unsaid" or (flag is None and name not in _MORE):
-            continue
-        of = "all" if name in JobKeywords.__annotations__ else "`advise`"
-        text = flag.text if flag else ""
-        if flag and "{choices}" in text:
-            text = text.replace("{choices}", ", ".join(map(str, choices(flag.name))))
-        if name in SHORT:
-            text = f"short for `{SHORT[name]}`"
-        rows.append(f"| `{name}` | {_type(kind)} | {of} | {_cell(_MORE.get(name, text))} |")
+    for name, kind in AdviseKeywords.__annotations__.items():
+        if name != "unsaid":  # the former name of omitted
+            of = "all" if name in JobKeywords.__annotations__ else "`advise`"
+            rows.append(f"| `{name}` | {_type(kind)} | {of} | {_cell(keyword(name))} |")
     return "\n".join(rows)
 
 
-def _flag(first: str) -> Any:
-    return next(flag for flag in RANKING.flags if flag.names[0] == first)
+def keyword(name: str) -> str:
+    """What a keyword is, by the help of its flag; empty where there is no such flag."""
+    if name in SHORT:
+        return f"short for `{SHORT[name]}`"
+    texts = {flag.name: flag.text for flag in RANKING.flags} | _MORE
+    text = texts.get(name, "")
+    return (
+        text.replace("{choices}", ", ".join(map(str, choices(name))))
+        if "{choices}" in text
+        else text
+    )
 
 
 _MORE: Final = {
@@ -147,8 +147,10 @@ def types(*roots: type, known: Iterable[type] = ()) -> str:
 
 
 def meaning(kind: type[Struct], name: str) -> str:
-    """What a field is; of a field that is a KEY its default, if nothing else is said."""
+    """What a field is; of a field that is a KEY what its flag is, or else its default."""
     said = _read(kind)[1].get(name) or SAID.get(f"{kind.__name__}.{name}")
+    if kind in (*KEYS, advisor.Request) and not said and (said := keyword(name)):
+        return said
     if kind in KEYS and not said:
         default = next(one.default for one in fields(kind) if one.name == name)
         return "" if default in (NODEFAULT, "", ()) else f"default: {spelled(default)}"
