@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice, Candidate
-    from advisor.answer.difference import Difference
     from advisor.answer.solution import Solution, Trial
-    from advisor.api.calls import advise, diff, diff_schema, evaluate, json_schema
+    from advisor.api.calls import (
+        Difference,
+        advise,
+        diff,
+        diff_schema,
+        evaluate,
+        json_schema,
+        load_gpu,
+        load_model,
+        read,
+    )
     from advisor.api.keywords import JobKeywords
     from advisor.api.solutions import compare, solution_schema, solve
     from advisor.base.errors import UserError
-    from advisor.hardware.catalogue import load_gpu
-    from advisor.models.presets import load_model
     from advisor.models.spec import ModelSpec
     from advisor.request.request import Request
 
@@ -46,30 +53,19 @@ __all__ = [
     "json_schema",
     "load_gpu",
     "load_model",
+    "read",
     "solution_schema",
     "solve",
 ]
 
 _MODULES: Final = {
-    "Advice": "advisor.answer.advice",
-    "Candidate": "advisor.answer.advice",
-    "Difference": "advisor.answer.difference",
+    **dict.fromkeys(("Advice", "Candidate"), "advisor.answer.advice"),
     "JobKeywords": "advisor.api.keywords",
     "ModelSpec": "advisor.models.spec",
     "Request": "advisor.request.request",
-    "Solution": "advisor.answer.solution",
-    "Trial": "advisor.answer.solution",
     "UserError": "advisor.base.errors",
-    "advise": "advisor.api.calls",
-    "compare": "advisor.api.solutions",
-    "diff": "advisor.api.calls",
-    "diff_schema": "advisor.api.calls",
-    "evaluate": "advisor.api.calls",
-    "json_schema": "advisor.api.calls",
-    "load_gpu": "advisor.hardware.catalogue",
-    "load_model": "advisor.models.presets",
-    "solution_schema": "advisor.api.solutions",
-    "solve": "advisor.api.solutions",
+    **dict.fromkeys(("Solution", "Trial"), "advisor.answer.solution"),
+    **dict.fromkeys(("compare", "solution_schema", "solve"), "advisor.api.solutions"),
 }
 
 
@@ -78,9 +74,9 @@ def __getattr__(name: str) -> Any:
         from advisor.base.distribution import installed_version
 
         return installed_version()
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(_MODULES.get(name, "advisor.api.calls")), name)
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from advisor.answer.answer import Answer
+    from advisor.reading.read_configuration import ReadConfiguration
     from advisor.request.request import Request
     from advisor.search.layout_search import Watch
 
@@ -43,19 +44,26 @@ def answer_to(
     *,
     explain: int | None = None,
     verify: int | None = None,
+    read: "ReadConfiguration | None" = None,
     watch: "Watch | None" = None,
 ) -> "Answer":
     """Every legal setting of the request, ranked; the `verify` best rehearsed by Megatron Core.
 
-    watch: is called with how far a search is. Raises UserError where the request is wrong, there is
-    no candidate of rank `explain`, or Megatron Core is not installed to verify with.
+    read: what the job was taken from. watch: is called with how far a search is. Raises UserError
+    where the request is wrong, there is no candidate of rank `explain`, or Megatron Core is not
+    installed to verify with.
     """
     from advisor.search.advise import advise
 
-    answer = advise(request, watch)
-    check_rank(answer, explain, "--explain")
-    if verify:
-        from advisor.search.verification import verify as verified
+    try:
+        answer = advise(request, watch)
+        check_rank(answer, explain, "--explain")
+        if verify:
+            from advisor.search.verification import verify as verified
 
-        answer = verified(answer, verify, request.config_dir)
+            answer = verified(answer, verify, request.config_dir)
+    except UserError as error:
+        from advisor.lint.request_from import blamed
+
+        raise blamed(error, read, request) from None
     return answer

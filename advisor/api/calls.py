@@ -1,77 +1,124 @@
-"""`advisor.advise`, `advisor.evaluate` and `advisor.json_schema`."""
+"""What `import advisor` calls: `advise`, `evaluate`, `read`, `diff` and the rest."""
 
-from typing import Any, Unpack
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from typing import Any, Final, Unpack
 
+from msgspec.structs import asdict
+
+from advisor.answer import difference
 from advisor.answer.advice import Advice, Candidate
-from advisor.answer.difference import Difference, difference
-from advisor.api.answering import answer_to, checked_price
-from advisor.api.keywords import JobKeywords, RequestKeywords, at_least_one, request_of
+from advisor.api.answering import answer_to
+from advisor.api.asked_files import AskedFiles, check_files, check_path, write_answer, write_files
+from advisor.api.in_python import in_python
+from advisor.api.keywords import AdviseKeywords, JobKeywords, given_by, job_of
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, show
+from advisor.base.fields import show
 from advisor.base.json_schema import json_schema as schema_of
-from advisor.models.presets import ModelSource
+from advisor.hardware import catalogue
+from advisor.models import presets
+from advisor.report.difference_page import difference_page
 from advisor.report.plain_advice import plain_advice
+from advisor.report.text import plain_lines
 from advisor.request.request import Request
 
+_ENDINGS: Final = (".html", ".json", ".csv")
+load_model = in_python(presets.load_model)
+load_gpu = in_python(catalogue.load_gpu)
 
-def advise(
-    request: Request | None = None,
-    *,
-    model: ModelSource = "",
-    gpus: str = "",
-    top: int | None = None,
-    explain: int | None = None,
-    verify: int | None = None,
-    price_per_gpu_hour: float | None = None,
-    **keywords: Unpack[RequestKeywords],
-) -> Advice:
+
+@in_python
+def advise(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -> Advice:
     """Rank every legal recompute setting of a job: what `advise --format json` answers.
 
     Args:
-        request: the whole job, instead of model, gpus and keywords.
-        model: preset (``llama3_70b``), path of a YAML file or of a Hugging Face config.json,
-            ModelSpec, or a mapping of its fields (``base`` names a preset to start from).
-        gpus: ``COUNTxTYPE``, e.g. ``32xH100``.
-        top: number of candidates to return; None returns all.
-        explain: rank of the candidate whose bytes and seconds are to be explained; 0 is
-            `Advice.best`.
-        verify: number of candidates to rehearse with Megatron Core, which must be installed.
-        price_per_gpu_hour: for `Candidate.price_per_trillion_tokens`, in any currency.
-        keywords: those of RequestKeywords, e.g. ``tp=4``, ``seq_length=8192``,
-            ``memory_budget="60GiB"``, ``recompute=["none", "selective:mlp"]``,
-            ``search="layout"``, ``overrides={"model.num_layers": 12}``, ``quick=True`` for the
-            job as typed alone.
+        request: a job, e.g. of `read`; keywords go before what it says.
+        keywords: the flags of the command, e.g. ``model="llama3_70b"``, ``gpus="32xH100"``,
+            ``tp=4``, ``seq_length=8192``, ``recompute=["none", "selective:mlp"]``,
+            ``search="layout"``, ``overrides={"model.num_layers": 12}``, ``quick=True`` for the job
+            as typed alone, ``output="job.html"`` to write the explorer.
 
     Sizes in the answer are bytes, times seconds. Raises UserError if the request is wrong. If
     nothing fits, `Advice.fits` is False.
     """
-    if request is None:
-        request = request_of(model, gpus, keywords)
-    elif not isinstance(request, Request):
-        raise UserError("request", show(request), "must be a Request")
-    elif model or gpus or keywords:
-        relation = "cannot be combined with model, gpus or keywords"
-        raise UserError("request", None, relation, "give one or the other")
-    for name, number in (("top", top), ("explain", explain), ("verify", verify)):
-        if number is not None and (name, number) != ("explain", 0):
-            at_least_one(number, name)
-    if price_per_gpu_hour is not None:
-        price = convert(price_per_gpu_hour, float, "", "price_per_gpu_hour")
-        price_per_gpu_hour = checked_price(price, "price_per_gpu_hour")
-    answer = answer_to(request, explain=explain, verify=verify)
-    return plain_advice(answer, top=top, explained=explain, price_per_gpu_hour=price_per_gpu_hour)
+    given = given_by(keywords)
+    files = AskedFiles(**_taken(given, AskedFiles.__struct_fields__))
+    asked = _taken(given, ("explain", "verify"))
+    shown = _taken(given, ("top", "front", "price_per_gpu_hour"))
+    check_files(files)
+    if files.written:
+        check_path("-o", files.written, _ENDINGS)
+    job, read = job_of(given, request)
+    answer = answer_to(job, read=read, **asked)
+    found = plain_advice(answer, read=read, explained=asked.get("explain"), **shown)
+    call = f"advisor.advise({', '.join(f'{name}={value!r}' for name, value in keywords.items())})"
+    write_files(answer, files, call, shown.get("top"))
+    if files.written:
+        write_answer(files.written, answer, found, job, call)
+    return found
 
 
+def _taken(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: given.pop(name) for name in names if name in given}
+
+
+@in_python
 def evaluate(
-    recompute: str, *, model: ModelSource, gpus: str, **keywords: Unpack[JobKeywords]
+    recompute: str, request: Request | None = None, **keywords: Unpack[JobKeywords]
 ) -> Candidate:
     """Predict memory and time of one setting: ``evaluate("selective:mlp", model=…, gpus=…)``.
 
-    model, gpus, keywords: as for `advise`. Raises UserError if the request is wrong or the
-    framework refuses the setting.
+    request, keywords: as for `advise`. Raises UserError if the request is wrong or the framework
+    refuses the setting.
     """
-    request = request_of(model, gpus, {**keywords, "recompute": recompute, "quick": True})
-    return plain_advice(answer_to(request)).candidates[0]
+    given = given_by(keywords, JobKeywords) | given_by({"recompute": recompute, "quick": True})
+    job, read = job_of(given, request)
+    return plain_advice(answer_to(job, read=read)).candidates[0]
+
+
+@in_python
+def read(source: str | Path, **keywords: Unpack[JobKeywords]) -> Request:
+    """The job of a launch script or configuration file of any framework: what `--from` reads.
+
+    Args:
+        source: the file; ``train.sh#2`` is its second job.
+        keywords: as for `advise`; they go before what the file says.
+
+    Pass it to `advise` or `evaluate`, with the GPUs if the file does not state them, and with what
+    is to change: ``advise(job, gpus="8xH100", tp=8)``. Raises UserError if the file cannot be read,
+    or holds no job, or several.
+    """
+    given = given_by(keywords, JobKeywords) | given_by({"source": source})
+    return job_of(given, whole=False)[0]
+
+
+class Difference(difference.Difference, frozen=True, kw_only=True):
+    """What the second of two answers has other than the first; printed, the page of `advise diff`.
+
+    memory_bytes, time_seconds: by component and by phase, where both sides have a row.
+    flags_only_first, flags_only_second: options that one of the two says alone.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(plain_lines(difference_page(self)))
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: the same page."""
+        return f'<pre style="overflow-x:auto">{escape(str(self))}</pre>'
+
+
+@in_python
+def diff(first: Advice, second: Advice) -> Difference:
+    """Compare two jobs as typed and the rows that are best of them (`Advice.as_typed`), as `advise
+    diff` does. Differences are second minus first, in bytes and seconds. UserError for anything but
+    two answers."""
+    for name, one in (("first", first), ("second", second)):
+        if not isinstance(one, Advice):
+            raise UserError(
+                name, show(one), "must be an Advice", "write diff(advise(…), advise(…))"
+            )
+    return Difference(**asdict(difference.difference(first, second)))
 
 
 def json_schema() -> dict[str, Any]:
@@ -80,13 +127,7 @@ def json_schema() -> dict[str, Any]:
     return schema_of(Advice, title="advise --format json, schema_version 1")
 
 
-def diff(first: Advice, second: Advice) -> Difference:
-    """Compare two jobs as typed and the rows that are best of them (`Advice.as_typed`), as `advise
-    diff --format json` does. Differences are second minus first, in bytes and seconds."""
-    return difference(first, second)
-
-
 def diff_schema() -> dict[str, Any]:
     """The JSON Schema of `Difference.to_json`; the same text is shipped as
     advisor/api/difference.schema.json."""
-    return schema_of(Difference, title="advise diff --format json, schema_version 1")
+    return schema_of(difference.Difference, title="advise diff --format json, schema_version 1")

@@ -2,8 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from msgspec.structs import asdict
+
+from advisor.api.answering import checked_price
+from advisor.api.asked_files import PlotKind
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, field_types, optional_type, show, spelled
 from advisor.base.units import nearest_names
@@ -12,13 +16,20 @@ from advisor.models.presets import ModelSource
 from advisor.request.given import GROUPS
 from advisor.request.request import Request, SearchScope
 
+if TYPE_CHECKING:
+    from advisor.reading.read_configuration import ReadConfiguration
+
 
 class JobKeywords(TypedDict, total=False):
     """Every flag of `advise` that describes the job. A keyword that is left out, or None, comes
-    from the recipe or is chosen. tp, pp, … are short names as in the flags (tp is
-    tensor_model_parallel_size); memory_budget is text with a unit (``60GiB``); calibration names
-    folders of measured runs."""
+    from the recipe or is chosen. model is a preset (``llama3_70b``), the path of a YAML file or of
+    a Hugging Face config.json, a ModelSpec, or a mapping of its fields (``base`` names a preset to
+    start from); gpus is ``COUNTxTYPE`` (``32xH100``). tp, pp, … are short names as in the flags (tp
+    is tensor_model_parallel_size); memory_budget is text with a unit (``60GiB``); calibration names
+    folders of measured runs; overrides has any KEY (``{"model.num_layers": 12}``)."""
 
+    model: ModelSource | None
+    gpus: str | None
     seq_length: int | None
     micro_batch_size: int | None
     global_batch_size: int | None
@@ -52,42 +63,99 @@ class JobKeywords(TypedDict, total=False):
 class RequestKeywords(JobKeywords, total=False):
     """JobKeywords and the search: recompute, the settings to rank instead of all; search,
     ``recompute``, ``layout`` or ``optimum``; quick, the job as typed alone: nothing faster is
-    looked for."""
+    looked for; source, a launch script or configuration whose job it is."""
 
+    source: str | Path | None
     recompute: str | Sequence[str]
     search: str | None
     quick: bool | None
 
 
+class AdviseKeywords(RequestKeywords, total=False):
+    """RequestKeywords and what is shown. top, the number of candidates (None: all), front, the
+    Pareto front alone; explain, the rank of the candidate whose bytes and seconds are explained (0:
+    `Advice.best`); verify, how many to rehearse with Megatron Core, which must be installed;
+    price_per_gpu_hour, in any currency. Files to write: output, the answer (``.html`` is the
+    explorer, ``.json``, ``.csv``); plot, a picture (``.png``, ``.svg``, ``.pdf``) of plot_kind;
+    trace and memory_snapshot, for Perfetto and PyTorch's memory_viz; row, the rank that they show.
+    """
+
+    top: int | None
+    front: bool
+    explain: int | None
+    verify: int | None
+    price_per_gpu_hour: float | None
+    output: str | Path | None
+    plot: str | Path | None
+    plot_kind: str | None
+    trace: str | Path | None
+    memory_snapshot: str | Path | None
+    row: int | None
+
+
 _DEGREES: Final = {short.lower(): name for short, name in SHORT_NAMES.items() if short != "DP"}
 SHORT: Final = _DEGREES | {"sp": "sequence_parallel"}
-_FORMER: Final = {"unsaid": "omitted"}
-"""Names of keywords that are taken for one release more."""
-_KNOWN: Final = tuple(RequestKeywords.__annotations__)
+_OTHER: Final = SHORT | {"unsaid": "omitted", "output": "written"}
+"""Keywords whose field has another name; `unsaid` is taken for one release more."""
+KNOWN: Final = tuple(AdviseKeywords.__annotations__)
 _INTEGERS: Final = ("seq_length", "micro_batch_size", "global_batch_size", *_DEGREES.values())
+_ELSEWHERE: Final = {
+    "dp": "it follows from the GPUs and the other degrees",
+    "against": "compare with advisor.diff(first, second)",
+    "format": "use Advice.to_json(), rows() or table(), or output with an ending",
+    "show_rejected": "Advice.rejected lists them",
+    "solve": 'call advisor.solve("seq_length", …)',
+}
+"""Flags of the command that are no keywords, and what there is in their place."""
 
 
-def request_of(model: ModelSource, gpus: str, keywords: Mapping[str, Any]) -> Request:
-    """The request that the keywords make; UserError where one is not known, has another type, or
-    is given twice with two values."""
-    for name, value, example in (("model", model, "llama3_70b"), ("gpus", gpus, "32xH100")):
-        if not value:
-            raise UserError(name, "(none)", "is missing", f'write e.g. {name}="{example}"')
+def given_by(keywords: Mapping[str, Any], kind: Any = AdviseKeywords) -> dict[str, Any]:
+    """Values by their fields; UserError where a keyword is none of `kind`, has another type, or is
+    given twice with two values."""
     given: dict[str, Any] = {}
     for keyword, value in keywords.items():
-        if keyword not in _KNOWN:
-            hint = nearest_names(keyword, _KNOWN)
-            raise UserError(keyword, show(value), "is not a keyword of advise", hint)
-        name = (SHORT | _FORMER).get(keyword, keyword)
-        if value is not None and given.setdefault(name, value) != value:
-            raise UserError(
-                keyword, show(value), f"cannot be combined with {name} = {given[name]}", "give one"
-            )
-    return Request(
-        model=model,
-        gpus=convert(gpus, str, "", "gpus"),
-        **{name: _READERS.get(name, _text)(value, name) for name, value in given.items()},
-    )
+        if keyword not in kind.__annotations__:
+            hint = _ELSEWHERE.get(keyword) or nearest_names(keyword, kind.__annotations__)
+            raise UserError("is not a keyword", None, keyword, hint)
+        name = _OTHER.get(keyword, keyword)
+        found = None if value is None else _READERS.get(name, _text)(value, keyword)
+        if found is not None and given.setdefault(name, found) != found:
+            relation = f"cannot be combined with {name}={given[name]}"
+            raise UserError(keyword, show(value), relation, "give one")
+    return given
+
+
+def job_of(
+    given: Mapping[str, Any], job: Request | None = None, *, whole: bool = True
+) -> tuple[Request, "ReadConfiguration | None"]:
+    """The request that the fields make, and the configuration of its `source`, if it has one: what
+    is given goes before what `job` says. UserError unless it is `whole`: with model and GPUs."""
+    if not isinstance(job, Request | None):
+        raise UserError("request", show(job), "must be a Request", 'write model="llama3_8b"')
+    given = dict(given)
+    source = given.pop("source", "") or (job.source if job else "")
+    earlier = _changed(job) if job else {}
+    given["overrides"] = (*earlier.get("overrides", ()), *given.get("overrides", ()))
+    given = earlier | given
+    if source:
+        from advisor.lint.request_from import read_job
+
+        read = read_job(source, given, whole=whole)
+        return read.request, read.configuration
+    for name, example in (("model", "llama3_70b"), ("gpus", "32xH100")):
+        if not given.get(name):
+            raise UserError(name, None, "is missing", f'write e.g. {name}="{example}"')
+    return Request(**given), None
+
+
+def _changed(job: Request) -> dict[str, Any]:
+    """What a job says other than the file that it was read from."""
+    if not job.source:
+        return asdict(job)
+    read = asdict(job_of({"source": job.source}, whole=False)[0])
+    changed = {name: value for name, value in asdict(job).items() if value != read[name]}
+    changed.pop("omitted", None)
+    return changed | {"overrides": tuple(x for x in job.overrides if x not in read["overrides"])}
 
 
 def _text(value: object, name: str) -> str:
@@ -148,7 +216,7 @@ def _folders(value: object, name: str) -> tuple[Path, ...]:
 
 
 _READERS: Final[dict[str, Callable[[object, str], Any]]] = {
-    **dict.fromkeys(_INTEGERS, at_least_one),
+    **dict.fromkeys((*_INTEGERS, "top", "verify", "row"), at_least_one),
     "sequence_parallel": _reader(bool),
     "takes_recipe": _reader(bool),
     "quick": _reader(bool),
@@ -160,4 +228,11 @@ _READERS: Final[dict[str, Callable[[object, str], Any]]] = {
     "overrides": overrides_of,
     "config_dir": _folder,
     "calibration": _folders,
+    "source": lambda value, name: str(_folder(value, name)),
+    "model": lambda value, name: value,
+    "explain": lambda value, name: 0 if value == 0 else at_least_one(value, name),
+    "price_per_gpu_hour": lambda value, name: checked_price(convert(value, float, "", name), name),
+    "front": _reader(bool),
+    "plot_kind": _reader(PlotKind),
+    **dict.fromkeys(("written", "plot", "trace", "memory_snapshot"), _folder),
 }

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer
 from advisor.answer.solution import Solution, Trial
 from advisor.api.answering import check_prices, checked_price
-from advisor.api.keywords import RequestKeywords, request_of
+from advisor.api.in_python import in_python
+from advisor.api.keywords import RequestKeywords, given_by, job_of
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
 from advisor.base.json_schema import json_schema
 from advisor.base.units import parse_bytes, parse_gpus
-from advisor.models.presets import ModelSource
 from advisor.report.plain_advice import plain_advice
 from advisor.report.solution_page import SEVERAL, beyond_words, verdict
 from advisor.request.request import Quantity, Request
@@ -29,11 +29,11 @@ _BEYOND: Final = frozenset(Quantity) - {Quantity.GPUS, Quantity.MEMORY}
 """Of these a harder value is asked for of another job."""
 
 
+@in_python
 def solve(
     quantity: str,
+    request: Request | None = None,
     *,
-    model: ModelSource,
-    gpus: str,
     price_per_gpu_hour: float | None = None,
     **keywords: Unpack[RequestKeywords],
 ) -> Solution:
@@ -43,20 +43,21 @@ def solve(
         quantity: ``seq_length`` (the longest, tokens), ``micro_batch_size`` or
             ``global_batch_size`` (the largest, sequences), ``gpus`` (the fewest), ``memory`` (the
             least of each GPU, bytes).
-        model, gpus, price_per_gpu_hour, keywords: as for `advise`; of the fewest GPUs the type
-            alone is enough. ``certainty=0.95``: how likely it has to fit.
+        request, price_per_gpu_hour, keywords: as for `advise`; of the fewest GPUs the type alone is
+            enough. ``certainty=0.95``: how likely it has to fit.
 
     Raises UserError where the request is wrong. `Solution.best` is None where nothing fits.
     """
     wanted: Quantity = convert(quantity, Quantity, "", "quantity")
-    price = () if price_per_gpu_hour is None else (_price(price_per_gpu_hour),)
-    return solved(request_of(model, gpus, keywords), wanted, price)
+    job, _ = job_of(given_by(keywords, RequestKeywords), request)
+    return solved(job, wanted, _prices(price_per_gpu_hour))
 
 
+@in_python
 def compare(
     gpus: Sequence[str],
+    request: Request | None = None,
     *,
-    model: ModelSource,
     price_per_gpu_hour: float | Sequence[float] | None = None,
     **keywords: Unpack[RequestKeywords],
 ) -> Solution:
@@ -64,14 +65,14 @@ def compare(
     fastest that fits. price_per_gpu_hour: one price, or one for each; the rest as for `advise`."""
     if isinstance(gpus, str) or not gpus:
         raise UserError("gpus", gpus, "is not a list", 'write e.g. gpus=["32xH100", "16xB200"]')
-    given: Any = price_per_gpu_hour
-    several = () if given is None else given if isinstance(given, list | tuple) else (given,)
-    return compared(request_of(model, gpus[0], keywords), gpus, tuple(map(_price, several)))
+    job, _ = job_of(given_by({**keywords, "gpus": gpus[0]}, RequestKeywords), request)
+    return compared(job, gpus, _prices(price_per_gpu_hour))
 
 
-def _price(value: object) -> float:
+def _prices(given: Any) -> tuple[float, ...]:
     name = "price_per_gpu_hour"
-    return checked_price(convert(value, float, "", name), name)
+    several = () if given is None else given if isinstance(given, list | tuple) else (given,)
+    return tuple(checked_price(convert(one, float, "", name), name) for one in several)
 
 
 def solution_schema() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from msgspec import Struct
 
+from advisor.api.asked_files import AskedFiles, PlotKind
 from advisor.base.errors import UserError
 from advisor.base.key_value import key_of
 from advisor.cli.help import RANKING, SUBCOMMANDS
@@ -34,31 +35,17 @@ class OutputFormat(StrEnum):
     HTML = "html"
 
 
-class PlotKind(StrEnum):
-    """`--plot-kind`: of the best rows memory and time, memory against time, the step by phase; of
-    one row what it saves of `none`, the memory of its stages, its step, its layers."""
-
-    RANKING = "ranking"
-    PARETO = "pareto"
-    TIME = "time"
-    WATERFALL = "waterfall"
-    STAGES = "stages"
-    TIMELINE = "timeline"
-    LAYER = "layer"
-
-
 class UsageError(Exception):
     """A command line that cannot be read; the message is one line without the program's name."""
 
 
-class RankingOptions(Struct, frozen=True, kw_only=True):
+class RankingOptions(AskedFiles, frozen=True, kw_only=True):
     """One `advise` command: the request, and how to show its answer.
 
     `top` None: the ten best that are not folded on a page, all in JSON and CSV. `front`: the Pareto
     front alone. `explain` is a rank, 0 the row that the first sentence names; `verify` how many to
-    rehearse. `row`: the rank that files of one row show, None the choice. `against`: what it is
-    compared with. `read`: what `--from` took the job from. `written`: None stdout. `prices`:
-    of a GPU-hour, as many as were given.
+    rehearse. `against`: what it is compared with. `read`: what `--from` took the job from.
+    `prices`: of a GPU-hour, as many as were given.
     """
 
     request: Request
@@ -71,20 +58,9 @@ class RankingOptions(Struct, frozen=True, kw_only=True):
     show_rejected: bool = False
     explain: int | None = None
     verify: int | None = None
-    plot: Path | None = None
-    plot_kind: PlotKind | None = None
     against: str | None = None
-    row: int | None = None
     read: "ReadConfiguration | None" = None
-    written: Path | None = None
-    trace: Path | None = None
-    memory_snapshot: Path | None = None
     arguments: tuple[str, ...] = ()
-
-    @property
-    def writes_files(self) -> bool:
-        """Whether a file is asked for next to the answer, or a flag that says something of one."""
-        return any((self.plot, self.plot_kind, self.row, self.trace, self.memory_snapshot))
 
 
 def parse(arguments: Sequence[str]) -> RankingOptions:

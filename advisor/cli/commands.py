@@ -54,20 +54,14 @@ def run(arguments: Sequence[str]) -> Outcome:
 def rank(options: RankingOptions) -> Outcome:
     """`advise --model … --gpus …`: the ranked settings in the wanted format."""
     _check(options)
-    try:
-        with _watched() as watch:
-            advice = answer_to(
-                options.request, explain=options.explain, verify=options.verify, watch=watch
-            )
-    except UserError as error:
-        from advisor.lint.request_from import blamed
-
-        raise blamed(error, options.read, options.request) from None
+    with _watched() as watch:
+        asked = {name: getattr(options, name) for name in ("explain", "verify", "read")}
+        advice = answer_to(options.request, watch=watch, **asked)
     talk: tuple[str, ...] = ()
     if options.writes_files:
-        from advisor.cli.writing import write_files
+        from advisor.api.asked_files import write_files
 
-        talk = write_files(advice, options)
+        talk = write_files(advice, options, _line(options), options.top)
     if options.output is OutputFormat.FLAGS:
         from advisor.report.setting_flags import omitted_report
 
@@ -109,7 +103,7 @@ def _check(options: RankingOptions) -> None:
             raise UserError(f"--{flag}", given, relation, f"use --format {others}")
     check_prices(options.prices, 1)
     if options.writes_files:
-        from advisor.cli.writing import check_files
+        from advisor.api.asked_files import check_files
 
         check_files(options)
 
@@ -133,14 +127,17 @@ def _render(advice: "Answer", options: RankingOptions) -> str:
 
             return file_report(advice)
         case OutputFormat.HTML:
-            from shlex import join
-
             from advisor.explorer.explorer_data import explorer_page
 
-            line = join(("advise", *options.arguments))
             with _watched() as watch:
-                return explorer_page(advice, options.request, line, watch)
+                return explorer_page(advice, options.request, _line(options), watch)
     return _page(advice, options)
+
+
+def _line(options: RankingOptions) -> str:
+    from shlex import join
+
+    return join(("advise", *options.arguments))
 
 
 def _page(advice: "Answer", options: RankingOptions) -> str:

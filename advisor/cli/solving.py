@@ -20,8 +20,9 @@ _OF_ONE_ANSWER: Final = (
 
 def solve(options: RankingOptions) -> Outcome:
     """The outcome; UserError where the request is wrong, or asks for what one answer alone has."""
+    from advisor.api.asked_files import check_files
     from advisor.api.solutions import compared, solved
-    from advisor.cli.writing import check_files, check_output, into_file
+    from advisor.cli.writing import check_output, into_file
 
     request, gpus = options.request, [one.strip() for one in options.request.gpus.split(",")]
     several = f"--solve {options.solve}" if options.solve else "several --gpus"

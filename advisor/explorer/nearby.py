@@ -88,9 +88,7 @@ def differs(job: Job, other: Job) -> str:
     return ", ".join(filter(None, [gpus, apart(job, other)]))
 
 
-def _promising(
-    jobs: list[tuple[float, Job]], calibration: Calibration, most: int
-) -> list[Job]:
+def _promising(jobs: list[tuple[float, Job]], calibration: Calibration, most: int) -> list[Job]:
     """The nearest and fastest, each by what no setting of it undercuts."""
     found = [(away, Evaluator(job, calibration)) for away, job in jobs[: _LOOKED_AT * most]]
     hopeful = [

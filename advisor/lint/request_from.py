@@ -45,9 +45,10 @@ class ReadJob(Struct, frozen=True, kw_only=True):
     configuration: ReadConfiguration
 
 
-def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
+def read_job(target: str, given: Mapping[str, Any], *, whole: bool = True) -> ReadJob:
     """The job that a file describes, with the fields of Request that the command line has `given`.
-    UserError where it is no job, several, or one whose model or GPUs neither of them names."""
+    UserError where it is no job, several, or, if it is to be `whole`, one whose model or GPUs
+    neither of them names."""
     match = _NUMBERED.fullmatch(target)
     name, number = (match[1], int(match[2])) if match else (target, None)
     shown = show_path(name)
@@ -64,7 +65,7 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
         held, where = counted(len(jobs), "job"), f"nearest: {shown}#{nearest}"
         raise UserError(_FLAG, show_path(target), f"holds {held}", where)
     configuration = _without_foreign(jobs[(number or 1) - 1], given)
-    request = request_from(configuration, given)
+    request = replace(request_from(configuration, given, whole=whole), source=target)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
     known = replace(configuration, unknown=tuple(unknown), notes=read.notes)
     return ReadJob(request=request, configuration=known)
@@ -134,7 +135,9 @@ def _is_settled(
     return bool(named or counted_out or (one.path and said))
 
 
-def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
+def request_from(
+    configuration: ReadConfiguration, given: Mapping[str, Any], *, whole: bool = True
+) -> Request:
     """The Request of a configuration; what `given` says wins, `--model` over the whole shape."""
     flags = set(Request.__struct_fields__)
     values: dict[str, Any] = {"framework": str(configuration.hands_to or configuration.framework)}
@@ -163,12 +166,13 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
     if gpus and configuration.num_gpus and not re.match(r"\d+x", gpus):
         values["gpus"] = f"{configuration.num_gpus}x{gpus}"  # `--gpus H100` leaves it to the file
     for name, flag, example in (("model", "--model", "llama3_8b"), ("gpus", "--gpus", "8xH100")):
-        if not values[name]:
+        if whole and not values[name]:
             relation = f"does not state the {name}"
             raise UserError(_FLAG, configuration.place.file, relation, f"add {flag} {example}")
-    if configuration.layers_per_chunk and not is_given(f"layout.{_CHUNKS}", given):
-        values[_CHUNKS] = _num_chunks(configuration.layers_per_chunk, values)
-    if configuration.num_microbatches:
+    deep = configuration.layers_per_chunk if values["model"] else None
+    if deep and not is_given(f"layout.{_CHUNKS}", given):
+        values[_CHUNKS] = _num_chunks(deep, values)
+    if configuration.num_microbatches and gpus:
         batch = _batch(configuration.num_microbatches, values)
         values |= batch
         omitted += [f"job.{name}" for name in batch]
@@ -298,7 +302,8 @@ def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
     """Whether two documents say nothing that differs; of two commands, whether they say the same,
     for what one does not say is its default."""
     if other.names_files is not None:
-        mine, theirs = ({k: v.value for k, v in part.values.items()} for part in (one, other))
+        said = ({**part.values, **part.shape}.items() for part in (one, other))
+        mine, theirs = ({path: found.value for path, found in part} for part in said)
         return mine == theirs and one.recompute == other.recompute
     both = ((one.values[path], other.values[path]) for path in one.values if path in other.values)
     same = all(a.value == b.value or a.omitted or b.omitted for a, b in both)

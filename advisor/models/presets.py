@@ -27,7 +27,7 @@ from advisor.base.units import nearest_names
 from advisor.models.spec import ModelSpec
 
 _FLAG = "--model"
-_OTHERS = "(advise models lists all; --model also takes a config.json or a YAML file)"
+_OTHERS = "(advise models lists all; a config.json or a YAML file works too)"
 _YAML = (".yaml", ".yml")
 
 

@@ -109,7 +109,11 @@ def solution_page(solution: Solution, label: str) -> Block:
     if (trial := solution.best) and (best := trial.best):
         words = f"{best.job_flags.get(framework, '')} {best.flags[framework]}".strip()
         blocks += ["", command_block(label, words)]
-        blocks += [Text(f"To see every setting of it, ask with {trial.asks}.", "dim")] if trial.asks else []
+        blocks += (
+            [Text(f"To see every setting of it, ask with {trial.asks}.", "dim")]
+            if trial.asks
+            else []
+        )
     return group(*blocks)
 
 

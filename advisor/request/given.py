@@ -140,7 +140,7 @@ def _layout_fields(request: Request, texts: Mapping[str, str]) -> dict[str, Any]
             raise UserError(f"layout.{key}", text, "is not a known key", nearest_names(key, hints))
         value = parse(text, hints[key], f"layout.{key}")
         if given.setdefault(key, value) != value:
-            raise UserError(f"layout.{key}", text, f"the flag says {given[key]}", "give one")
+            raise UserError(f"layout.{key}", text, f"is given as {given[key]} too", "give one")
     return given
 
 

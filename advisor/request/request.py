@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import asdict
+
+from advisor.base.key_value import key_of
 
 if TYPE_CHECKING:
     from advisor.models.presets import ModelSource
@@ -38,6 +41,7 @@ class Request(Struct, frozen=True, kw_only=True):
             they are the framework's defaults, as for a launch script, and no degree is searched.
         quick: whether the answer is for the job as typed alone, and nothing faster is looked for.
         omitted: paths of the given values that are only defaults of the framework.
+        source: the launch script or configuration that it was read from; empty for none.
     """
 
     model: "ModelSource"
@@ -65,3 +69,10 @@ class Request(Struct, frozen=True, kw_only=True):
     takes_recipe: bool = True
     quick: bool = False
     omitted: tuple[str, ...] = ()
+    source: str = ""
+
+    def __repr__(self) -> str:
+        """What it says, less what is a default of the framework."""
+        own = tuple(one for one in self.overrides if key_of(one) not in self.omitted)
+        said = asdict(self) | {"omitted": None, "overrides": own}
+        return f"Request({', '.join(f'{k}={v!r}' for k, v in said.items() if v or v == 0)})"

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.api.answering import answer_to
-from advisor.api.keywords import request_of
+from advisor.api.keywords import given_by, job_of
 from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.report.job_changes import degrees_apart, options_apart
 
@@ -89,7 +89,7 @@ class Choice(NamedTuple):
 
 @cache
 def _choice(model: str, gpus: str, name: str, given: tuple[tuple[str, Any], ...]) -> Choice:
-    answer = answer_to(request_of(model, gpus, dict(given)))
+    answer = answer_to(job_of(given_by({"model": model, "gpus": gpus, **given}))[0])
     found = [one.evaluation for one in answer.candidates]
     none = next(one for one in found if one.setting.spec == "none")
     return Choice(name, none, found[0], answer)

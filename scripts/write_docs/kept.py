@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from advisor.answer.evaluation import Evaluation
 from advisor.api.answering import answer_to
-from advisor.api.keywords import request_of
+from advisor.api.keywords import given_by, job_of
 from advisor.layers.operators import LAYER_INPUT
 from advisor.layers.transformer import transformer_layer
 from advisor.plan.recompute_plan import kept_tensors, made, replayed_operators
@@ -35,7 +35,8 @@ class Column(NamedTuple):
 @cache
 def columns(model: str, gpus: str, settings: tuple[str, ...]) -> tuple[Column, ...]:
     """A column a setting, of the kind of layer that the job has most of."""
-    answer = answer_to(request_of(model, gpus, {"recompute": list(settings)}))
+    given = given_by({"model": model, "gpus": gpus, "recompute": list(settings)})
+    answer = answer_to(job_of(given)[0])
     found = {one.evaluation.setting.spec: one.evaluation for one in answer.candidates}
     layers = [_layer(found[setting]) for setting in settings]
     ever: dict[str, int] = {}

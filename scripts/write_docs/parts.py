@@ -3,10 +3,11 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from scripts.write_docs import choices, modules
+from scripts.write_docs import api_page, choices, modules
 from scripts.write_docs.choice_drawing import choice_drawing
 from scripts.write_docs.layer_drawing import layer_drawing
 
@@ -23,6 +24,12 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "choices by sequence length": lambda: choices.table(choices.growing, "job"),
     "choices by framework": lambda: choices.table(choices.stacks, "framework"),
     "what is faster near these jobs": choices.nearby,
+    **{name: partial(api_page.call, name) for name in api_page.CALLS},
+    "keywords": api_page.keywords,
+    "types of an answer": partial(api_page.types, *api_page.ANSWERS),
+    "types of a result": partial(
+        api_page.types, *api_page.RESULTS, known=api_page.types_of(*api_page.ANSWERS)
+    ),
 }
 _PART: Final = re.compile(r"(?<=<!-- written: )(.+?)( -->\n\n)(.*?)(\n*<!-- end -->)", re.DOTALL)
 

@@ -1,5 +1,6 @@
 """`import advisor`: what is public, what a call answers, and how it refuses."""
 
+import html
 import json
 import re
 import subprocess
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 
 import advisor
 import harness
-from advisor.api.keywords import SHORT, RequestKeywords
+from advisor.api.keywords import KNOWN, SHORT, RequestKeywords
+from advisor.cli.help import RANKING
 from advisor.cli.main import main
 from advisor.report.plain_advice import plain_advice
 from advisor.request.request import Request
@@ -102,7 +104,7 @@ def test_another_schema_version_is_refused(advice: advisor.Advice) -> None:
 
 def test_every_field_of_a_request_is_a_keyword() -> None:
     keywords = set(RequestKeywords.__annotations__) - {"unsaid"}  # the former name of omitted
-    assert keywords - SHORT.keys() == set(Request.__struct_fields__) - {"model", "gpus"}
+    assert keywords - SHORT.keys() == set(Request.__struct_fields__)
     assert set(SHORT.values()) < keywords
 
 
@@ -133,42 +135,111 @@ def test_keywords_mean_what_flags_mean(keywords: dict[str, Any], words: str, cap
     assert asked.to_json() == printed(capsys, f"--model llama3_8b --gpus 8xH100 --top 1 {line}")
 
 
+MUON = {"overrides": {"job.optimizer": "muon", "job.use_precision_aware_optimizer": True}}
 LONG_TP, LAYERS = "tensor_model_parallel_size", "model.num_layers"
 
 
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"tpp": 4}, "tpp = 4: is not a keyword of advise; did you mean tp"),
-        ({"tp": 0}, "tensor_model_parallel_size = 0: must be at least 1"),
-        ({"tp": "4"}, "tensor_model_parallel_size = 4: must be an integer; write 4 without quotes"),
-        ({"tp": 2, LONG_TP: 4}, f"cannot be combined with {LONG_TP}"),
-        ({"search": "all"}, "search = all: must be one of recompute, layout"),
-        ({"recompute": 3}, "recompute = 3: must be a list"),
-        ({"recompute": {}}, "recompute = {}: must be a list"),
-        ({"memory_budget": "-5"}, "is not a quantity of bytes"),
-        ({"memory_budget": 60}, '= 60: needs a unit; write e.g. memory_budget="60GiB"'),
-        ({"explain": 9}, "--explain = 9: the answer has 2 rows"),
-        ({"explain": -1}, "explain = -1: must be at least 1"),
-        ({"top": 0}, "top = 0: must be at least 1"),
-        ({"price_per_gpu_hour": 0}, "price_per_gpu_hour = 0.0: must be above 0"),
-        ({"price_per_gpu_hour": "2"}, "price_per_gpu_hour = 2: must be a number"),
-        ({"top": "x"}, "top = x: must be an integer"),
-        ({"model": {3: 3}}, "model = 3: is not a known key"),
-        ({"model": 3}, "model = 3: must be a name, a path, a ModelSpec or a mapping"),
+        ({"seqlength": 8192}, "is not a keyword: seqlength; did you mean seq_length?"),
+        ({"dp": 4}, "is not a keyword: dp; it follows from the GPUs"),
+        ({"tp": 0}, "tp=0: must be at least 1"),
+        ({"tp": "4"}, 'tp="4": must be an integer; write 4 without quotes'),
+        ({"tp": 2, LONG_TP: 4}, f"{LONG_TP}=4: cannot be combined with {LONG_TP}=2"),
+        ({"tp": 2, "overrides": {f"layout.{LONG_TP}": 4}}, 'tp="4": is given as 2 too; give one'),
+        ({"tp": 3}, "(CP 2 from the recipe; change with cp); nearest: 4 or 8"),
+        ({"sp": "yes"}, 'sp="yes": must be true or false'),
+        ({"vpp": 3}, "vpp=3: needs pipeline_model_parallel_size > 1; use 1"),
+        ({"search": "all"}, 'search="all": must be one of recompute, layout'),
+        ({"recompute": 3}, "recompute=3: must be a list"),
+        ({"recompute": {}}, "recompute={}: must be a list"),
+        ({"recompute": "ful"}, 'recompute="ful": is not a recompute setting; write none,'),
+        ({"memory_budget": "-5"}, 'memory_budget="-5": is not a quantity of bytes'),
+        ({"memory_budget": 60}, 'memory_budget=60: needs a unit; write e.g. memory_budget="60GiB"'),
+        ({"explain": 9}, "explain=9: the answer has 2 rows; nearest: 2"),
+        ({"explain": -1}, "explain=-1: must be at least 1"),
+        ({"top": 0}, "top=0: must be at least 1"),
+        ({"price_per_gpu_hour": 0}, "price_per_gpu_hour=0: must be above 0"),
+        ({"price_per_gpu_hour": "2"}, 'price_per_gpu_hour="2": must be a number'),
+        ({"top": "x"}, 'top="x": must be an integer'),
+        ({"model": "llama3_8bb"}, 'model="llama3_8bb": unknown model; did you mean llama3_8b,'),
+        ({"model": {3: 3}}, 'model="3": is not a known key'),
+        ({"model": 3}, "model=3: must be a name, a path, a ModelSpec or a mapping"),
         ({"overrides": {LAYERS: [1]}}, f"{LAYERS} = [1]: must be one value, not a list"),
-        ({"gpus": ""}, 'gpus = (none): is missing; write e.g. gpus="32xH100"'),
-        ({"request": Request(model="a", gpus="8xH100")}, "request: cannot be combined with model"),
+        ({"gpus": ""}, 'gpus: is missing; write e.g. gpus="32xH100"'),
+        ({"gpus": "8xH1000"}, 'NAME.yaml with config_dir="DIR")'),
+        ({"precision": "fp9"}, 'precision="fp9": must be one of bf16, fp16'),
+        ({"framework_version": "0.9"}, 'framework_version="0.9": '),
+        ({"request": "llama3_8b"}, 'must be a Request; write model="llama3_8b"'),
+        ({"row": 3}, 'row=3: needs a file that shows one row; add e.g. plot="out.svg"'),
+        ({"output": "job.txt"}, 'output="job.txt": must end in .html'),
+        ({"overrides": ["job.fp8_param_gather=true"]}, 'precision="fp8_current", or leave it out'),
+        (MUON, 'use overrides={"job.optimizer": "adam"}'),
     ],
 )
-def test_a_wrong_keyword_is_one_line(keywords: dict[str, Any], words: str) -> None:
-    with pytest.raises(advisor.UserError, match=re.escape(words)):
+def test_a_wrong_keyword_is_one_line_of_python(keywords: dict[str, Any], words: str) -> None:
+    with pytest.raises(advisor.UserError, match=re.escape(words)) as raised:
         advisor.advise(**{**JOB, **keywords})
+    assert "--" not in str(raised.value)
 
 
-def test_the_answer_of_one_setting_has_one_row() -> None:
-    with pytest.raises(advisor.UserError, match="--explain = 2: the answer has 1 row; nearest: 1"):
-        advisor.advise(**{**JOB, "recompute": ["none"]}, explain=2)
+def test_every_flag_is_a_keyword_or_says_what_python_has_instead() -> None:
+    for flag in RANKING.flags:
+        names = [name.lstrip("-").replace("-", "_") for name in flag.names]
+        if not {flag.name, *names} & set(KNOWN):
+            wrong = rf"is not a keyword: {names[-1]}; .*\b(Advice\.|advisor\.)(\w+)"
+            with pytest.raises(advisor.UserError, match=wrong) as raised:
+                advisor.advise(**JOB, **{names[-1]: "x"})
+            package, name = re.search(wrong, str(raised.value)).groups()
+            assert hasattr(advisor.Advice if package == "Advice." else advisor, name)
+
+
+def test_a_job_that_is_read_is_that_of_the_command(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(ROOT / "tests/docs/files")
+    job = advisor.read("train.sh")
+    assert (job.seq_length, job.tensor_model_parallel_size, job.gpus) == (8192, 2, "")
+    assert ("num_layers" in repr(job), "window_size" in repr(job)) == (True, False)
+    line = (
+        "--from train.sh --gpus 8xH100 --quick --recompute none --tp 4 job.expandable_segments=true"
+    )
+    how: dict[str, Any] = {"gpus": "8xH100", "quick": True, "recompute": "none"}
+    same = {"tp": 4, "overrides": {"job.expandable_segments": True}}
+    answer = advisor.advise(job, **how, **same)
+    assert answer.to_json() == printed(capsys, line)
+    assert advisor.advise(source="train.sh", **how, **same) == answer
+    job = advisor.read("train.sh", overrides=same["overrides"])
+    changed = replace(job, tensor_model_parallel_size=4, gpus="8xH100")
+    assert advisor.advise(changed, quick=True, recompute="none") == answer
+    assert advisor.evaluate("none", changed) == answer.best
+    two = tmp_path / "two.sh"
+    first = Path("train.sh").read_text()
+    two.write_text(first + first.replace("--num-layers 32", "--num-layers 24"))
+    with pytest.raises(advisor.UserError, match=r'choose one, e.g. source=".*two.sh#1"'):
+        advisor.read(two)
+    assert "model.num_layers=24" in advisor.read(f"{two}#2").overrides
+
+
+def test_a_difference_prints_the_page_of_the_command(advice: advisor.Advice, capsys) -> None:
+    other = advisor.advise(**JOB, tp=2)
+    main(["diff", WORDS, f"{WORDS} --tp 2"])
+    page = capsys.readouterr().out.partition("The job\n")[2]
+    found = advisor.diff(advice, other)
+    assert str(found).partition("The job\n")[2] + "\n" == page
+    assert html.escape(page.strip()) in found._repr_html_()
+    with pytest.raises(advisor.UserError, match=r"first = .*: must be an Advice"):
+        advisor.diff(JOB, JOB)
+
+
+def test_files_of_a_call_are_those_of_the_command(tmp_path: Path, capsys) -> None:
+    for name, flag in (("output", "a.json"), ("output", "a.csv"), ("trace", "t.json")):
+        ours, theirs = tmp_path / flag, tmp_path / f"cli-{flag}"
+        advisor.advise(**JOB, quick=True, **{name: ours})
+        main([*WORDS.split(), "--quick", f"--{name}", str(theirs)])
+        assert ours.read_text()[:200] == theirs.read_text()[:200]
+    advisor.advise(**JOB, quick=True, output=str(tmp_path / "a.html"))
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    assert advisor.advise(**JOB, quick=True, front=True).candidates
 
 
 @pytest.mark.parametrize("wrong", [3, None, [1]])
@@ -245,7 +316,7 @@ def test_evaluate_is_one_candidate(advice: advisor.Advice) -> None:
     among = advice.candidates[1]
     assert alone.stages == among.stages
     assert alone.time_seconds == among.time_seconds
-    with pytest.raises(advisor.UserError, match="--recompute = selective:moe_act"):
+    with pytest.raises(advisor.UserError, match='recompute="selective:moe_act": '):
         advisor.evaluate("selective:moe_act", model="llama3_8b", gpus="8xH100")
 
 
@@ -257,10 +328,27 @@ def test_a_dataframe_has_the_columns_of_the_csv(advice: advisor.Advice, capsys) 
     assert list(frame["peak_reserved_bytes"]) == [c.peak_reserved_bytes for c in advice.candidates]
 
 
-def test_without_pandas_it_says_what_to_install(advice: advisor.Advice, monkeypatch) -> None:
+def test_tables_have_units_and_a_row_for_each(advice: advisor.Advice) -> None:
+    pytest.importorskip("pandas")
+    table, deep = advice.table(), advisor.advise(model="llama3_70b", gpus="32xH100")
+    assert list(table["recompute"]) == ["none", "full:block:4"]
+    gib = [one.peak_reserved_bytes / 2**30 for one in advice.candidates]
+    assert list(table["peak_reserved_gib"]) == gib
+    stages = deep.stages_table(2)
+    parts = ["weights", "gradients", "optimizer", "activations", "transient", "overhead"]
+    sums = stages[[f"{part}_gib" for part in parts]].sum(axis="columns")
+    assert list(stages["peak_reserved_gib"]) == pytest.approx(list(sums))
+    assert len(stages) == deep.candidates[1].layout.pipeline_model_parallel_size > 1
+    assert list(deep.stages_table()["stage"]) == [one.stage for one in deep.best.stages]
+    with pytest.raises(advisor.UserError, match="rank = 999: must be 0, or the rank of a"):
+        deep.stages_table(999)
+
+
+@pytest.mark.parametrize("name", ["to_dataframe", "table", "stages_table"])
+def test_without_pandas_it_says_what_to_install(name: str, advice: Any, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(advisor.UserError, match="to_dataframe: needs pandas; in the checkout run"):
-        advice.to_dataframe()
+    with pytest.raises(advisor.UserError, match="DataFrame: needs pandas; in the checkout run"):
+        getattr(advice, name)()
 
 
 def test_every_answer_obeys_the_schema(request: pytest.FixtureRequest, advice: Any) -> None:

@@ -65,12 +65,11 @@ def test_drawings_are_part_of_the_page(site: Path) -> None:
         assert re.search(rf'<svg[^>]*aria-label="[^"]*{title}', text)
 
 
-def test_the_api_page_has_every_public_name(site: Path) -> None:
-    text = (site / "api.html").read_text(encoding="utf-8")
+def test_the_api_page_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    headings = {name for line in re.findall(r"(?m)^###? (.+)$", text) for name in line.split(", ")}
     for package in (advisor, harness):
-        for name in set(package.__all__) - {"__version__"}:
-            listed = f'id="{package.__name__}.{name}"' in text
-            assert listed or getattr(harness, name, None) is getattr(advisor, name, 0), name
+        assert set(package.__all__) - {"__version__"} <= headings
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """What a file for another tool says of where it comes from."""
 
-from shlex import join
-
 from msgspec import Struct
 
 from advisor.answer.answer import Answer, RankedEvaluation
@@ -12,7 +10,7 @@ PREDICTED = "predicted before any run, not measured"
 
 
 class ExportOrigin(Struct, frozen=True, kw_only=True):
-    """Words of `advise` that asked for the file, the row in words, and the advisor's version."""
+    """What asked for the file, the row in words, and the advisor's version."""
 
     request: str
     row: str
@@ -29,10 +27,10 @@ class ExportOrigin(Struct, frozen=True, kw_only=True):
         }
 
 
-def origin_of(advice: Answer, row: RankedEvaluation, words: tuple[str, ...]) -> ExportOrigin:
-    """`words`: the arguments of the command, without its name."""
+def origin_of(advice: Answer, row: RankedEvaluation, asked: str) -> ExportOrigin:
+    """`asked`: the command or call."""
     return ExportOrigin(
-        request=join(("advise", *words)),
+        request=asked,
         row=row_title(advice, row).replace("\n", "; "),
         version=installed_version(),
     )

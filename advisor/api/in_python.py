@@ -1,0 +1,67 @@
+"""Errors of a Python call in its own words: ``tp=3``, where the command says ``--tp = 3``."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from json import dumps
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+from advisor.api.keywords import KNOWN, SHORT
+from advisor.base.errors import UserError
+from advisor.base.fields import show
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_OTHER: Final = {"from": "source", "as_typed": "quick", "o": "output"}
+_SWITCHES: Final = ("sp", "sequence_parallel", "quick", "front")
+_WORDS: Final = (
+    r"(?<![\w-])--?(no-)?([a-z][a-z-]*)",
+    r"[ =](?!(?:and|or|of)\b)([\w./][\w./:+#-]*\b)",
+)
+_FLAG: Final = re.compile(f"{_WORDS[0]}(?:{_WORDS[1]})?")
+_PAIR: Final = re.compile(r"\b((?:model|layout|job)\.\w+)=(\w[\w:+-]*(?:[.,]\w+)*)")
+
+
+def in_python(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`call`, whose UserErrors name keywords and values as Python writes them."""
+
+    @wraps(call)
+    def spoken(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return call(*args, **kwargs)
+        except UserError as error:
+            raise _in_python(error, kwargs) from None
+
+    return spoken
+
+
+def _in_python(error: UserError, given: Mapping[str, Any]) -> UserError:
+    long = _keyword(error.field.rpartition(".")[2].lstrip("-")) or error.field
+    name = long if long in given else next((one for one in given if SHORT.get(one) == long), long)
+    texts = (_FLAG.sub(_flag, text) for text in (error.relation, error.nearest))
+    relation, nearest = (_PAIR.sub(r'overrides={"\1": "\2"}', text) for text in texts)
+    found = UserError(name, error.value, relation, nearest)
+    if name in KNOWN and (value := error.value) is not None:
+        typed = given.get(name)
+        value = typed if value in (typed, show(typed)) else value  # before it was converted
+        words = dumps(str(value)) if isinstance(value, str | Path) else repr(value)
+        found.args = (f"{name}={words}{UserError('', None, relation, nearest)}",)
+    return found
+
+
+def _keyword(flag: str) -> str:
+    """The keyword of a flag without its dashes; empty where it has none."""
+    name = flag.replace("-", "_")
+    return next((one for one in (_OTHER.get(name), name) if one in KNOWN), "") or ""
+
+
+def _flag(match: re.Match[str]) -> str:
+    off, flag, value = match.groups(default="")
+    if (name := _keyword(flag)) in _SWITCHES:
+        return f"{name}={not off} {value}".rstrip()
+    return (
+        f"{name}={value if value.isdigit() else dumps(value)}"
+        if name and value
+        else name or match[0]
+    )
