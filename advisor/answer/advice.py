@@ -352,7 +352,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     def to_dataframe(self) -> Any:
         """`rows` as a pandas.DataFrame; UserError if pandas is not installed."""
-        return _frame(self.rows())
+        return frame(self.rows())
 
     def table(self) -> Any:
         """A pandas.DataFrame to read and to plot, one row per candidate, best first: sizes in GiB,
@@ -361,8 +361,8 @@ class Advice(Struct, frozen=True, kw_only=True):
         kept = ("rank", "recompute", *memory, "peak_allocated_bytes", "peak_stage", *_RATES, "note")
         rows = [{name: row[name] for name in kept} for row in self.rows()]
         layouts = (_layout(one, self.candidates) for one in self.candidates)
-        return _frame(
-            [_in_gib({"rank": 0, "layout": x} | y) for x, y in zip(layouts, rows, strict=True)]
+        return frame(
+            [in_gib({"rank": 0, "layout": x} | y) for x, y in zip(layouts, rows, strict=True)]
         )
 
     def stages_table(self, rank: int = 0) -> Any:
@@ -372,7 +372,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         ranked = {0: self.best, **{one.rank: one for one in self.candidates}}
         if (chosen := ranked.get(rank)) is None:
             raise UserError("rank", rank, "must be 0, or the rank of a candidate")
-        return _frame(list(map(_stage, chosen.stages)))
+        return frame(list(map(_stage, chosen.stages)))
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the choice, the best candidates, and the flags to paste."""
@@ -435,11 +435,12 @@ def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
     return row | {"note": candidate.note}
 
 
-def _frame(rows: list[dict[str, Any]]) -> Any:
+def frame(rows: list[dict[str, Any]]) -> Any:
+    """A pandas.DataFrame; UserError if pandas is not installed."""
     return require("pandas", "a DataFrame", "report").DataFrame(rows)
 
 
-def _in_gib(values: dict[str, Any]) -> dict[str, Any]:
+def in_gib(values: dict[str, Any]) -> dict[str, Any]:
     """Bytes as GiB, under names that say so."""
     sizes = {name: value / GIB for name, value in values.items() if name.endswith("_bytes")}
     return {name.replace("_bytes", "_gib"): sizes.get(name, v) for name, v in values.items()}
@@ -448,7 +449,7 @@ def _in_gib(values: dict[str, Any]) -> dict[str, Any]:
 def _stage(stage: evaluation.StageMemory) -> dict[str, Any]:
     row = to_plain(stage)
     parts = row.pop("memory_bytes").items()
-    return _in_gib(row | {f"{name}_bytes": size for name, size in parts})
+    return in_gib(row | {f"{name}_bytes": size for name, size in parts})
 
 
 def _all_flags(best: Candidate) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from advisor.answer.advice import Candidate
+from advisor.answer.advice import Candidate, frame, in_gib
 from advisor.base.plain_json import to_plain, to_text
 
 SCHEMA_VERSION: Final = 1
@@ -74,6 +74,10 @@ class Solution(Struct, frozen=True, kw_only=True):
     def rows(self) -> list[dict[str, Any]]:
         """One flat row per trial, in bytes and seconds: the columns of `--format csv`."""
         return [_row(trial) for trial in self.trials]
+
+    def table(self) -> Any:
+        """`rows` as a pandas.DataFrame, sizes in GiB; UserError if pandas is not installed."""
+        return frame(list(map(in_gib, self.rows())))
 
     def to_json(self) -> str:
         """What `--solve … --format json` prints."""

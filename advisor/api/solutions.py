@@ -56,6 +56,7 @@ def solve(
 @in_python
 def compare(
     gpus: Sequence[str],
+    /,
     request: Request | None = None,
     *,
     price_per_gpu_hour: float | Sequence[float] | None = None,

@@ -31,7 +31,10 @@ from advisor.request.given import GROUPS
 
 # An annotation that is imported for type checking alone.
 advisor.request.request.ModelSource = ModelSource  # type: ignore[attr-defined]
-ANSWERS: Final = (advisor.Advice, advisor.Difference, advisor.Request, advisor.ModelSpec)
+ANSWERS: Final = (
+    *(advisor.Advice, advisor.Difference, advisor.Solution, advisor.Request),
+    advisor.ModelSpec,
+)
 RESULTS: Final = (harness.RunOutcome, harness.SweepOutcome, harness.Comparison, harness.TrialResult)
 SAID: Final[dict[str, str]] = yaml.safe_load(
     Path(__file__).with_name("fields.yaml").read_text("utf-8")
