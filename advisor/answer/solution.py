@@ -47,7 +47,7 @@ class Solution(Struct, frozen=True, kw_only=True):
     Attributes:
         quantity: ``gpus``, ``seq_length``, ``micro_batch_size``, ``global_batch_size`` or
             ``memory``; ``several_gpus`` of a comparison.
-        framework: of the job.
+        model, framework: of the job.
         certainty: probability from which a value fits.
         verdict: the answer in a sentence or three.
         trials: what was asked for, the easiest first; several GPUs in their order.
@@ -58,6 +58,7 @@ class Solution(Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     quantity: str
+    model: str
     framework: str
     certainty: float
     verdict: str

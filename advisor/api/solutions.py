@@ -143,11 +143,12 @@ def compared(
 def _with_verdict(
     request: Request, quantity: str, trials: tuple[Trial, ...], words: str = "", **found: Any
 ) -> Solution:
-    config = resolve(request).config
+    job = resolve(request)
     one = Solution(
         quantity=quantity,
-        framework=config.framework,
-        certainty=config.certainty,
+        model=job.model.name,
+        framework=job.config.framework,
+        certainty=job.config.certainty,
         verdict="",
         trials=trials,
         **found,

@@ -64,9 +64,9 @@ def beyond_words(beyond: Trial, quantity: Quantity, answer: Answer | None) -> st
         words = change_words(found, answer.job, answer.origin)
         likely = percent(beyond.best.fit_probability)
         return f"At {value} change {words} ({likely} likely), {_row(beyond.best)}."
-    if beyond.fits or not answer.remedies:
+    others = (one for one in answer.remedies if not one.change.startswith(TITLES[quantity]))
+    if beyond.fits or (remedy := next(others, None)) is None:
         return ""
-    remedy = answer.remedies[0]
     return f"At {value} use {remedy.change} ({percent(remedy.fit_probability)} likely)."
 
 
@@ -105,7 +105,9 @@ def _compared(solution: Solution) -> str:
 def solution_page(solution: Solution, label: str) -> Block:
     """Table, answer, and the flags of what fits, of the framework with this label."""
     framework = solution.framework
-    blocks: list[Block] = [_table(solution), "", solution.verdict]
+    likely = f"fits: at least {percent(solution.certainty)} likely"
+    head = " · ".join((solution.model, label, likely))
+    blocks: list[Block] = [Text(head, "bold"), "", _table(solution), "", solution.verdict]
     if (trial := solution.best) and (best := trial.best):
         words = f"{best.job_flags.get(framework, '')} {best.flags[framework]}".strip()
         blocks += ["", command_block(label, words)]
