@@ -66,9 +66,11 @@ _SERVERS: Final = (8.0, 9.0, 10.0, 10.3)
 
 
 class Gpu(GpuFields, frozen=True, kw_only=True):
-    """One GPU type by its name, e.g. ``H100-SXM-80GB``."""
+    """One GPU type by its name, e.g. ``H100-SXM-80GB``. same_chip_as: the type that it is but for
+    slower links, whose recipes are for it, too; empty where there is none."""
 
     name: str
+    same_chip_as: str = ""
 
     @property
     def cuda_capability(self) -> float:

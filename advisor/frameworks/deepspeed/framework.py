@@ -80,8 +80,7 @@ class _Jobs(supported_jobs.TorchJobs):
     """The host may hold optimizer and parameters."""
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """Liger's kernels; the optimizer on the host, and in stage 3 the parameters as well; or both
-        on the GPU."""
+        """Liger's kernels; optimizer and, in stage 3, parameters on the host; or both back."""
         yield from super().job_changes(job)
         config, sharding = job.config, job.layout.data_parallel_sharding
         if config.optimizer_cpu_offload:
