@@ -14,6 +14,7 @@ from msgspec.structs import fields as struct_fields
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, parse, show_path
 from advisor.base.key_value import key_of, split_key_values
+from advisor.base.rule import Level
 from advisor.base.units import counted, nearest_divisors, parse_gpus, whole_number
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.registry import parts_of
@@ -67,7 +68,15 @@ def read_job(target: str, given: Mapping[str, Any], *, whole: bool = True) -> Re
     configuration = _without_foreign(jobs[(number or 1) - 1], given)
     request = replace(request_from(configuration, given, whole=whole), source=target)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
-    known = replace(configuration, unknown=tuple(unknown), notes=read.notes)
+    asked = given.get("framework_version")
+    refused = tuple(
+        finding
+        for reader, one in read.configurations
+        if one.place == configuration.place
+        for finding in reader.check(one, asked).findings
+        if finding.level is Level.ERROR
+    )
+    known = replace(configuration, unknown=tuple(unknown), notes=read.notes, refused=refused)
     return ReadJob(request=request, configuration=known)
 
 

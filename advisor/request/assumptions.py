@@ -59,6 +59,8 @@ def _of_source(facts: Facts) -> Iterator[str]:
             yield from _scaled(preset, facts)
         if facts.layout is not None and not preset.splits_as_published:
             yield "layers split as evenly as possible (the preset does not state its split)"
+    if preset is not None and facts.gpu.same_chip_as:
+        yield f"recipes of {facts.gpu.same_chip_as}: the same chip, with faster NVLink"
     yield from _of_lent(facts)
     yield from _of_left_out(facts)
 
