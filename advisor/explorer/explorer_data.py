@@ -1,6 +1,6 @@
 """The explorer's page: what it knows of a grid, its job in words, jobs, settings and rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -46,9 +46,10 @@ from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
 from advisor.report.wording import leading, remedy_line
-from advisor.request.differences import harness_line
+from advisor.request.differences import HarnessLines
 from advisor.request.request import Request
 from advisor.search import answer_parts, evaluate, layout_search, measured_rows
+from advisor.search.ranking import UNFIT, tier
 
 GPUS: Final = "GPUs"
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
@@ -62,7 +63,8 @@ _SPEC: Final = "SPEC"
 
 def document(answer: Answer, grid: Grid, request: Request, request_line: str) -> dict[str, Any]:
     """Plain JSON: see the functions below, and assets/data.js, which reads it."""
-    pages = _Page(answer, grid, request, tuple(all_job_flags(grid.jobs[0][1][0])))
+    lines = HarnessLines(str(request.model), answer.recipe, request.config_dir)
+    pages = _Page(answer, grid, lines, tuple(all_job_flags(grid.jobs[0][1][0])))
     jobs = [pages.job(job) for job, _ in grid.jobs]
     rows = [row for number in range(len(jobs)) for row in pages.rows(number)]  # numbers settings
     return {
@@ -133,7 +135,7 @@ class _Page(Struct, frozen=True):
 
     answer: Answer
     grid: Grid
-    request: Request
+    lines: HarnessLines
     frameworks: tuple[str, ...]
     pool: Pool = field(default_factory=Pool)
     settings: list[dict[str, Any]] = field(default_factory=list)
@@ -165,16 +167,17 @@ class _Page(Struct, frozen=True):
             "unsaid": self.pool.number(
                 [parts_of(one).spelling.omitted(job) for one in self.frameworks]
             ),
-            "measure": self.pool.number(self._measuring_command(job)),
+            "measure": self.pool.number(self._measuring_command(job, rows)),
             "schedule": schedule_numbers(self.pool, job),
         }
 
-    def _measuring_command(self, job: Job) -> list[str]:
+    def _measuring_command(self, job: Job, rows: Sequence[Evaluation]) -> list[str]:
         """``harness run …`` before and after its settings, and which options it sets otherwise;
-        empty where no line makes the job."""
+        empty where no line makes the job, and of a job near the answer's none of which may fit."""
+        if job is not self.grid.own and all(tier(row) == UNFIT for row in rows):
+            return []
         try:
-            model, folder = str(self.request.model), self.request.config_dir
-            line = harness_line(job, (_SPEC,), model, self.answer.recipe, folder)
+            line = self.lines.of(job, (_SPEC,))
             lost = join_key_values(answer_parts.lost_options(job))
         except UserError:
             return []

@@ -1,7 +1,9 @@
 """Jobs near one: other degrees, micro batches, sequence lengths and numbers of GPUs."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, takewhile
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from itertools import count, islice, takewhile
 from math import log2
 from typing import Final
 
@@ -18,7 +20,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import SHORT_NAMES, ParallelLayout
 from advisor.learning.learned import LearnedCalibration
-from advisor.plan.recompute_plan import recomputes
+from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.report.job_changes import apart
 from advisor.report.wording import leading
 from advisor.request.layout_fields import freed
@@ -27,21 +29,28 @@ from advisor.request.resolve import Resolution, resolve
 from advisor.search.changed_options import CHOSEN
 from advisor.search.evaluate import Evaluator
 from advisor.search.layout_search import Progress, Watch
-from advisor.search.layouts import groups, of_group
+from advisor.search.layouts import dense_groups, of_group, with_experts
 from advisor.search.measured_rows import corrected
-from advisor.search.ranking import first_simulated, memory_and_time, order
+from advisor.search.ranking import UNFIT, first_simulated, memory_and_time, order, tier
 
-_NEAR: Final = 3.0
-"""Doublings up to which jobs are near."""
 _FASTER: Final = 2.0
 """Doublings that a job which takes twice as long is further away."""
-_WANTED: Final = (80, 6, 1)
-"""Jobs that fit, at most, of the job's own number of GPUs and sequence length, of another one of
-them, and of others of both; twice as many are looked at."""
+_NEAR, _LOOKED_AT = (3.0, 2.0, 2.0), (120, 20, 10)
+"""Doublings up to which jobs are near, and how many of the nearest are looked at: with the job's
+own number of GPUs and sequence length, with another one of them, and with others of both."""
+_ROWS, _UNFIT = (200, 20, 5), (30, 2, 1)
+"""Rows of jobs that fit after which no others are looked at, and jobs that do not fit."""
 _EACH: Final = 10
 """Rows of a job that is near."""
-_HOPELESS: Final = 0.01
-"""Probability to fit below which one row of a job is enough, its smallest."""
+
+
+class Place(Struct, frozen=True):
+    """A number of GPUs and a sequence length that jobs are looked for at; in how many of the two
+    they are not the job's own."""
+
+    num_gpus: int
+    seq_length: int
+    changed: int = 0
 
 
 class Grid(Struct, frozen=True):
@@ -56,29 +65,35 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     `watch` is told how far it is."""
     best = leading(answer)
     assert best is not None
-    own = best.evaluation.job
+    first, own = best.evaluation, best.evaluation.job
+    evaluator = Evaluator(own, first.calibration)
+    every = [first, *_evaluated(evaluator, parts_of(own.config.framework).settings.candidates(own))]
+    front = _front(every)
+    frugal = max(every, key=lambda row: row.step_time_seconds).setting
+    beaten = {row.setting for row in every} - {row.setting for row in front} - {frugal}
     found: dict[Job, list[Evaluation]] = {own: []}
     if answer.fastest_found:
-        first = best.evaluation
-        others = [one for one in _rows(own, first.calibration) if one.setting != first.setting]
+        others = (row for row in _spread(front) if row.setting != first.setting)
         found[own] = list(first_simulated([first, *others]))
     for candidate in answer.candidates:
         found.setdefault(candidate.evaluation.job, []).append(candidate.evaluation)
-    calibration, seen = best.evaluation.calibration, {differs(job, own) for job in found}
-    places = tuple(_places(own))
-    for number, (place, changed) in enumerate(places):
-        wanted = _WANTED[changed]
-        for job in _promising(nearby(own, resolve(request), _NEAR, place), calibration, 2 * wanted):
-            if wanted == 0:
-                break
-            words = differs(job, own)
-            if words not in seen and (rows := _rows(job, calibration)):
+    seen, places = {differs(job, own) for job in found}, tuple(_places(own))
+    resolution = resolve(request)
+    for number, place in enumerate(places):
+        most, unfit = _ROWS[place.changed], _UNFIT[place.changed]
+        for one in _promising(own, resolution, place, first.calibration):
+            words = differs(one.job, own)
+            if words in seen or most <= 0:
+                continue
+            rows = _rows(one, frugal, beaten)
+            fits = any(row.fits for row in rows)
+            if rows and (fits or unfit > 0):
                 seen.add(words)
-                found[job] = rows
-                wanted -= any(row.fits for row in rows)
+                found[one.job] = rows
+            most, unfit = most - len(rows) * fits, unfit - (not fits)
         if watch is not None:
-            count = sum(map(len, found.values()))
-            watch(Progress(best=best.evaluation, evaluated=count, share=number / len(places)))
+            evaluated = sum(map(len, found.values()))
+            watch(Progress(best=first, evaluated=evaluated, share=number / len(places)))
     return Grid(own, tuple((job, tuple(rows)) for job, rows in found.items()))
 
 
@@ -88,44 +103,54 @@ def differs(job: Job, other: Job) -> str:
     return ", ".join(filter(None, [gpus, apart(job, other)]))
 
 
-def _promising(jobs: list[tuple[float, Job]], calibration: Calibration, most: int) -> list[Job]:
-    """The nearest and fastest, each by what no setting of it undercuts."""
-    found = [(away, Evaluator(job, calibration)) for away, job in jobs[: _LOOKED_AT * most]]
-    hopeful = [
-        (away + _FASTER * log2(one.at_least_seconds), number, one.job)
-        for number, (away, one) in enumerate(found)
-        if not one.is_hopeless
-    ]
-    return [job for _, _, job in sorted(hopeful, key=lambda one: one[:2])[:most]]
+def _promising(
+    own: Job, resolution: Resolution, place: Place, calibration: Calibration
+) -> list[Evaluator]:
+    """Of the nearest jobs those first that one control alone makes, then the nearest and fastest."""
+    found = []
+    near = islice(nearby(own, resolution, place), _LOOKED_AT[place.changed])
+    for number, (away, job) in enumerate(near):
+        one = Evaluator(job, calibration)
+        several = differs(job, own).count(", ") >= max(1, place.changed)
+        promise = away + _FASTER * log2(one.at_least_seconds)
+        found.append((several, promise, number, one))
+    return [one for *_, one in sorted(found, key=lambda found: found[:-1])]
 
 
-_LOOKED_AT: Final = 3
-"""Jobs of which one is promising."""
+def _rows(evaluator: Evaluator, frugal: Setting, beaten: AbstractSet[Setting]) -> list[Evaluation]:
+    """No recompute, and what no other setting beats, those left aside that are `beaten` elsewhere;
+    the frugal one alone, which as a rule keeps least, where it does not fit; none of an illegal
+    job."""
+    tried = parts_of(evaluator.job.config.framework).settings.tried(evaluator.job)
+    last = frugal if frugal in tried else max(tried, key=evaluator.seconds)
+    smallest = [*_evaluated(evaluator, [last])]
+    if smallest and tier(smallest[0]) == UNFIT:
+        return smallest
+    others = (one for one in tried if one != last and one not in beaten)
+    return _spread(_front([*smallest, *_evaluated(evaluator, others)]))
 
 
-def _rows(job: Job, calibration: Calibration) -> list[Evaluation]:
-    """No recompute, and what no other setting of the job beats; none of an illegal job."""
-    evaluator = Evaluator(job, calibration)
-    if evaluator.is_hopeless:
-        return []
-    settings = parts_of(job.config.framework).settings.candidates(job)
-    found: Iterable[Evaluation] = map(evaluator.evaluate, settings)
-    if isinstance(calibration, LearnedCalibration):
-        found = (corrected(row, calibration) for row in found)
-    ranked = sorted(found, key=order)
-    if not ranked:
-        return []
+def _evaluated(evaluator: Evaluator, settings: Iterable[Setting]) -> Iterator[Evaluation]:
+    """Those of them that are legal."""
+    job, calibration = evaluator.job, evaluator.calibration
+    for setting in settings:
+        if not parts_of(job.config.framework).settings.check(setting, job):
+            row = evaluator.evaluate(setting)
+            learned = isinstance(calibration, LearnedCalibration)
+            yield corrected(row, calibration) if learned else row
+
+
+def _front(rows: list[Evaluation]) -> list[Evaluation]:
+    """No recompute, and what no other beats, the smallest first."""
+    ranked = sorted(rows, key=order)
     beaten_by = dominators([memory_and_time(row) for row in ranked])
-    front = [row for row, by in zip(ranked, beaten_by, strict=True) if by is None]
-    smallest = min(ranked, key=lambda row: row.peak_reserved_bytes)
-    if smallest.fit_probability < _HOPELESS:
-        return [smallest]
-    none = [row for row in ranked if not recomputes(row.setting) and row not in front]
-    return [*none, *_spread(sorted(front, key=lambda row: row.peak_reserved_bytes))]
+    pairs = zip(ranked, beaten_by, strict=True)
+    front = (row for row, by in pairs if by is None or not recomputes(row.setting))
+    return sorted(front, key=lambda row: row.peak_reserved_bytes)
 
 
 def _spread(front: Sequence[Evaluation]) -> list[Evaluation]:
-    """At most `_EACH` of a front, with both of its ends."""
+    """At most `_EACH` of them, with both ends."""
     if len(front) <= _EACH:
         return list(front)
     last = len(front) - 1
@@ -137,97 +162,81 @@ _COUNTS: Final = (1, 0.5, 2, 4)
 _LONGEST: Final = 131_072
 """Tokens up to which sequences are doubled."""
 _DEGREES: Final = tuple(name for name in ParallelLayout.__struct_fields__ if name in CHOSEN)
+_CUTS: Final = tuple(SHORT_NAMES[short] for short in ("TP", "CP", "PP", "EP", "ETP"))
 _HALF_STEP: Final = 0.5
 """Distance of twice the VPP: a change of the schedule alone moves a job less than one of what a
 rank holds."""
 
 
-class Place(Struct, frozen=True):
-    """A number of GPUs and a sequence length that jobs are looked for at."""
-
-    num_gpus: int
-    seq_length: int
-
-
-def _places(own: Job) -> Iterator[tuple[Place, int]]:
-    """Those of the controls, and in how many of the two they are not the job's own."""
+def _places(own: Job) -> Iterator[Place]:
+    """Those of the controls."""
     gpus, length = own.num_gpus, own.config.seq_length
     lengths = [length, length // 2]
     lengths += takewhile(lambda one: one <= _LONGEST, (length << n for n in count(1)))
     for times in _COUNTS:
         for other in lengths:
-            place = Place(int(gpus * times), other)
-            if place.num_gpus == gpus * times and other:
-                yield place, (times != 1) + (other != length)
+            if other and gpus * times == int(gpus * times):
+                yield Place(int(gpus * times), other, (times != 1) + (other != length))
 
 
-def nearby(
-    job: Job, resolution: Resolution, furthest: float, place: Place
-) -> list[tuple[float, Job]]:
-    """Jobs at `place` that differ from `job` in degrees or micro batch, at most `furthest`
-    doublings away in all, the nearest first, each with how far it is. Whether a framework takes
-    them is left open."""
-    number, found, times = count(), [], place.seq_length / job.config.seq_length
-    there = replace(
-        resolution,
-        num_gpus=place.num_gpus,
-        config=replace(resolution.config, seq_length=place.seq_length),
-    )
-    for away, layout in _layouts(job, there, furthest, times):
-        for size in divisors(job.config.global_batch_size // layout.data_parallel_size):
-            further = away + _doublings(size, job.config.micro_batch_size)
-            other = _with(job, layout, size, place) if further <= furthest else None
-            if other is not None and other != job:
-                found.append((further, next(number), other))
-    return [(away, other) for away, _, other in sorted(found, key=lambda one: one[:2])]
+def nearby(job: Job, resolution: Resolution, place: Place) -> Iterator[tuple[float, Job]]:
+    """Jobs at `place` that differ from `job` in degrees or micro batch, the nearest first, each
+    with how many doublings away it is in all. Elsewhere they have no larger micro batch, and of
+    those that differ in VPP and sharding there is one. Whether a framework takes them is left open.
+    """
+    config = replace(resolution.config, seq_length=place.seq_length)
+    there = replace(resolution, num_gpus=place.num_gpus, config=config)
+    own, batch = job.config.micro_batch_size, job.config.global_batch_size
+    ranks = job.layout.world_size // job.layout.data_parallel_size
+    same = replace(job.layout, data_parallel_size=max(1, place.num_gpus // ranks))
+    furthest, found = _NEAR[place.changed], [(0.0, same, own)]
+    for away, layout in _layouts(job, there, furthest):
+        for size in divisors(batch // layout.data_parallel_size):
+            found.append((away + _doublings(size, own), layout, size))
+    seen = set[tuple[int, ...]]()
+    for away, layout, size in sorted(found, key=lambda one: one[0]):
+        cuts = (size, *(getattr(layout, name) for name in _CUTS))
+        if away > furthest or (place.changed and (size > own or cuts in seen)):
+            continue
+        config = replace(job.config, micro_batch_size=size, seq_length=place.seq_length)
+        with suppress(UserError):
+            other = replace(job, layout=layout, config=config, num_gpus=place.num_gpus)
+            seen.add(cuts)
+            if other != job:
+                yield away, other
 
 
 def _layouts(
-    job: Job, resolution: Resolution, furthest: float, times: float
+    job: Job, there: Resolution, furthest: float
 ) -> Iterator[tuple[float, ParallelLayout]]:
     """Layouts near the job's own, with its options, and how far away they are; with its kind of
-    context parallelism, or the usual one where it has none. A sequence that is so many times as
-    long may be cut over as many times the ranks."""
-    layout, given = freed(resolution.layout, resolution.layout_fields)
-    free = replace(resolution, layout=layout, layout_fields=given)
+    context parallelism, and of a sequence that is longer with as many times the CP."""
     own, batch = job.layout, job.config.global_batch_size
-    for group in groups(free):
-        plain = group.hierarchical_context_parallel_sizes is None
-        same_context = plain and group.cp_comm_type is own.cp_comm_type
-        away = _group_distance(group, own, times)
-        if away > furthest or not (group.context_parallel_size == 1 or same_context):
+    layout, given = freed(there.layout, there.layout_fields)
+    free = replace(there, layout=layout, layout_fields={"cp_comm_type": own.cp_comm_type, **given})
+    longer = max(0.0, log2(there.config.seq_length / job.config.seq_length))
+    for dense in dense_groups(free):
+        cp = log2(dense.context_parallel_size / own.context_parallel_size) - longer
+        cut = abs(cp) * (_HALF_STEP if longer else 1) + _apart(dense, own, "TP")
+        if cut > furthest or dense.hierarchical_context_parallel_sizes is not None:
             continue
-        for other in of_group(free, group):
-            further = away + _stage_distance(other, own)
-            if further <= furthest and batch % other.data_parallel_size == 0:
-                yield further, replace(own, **{name: getattr(other, name) for name in _DEGREES})
+        for group in with_experts(free, dense):
+            away = cut + _apart(group, own, "EP") + _apart(group, own, "ETP")
+            for other in of_group(free, group) if away <= furthest else ():
+                further = (
+                    away
+                    + _apart(other, own, "PP")
+                    + _apart(other, own, "VPP") * _HALF_STEP
+                    + (other.data_parallel_sharding != own.data_parallel_sharding)
+                )
+                if further <= furthest and batch % other.data_parallel_size == 0:
+                    yield further, replace(own, **{name: getattr(other, name) for name in _DEGREES})
 
 
-def _group_distance(one: ParallelLayout, other: ParallelLayout, times: float) -> float:
-    found, cp = 0.0, log2(one.context_parallel_size / other.context_parallel_size)
-    for short in ("TP", "EP", "ETP"):
-        ours, theirs = (getattr(layout, SHORT_NAMES[short]) for layout in (one, other))
-        found += _doublings(ours or 1, theirs or 1)
-    return found + abs(cp - min(max(cp, 0.0), max(log2(times), 0.0)))
-
-
-def _stage_distance(one: ParallelLayout, other: ParallelLayout) -> float:
-    vpp = one.virtual_pipeline_model_parallel_size
-    return (
-        _doublings(one.pipeline_model_parallel_size, other.pipeline_model_parallel_size)
-        + _doublings(vpp, other.virtual_pipeline_model_parallel_size) * _HALF_STEP
-        + (one.data_parallel_sharding != other.data_parallel_sharding)
-    )
+def _apart(one: ParallelLayout, other: ParallelLayout, short: str) -> float:
+    ours, theirs = (getattr(layout, SHORT_NAMES[short]) for layout in (one, other))
+    return _doublings(ours or 1, theirs or 1)
 
 
 def _doublings(one: float, other: float) -> float:
     return abs(log2(one / other))
-
-
-def _with(job: Job, layout: ParallelLayout, size: int, place: Place) -> Job | None:
-    """None where a job is illegal."""
-    config = replace(job.config, micro_batch_size=size, seq_length=place.seq_length)
-    try:
-        return replace(job, layout=layout, config=config, num_gpus=place.num_gpus)
-    except UserError:
-        return None

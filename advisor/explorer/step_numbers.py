@@ -101,12 +101,14 @@ def step_numbers(pool: Pool, evaluation: Evaluation, evaluator: Evaluator) -> di
     """Of every stage its static bytes, a hidden state, the optimizer's step, and its chunks; what
     comes after the pipeline, in microseconds."""
     step = training_step(evaluation, evaluator)
-    tail = step.tail
+    tail, chunks = (
+        step.tail,
+        dict.fromkeys(chunk for stage in step.stages for chunk in stage.chunks),
+    )
+    numbers = {chunk: pool.number(_chunk(pool, chunk)) for chunk in chunks}
     return {
         "static": pool.number([units(stage.static_bytes) for stage in step.stages]),
-        "chunks": pool.number(
-            [[pool.number(_chunk(pool, one)) for one in stage.chunks] for stage in step.stages]
-        ),
+        "chunks": pool.number([[numbers[one] for one in stage.chunks] for stage in step.stages]),
         "sent": units(step.stages[0].sent),
         "optimizer": pool.number([_peak(pool, stage.optimizer) for stage in step.stages]),
         "tail": [micros(part) for part in (tail.reduced, tail.accumulated, tail.optimizer)],

@@ -18,6 +18,7 @@ from advisor.base.units import parse_gpus
 from advisor.frameworks.registry import default_framework, parts_of
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_model
 from advisor.request import origin, recipes, resolve
 from advisor.request.given import Given, read_given
 from advisor.request.layout_fields import DEGREES, SEARCHED, SHAPING
@@ -105,40 +106,51 @@ _PLAIN: Final = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][\w.:=+-]
 def harness_line(
     job: Job, specs: Sequence[str], model: str, recipe: str = "", config_dir: Path | None = None
 ) -> str:
+    """See HarnessLines."""
+    return HarnessLines(model, recipe, config_dir).of(job, specs)
+
+
+class HarnessLines:
     """``harness run recipe=… KEY=VALUE … 'recompute.settings=[…]'``; model: as `--model` takes it,
-    recipe: the published one that the job builds on, if any. UserError where no line says this job.
-    """
-    first, bare = _start(job, model, recipe, config_dir)
-    given = differing(job, bare)
-    words = [first, f"gpus={given.gpus}"]
-    for group, fields in given.by_group.items():
-        words += [f"{group}.{name}={_spelled(value)}" for name, value in fields.items()]
-    words.append(f"recompute.settings={_spelled(list(specs))}")
-    words += parts_of(job.config.framework).harness.overrides(job)
-    if job.num_gpus > _GPUS_OF_A_SERVER:
-        words.append("launcher=slurm")
-    return " ".join(["harness run", *map(_quoted, words)])
+    recipe: the published one that jobs build on, if any."""
 
+    def __init__(self, model: str, recipe: str = "", config_dir: Path | None = None) -> None:
+        self._model, self._config_dir = model, config_dir
+        self._recipe = recipes.named_experiment(recipe, config_dir) if recipe else None
+        self._spec = load_model(self._recipe.model if self._recipe else model, config_dir)
 
-def _start(job: Job, model: str, recipe: str, config_dir: Path | None) -> tuple[str, Given]:
-    """The word that names the recipe or the model, and what a line of it alone gives."""
-    gpus = f"{job.num_gpus}x{job.gpu.name}"
-    first, base = f"model={model}", bare_experiment(model, gpus)
-    sure: tuple[str, ...] = ("seq_length", "micro_batch_size", "global_batch_size")
-    if recipe:
-        first, base, sure = f"recipe={recipe}", recipes.named_experiment(recipe, config_dir), ()
-    if (base.framework or default_framework(None)) not in parts_of(job.config.framework).family:
-        sure = (*sure, "framework")
-    given = {name: getattr(job.config, name) for name in sure}
-    degrees = {name: getattr(job.layout, name) for name in SHAPING if not recipe}
-    return first, Given(
-        model=base.model,
-        gpus=gpus,
-        recipe=base,
-        config_dir=config_dir,
-        job_fields=given,
-        layout_fields={name: degree for name, degree in degrees.items() if degree > 1},
-    )
+    def of(self, job: Job, specs: Sequence[str]) -> str:
+        """The line of `job`. UserError where none says it."""
+        recipe = self._recipe
+        given = differing(job, self._bare(job))
+        words = [
+            f"recipe={recipe.name}" if recipe else f"model={self._model}",
+            f"gpus={given.gpus}",
+        ]
+        for group, fields in given.by_group.items():
+            words += [f"{group}.{name}={_spelled(value)}" for name, value in fields.items()]
+        words.append(f"recompute.settings={_spelled(list(specs))}")
+        words += parts_of(job.config.framework).harness.overrides(job)
+        if job.num_gpus > _GPUS_OF_A_SERVER:
+            words.append("launcher=slurm")
+        return " ".join(["harness run", *map(_quoted, words)])
+
+    def _bare(self, job: Job) -> Given:
+        """What a line of the recipe or the model alone gives."""
+        gpus = f"{job.num_gpus}x{job.gpu.name}"
+        base = self._recipe or bare_experiment(self._model, gpus)
+        sure = () if self._recipe else ("seq_length", "micro_batch_size", "global_batch_size")
+        if (base.framework or default_framework(None)) not in parts_of(job.config.framework).family:
+            sure = (*sure, "framework")
+        degrees = {name: getattr(job.layout, name) for name in SHAPING if not self._recipe}
+        return Given(
+            model=self._spec,
+            gpus=gpus,
+            recipe=base,
+            config_dir=self._config_dir,
+            job_fields={name: getattr(job.config, name) for name in sure},
+            layout_fields={name: degree for name, degree in degrees.items() if degree > 1},
+        )
 
 
 def _quoted(word: str) -> str:

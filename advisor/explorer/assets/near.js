@@ -17,7 +17,7 @@ function Faster({ D, rows, axes, chosen, verdict, budget, show, compare }) {
   const gain = row => sure ? `${signed((row.seconds / chosen.seconds - 1) * 100)} % step time` : `${seconds(row.seconds)} s`;
   const changes = chosen.job === verdict.job ? D.remedies : [];
   return html`${found.length > 0 && html`<ul class="faster">${found.map(([name, row], i) => html`<li key=${name}>${i === found.length - 1 ? "Fastest of all, with" : "With"} ${words[name]}:${" "}<button type="button" onClick=${() => show(row)}>${nameOf(D, row)}</button> <b>${gain(row)}</b>, ${peakWords(row)} GiB</li>`)}</ul>`}
-    ${!found.length && html`<p>${sure ? `No row of this page with ${lengthWords(D, chosen)} fits and takes 1 % less time than ${nameOf(D, chosen)}: it is the fastest.` : `No row of this page with ${lengthWords(D, chosen)} fits.`}</p>`}
+    ${!found.length && html`<p>${sure ? `No row of this page with ${lengthWords(D, chosen)} fits and is faster than ${nameOf(D, chosen)} by 1 % or more.` : `No row of this page with ${lengthWords(D, chosen)} fits.`}</p>`}
     <${Toss} ...${{ D, rows, compare }} />
     ${changes.length > 0 && html`<h3>Options that help</h3><ul class="faster">${changes.map(text => html`<li key=${text}>${text}</li>`)}</ul>`}`;
 }
@@ -51,7 +51,7 @@ function Scale({ D, rows, axes, axis, chosen, budget, show }) {
   const said = !fit.length ? `None of these ${axis === "seq" ? "lengths" : "numbers"} fits.`
     : axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice: ${Math.min(...fit)}.`;
   return html`<p>${said}</p><div class="scroll" tabindex="0" role="region" aria-label=${`The best row of each number of ${word}`}><table>
-    <thead><tr><th scope="col">${word}</th><th scope="col" class="left">best that fits, of all layouts</th><th scope="col">peak\u00a0GiB</th><th scope="col">step\u00a0s</th>
+    <thead><tr><th scope="col">${word}</th><th scope="col" class="left">best row that fits</th><th scope="col">peak\u00a0GiB</th><th scope="col">step\u00a0s</th>
       <th scope="col" class="spare">tokens/s per GPU</th><th scope="col">GPU hours per 10⁹ tokens</th></tr></thead>
     <tbody>${found.map(({ value, row, fit }) => html`<tr key=${value} class=${axes[axis].own[chosen.job] === value ? "own" : ""}><th scope="row">${(+value).toLocaleString("en")}</th>
       <td class="left"><button type="button" class="row" onClick=${() => show(row)}>${broken(row.spec)}</button> ${changesOf(D, row.job).length > 0 && html`<${Chips} words=${changesOf(D, row.job)} />`}

@@ -70,4 +70,4 @@ function Rows({ D, state, list, front, chosen, budget, choose, change }) {
 const Chips = ({ words }) => words.length ? html`<ul class="chips">${words.map(text => html`<li key=${text}>${text.split(" ").map((word, i) => [i ? " " : "", html`<span>${word}</span>`])}</li>`)}</ul>` : html`<span class="soft as-is">as it is</span>`;
 
 /* A setting that may be broken behind its commas only; a name behind its underscores. */
-const broken = (text, at = ",+:") => text.split(new RegExp(`(?<=[${at}])`)).map((part, i) => [i ? html`<wbr />` : "", html`<span>${part}</span>`]);
+const broken = (text, at = ",+") => text.split(new RegExp(`(?<=[${at}])`)).map((part, i) => [i ? html`<wbr />` : "", html`<span>${part}</span>`]);

@@ -1,4 +1,4 @@
-/* The number of the plot's labels, and those that touch a line, a mark or another label. */
+/* Labels of the plot that touch a line, a mark or another label. */
 const box = one => one.getBoundingClientRect(), found = [], plot = document.querySelector(".plot svg");
 const labels = [...plot.querySelectorAll("text.label")], origin = box(plot), lines = [];
 const front = plot.querySelector("path.front").getAttribute("d").match(/[\d.]+/g).map(Number);
@@ -12,4 +12,4 @@ labels.forEach((label, i) => {
   const at = box(label), hit = other => at.left < other.right && other.left < at.right && at.top + 2 < other.bottom && other.top < at.bottom - 2;
   if ([...others, ...labels.slice(i + 1).map(box)].some(hit)) found.push(label.textContent);
 });
-return [labels.length, found];
+return labels.length ? found : ["no label"];
