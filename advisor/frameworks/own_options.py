@@ -3,60 +3,13 @@
 from collections.abc import Collection
 from typing import ClassVar, Final
 
+from msgspec import json
+
+from advisor.base.configuration import packaged_configs
 from advisor.base.record import defaults
 from advisor.base.rule import Rule, refuse
 from advisor.job.job import JobConfig
 
-_MEGATRONS: Final = (
-    *("cuda_graph_impl", "cuda_graph_modules", "use_precision_aware_optimizer"),
-    *("fp8_recipe", "transformer_engine_version"),
-)
-"""Of Megatron and what it is built on."""
-_LEAVE_OUT: Final = "leave it out, or --framework megatron_lm"
-_PLAIN: Final = "--framework huggingface or fsdp2, or leave it out"
-_TRANSFORMERS: Final = "--framework huggingface, or leave it out"
-_REFUSALS: Final = {
-    **dict.fromkeys(
-        _MEGATRONS, ("is an option of Megatron, and not modelled for {framework}", _LEAVE_OUT)
-    ),
-    "mean_packed_length": ("is not modelled for {framework}", _LEAVE_OUT),
-    "optimizer": (
-        "is Megatron's and is not modelled for {framework}",
-        "--framework megatron_lm, or job.optimizer=adam",
-    ),
-    "optimizer_cpu_offload": ("is not modelled for {framework}", "--framework deepspeed"),
-    "param_cpu_offload": (
-        "is DeepSpeed's offload_param, which {framework} does not have",
-        "--framework deepspeed",
-    ),
-    "sync_each_batch": ("is an option of Accelerate", _TRANSFORMERS),
-    "quantized_adam": (
-        "is from bitsandbytes or torchao, and is not modelled for {framework}",
-        _PLAIN,
-    ),
-    "weights_dtype": ("cannot be set: {framework} chooses the type of the weights", _PLAIN),
-    "optimizer_implementation": ("belongs to torch.optim, which {framework} does not use", _PLAIN),
-    "optimizer_in_backward": ("is not modelled for {framework}", "--framework fsdp2 or torchtitan"),
-    "torch_compile": (
-        "is not modelled for {framework}",
-        "leave it out, or --framework huggingface or fsdp2",
-    ),
-    "compile_components": ("is torchtitan's", "--framework torchtitan, or leave it out"),
-    "use_liger_kernel": (
-        "replaces layers of transformers, which {framework} does not use",
-        _TRANSFORMERS,
-    ),
-    "flat_parameters": ("belongs to FSDP1, which {framework} does not use", _PLAIN),
-    "tiled_mlp": (
-        "replaces the MLP in layers of transformers, which {framework} does not use",
-        _TRANSFORMERS,
-    ),
-    "deterministic_mode": ("is Megatron's and is not modelled for {framework}", "leave it out"),
-    "attn_implementation": (
-        "is an option of transformers, which {framework} does not use",
-        _TRANSFORMERS,
-    ),
-}
 _DEFAULTS: Final = defaults(JobConfig)
 
 
@@ -77,7 +30,12 @@ def _rule(option: str, reason: str, fix: str) -> _OptionRule:
     return _OptionRule.on(f"job.{field}", lambda job, _: _asks(job, option), reason, fix)
 
 
-_RULES: Final = {option: _rule(option, *texts) for option, texts in _REFUSALS.items()}
+_FILE: Final = packaged_configs() / "rules" / "own_options.json"
+_RULES: Final = {
+    option: _rule(option, row["says"], row["fix"])
+    for row in json.decode(_FILE.read_bytes())
+    for option in row["options"]
+}
 
 
 def refuse_options(config: JobConfig, framework: str, has: Collection[str]) -> None:

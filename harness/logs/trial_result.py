@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
+from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.units import counted
 from harness.logs.parse import ParsedLog
 from harness.logs.records import LoggedStep, WholeRun
@@ -270,50 +271,14 @@ def _of_whole_run(
     return _measured(timed, parsed, question, parsed.steps, found)
 
 
-_ADVICE: Final = {
-    "not_as_asked": (
-        "what was asked for",
-        "the command ignores what the harness inserts (docs/backends.md), or the log is of another "
-        "job",
-    ),
-    "incomplete": ("the end of the run", "make sure that the run was stopped on purpose"),
-    "damaged_file": ("complete files", "copy the log again"),
-    "rank_files": (
-        "every rank up to the end of the run",
-        "make sure that all files are of this run, and complete",
-    ),
-    "restarts": ("0", "only the last attempt is counted"),
-    "log_interval": (
-        "a line per step",
-        "values are means over these steps; log every step to see the scatter",
-    ),
-    "missing_lines": ("0", "ranks overwrote each other: use one file per rank"),
-    "job_mean": (
-        "a rate per step",
-        "a mean with start and checkpoints is not used as the rate of a step",
-    ),
-    "engine_timers": (
-        "times of whole steps",
-        "they leave out time between steps; steps_per_print=1 logs samples per second",
-    ),
-    "time_stamps": (
-        "times in the log",
-        "they include writing the log; experiment=NAME or like=RESULT takes step times from the "
-        "throughput in the log",
-    ),
-    "whole_run_mean": (
-        "a time per step",
-        "the mean includes the warm-up; a callback that times steps, or backend=native, gives a "
-        "time per step",
-    ),
-}
-"""What speaks against numbers out of a log -> what should be there, and what to do."""
+_ADVICE: Final = load_yaml(packaged_configs() / "failures" / "log_concerns.yaml").values
+"""What speaks against numbers out of a log -> what should be there (limit), and what to do."""
 _FATAL: Final = ("not_as_asked", "whole_run_mean")
 
 
 def _concern(name: str, seen: str) -> Concern:
-    limit, advice = _ADVICE[name]
-    return Concern(name=name, seen=seen, limit=limit, advice=advice, fatal=name in _FATAL)
+    texts = convert(_ADVICE[name], dict[str, str])
+    return Concern(name=name, seen=seen, fatal=name in _FATAL, **texts)
 
 
 def _concerns(parsed: ParsedLog, question: LoggedRun, timed: TimedSteps) -> Iterator[Concern]:

@@ -20,12 +20,10 @@ from harness.trial.trial import Prediction
 def fastest_and_smallest(outcomes: Mapping[Point, Outcome], budget: int | None) -> list[Point]:
     """Points that were measured to the end, within `budget`, and that no other beats in both
     objectives, fastest first."""
-    costs = {
-        point: (o.step_seconds, o.peak_bytes)
-        for point, o in outcomes.items()
-        if o.measured and o.within(budget)
-    }
-    return pareto_front(costs, costs.__getitem__)
+    found = [point for point, o in outcomes.items() if o.measured and o.within(budget)]
+    return pareto_front(
+        found, lambda p: (outcomes[p].step_seconds or 0.0, outcomes[p].peak_bytes or 0)
+    )
 
 
 _MOST_REASONS: Final = 5

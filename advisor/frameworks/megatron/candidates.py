@@ -5,9 +5,11 @@ from functools import lru_cache
 from itertools import chain, combinations
 from typing import Final
 
+from msgspec import json
 from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
+from advisor.base.configuration import packaged_configs
 from advisor.frameworks.framework_parts import RecomputeSettings
 from advisor.frameworks.megatron import revisions
 from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, ORDER
@@ -38,27 +40,9 @@ from advisor.plan.recompute_plan import Setting
 _ALL_SUBSETS: Final = 3
 """Labels up to which every set of them is tried."""
 
-# Sets that published recipes and guides use (configs/recipe; Megatron Bridge 067f987, NeMo
-# 8cfedd72, Megatron-LM model zoo).
-_PUBLISHED: Final = (
-    ("core_attn", "mlp"),
-    ("core_attn", "moe_act"),
-    ("core_attn", "mla_up_proj", "moe_act"),
-    ("core_attn", "shared_experts", "moe"),
-    ("core_attn", "moe_act", "gdn_norm_out"),
-    ("mlp", "mla_up_proj"),
-    ("mlp", "mla_up_proj", "moe"),
-    ("mlp", "layernorm", "mla_up_proj", "moe"),
-    ("mlp", "layernorm", "mla_up_proj", "moe_act"),
-    ("layernorm", "moe_act"),
-    ("layernorm", "moe"),
-    ("layernorm", "moe_act", "moe"),
-    ("layernorm", "mla_up_proj", "moe_act"),
-    ("layernorm", "moe_act", "shared_experts"),
-    ("moe_act", "mhc"),
-    ("mla_up_proj", "mhc"),
-    ("mla_up_proj", "moe_act", "mhc"),
-)
+_FILE: Final = packaged_configs() / "rules" / "published_sets.json"
+_PUBLISHED: Final[list[list[str]]] = json.decode(_FILE.read_bytes())["sets"]
+"""Sets that published recipes and guides use."""
 
 
 def enumerate_settings(job: Job, revision: revisions.Revision) -> tuple[RecomputeSetting, ...]:
@@ -111,7 +95,7 @@ def label_sets(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     if len(labels) <= _ALL_SUBSETS:
         return tuple(subsets(labels))
     single = ((label,) for label in labels)
-    published = (names for names in _PUBLISHED if set(names) <= set(labels))
+    published = (tuple(names) for names in _PUBLISHED if set(names) <= set(labels))
     cheap = [label for label in CHEAPEST_FIRST if label in labels]
     added = (tuple(sorted(cheap[:count], key=ORDER.index)) for count in range(2, len(cheap) + 1))
     return tuple(dict.fromkeys((*single, *published, *added)))

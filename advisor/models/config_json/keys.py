@@ -1,14 +1,15 @@
 """Access to one Hugging Face config.json, and what is known of its keys.
 
-Source: transformers 4.57.1, configuration_utils.py and models/*/configuration_*.py.
+What is known stands in configs/rules/config_json.json, with its source.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, json
 
+from advisor.base.configuration import packaged_configs
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, show
@@ -26,6 +27,22 @@ SHAPE_KEYS = keys(
     """
 )
 """What every family but GPT-2 calls the same: see `HuggingFaceConfig.shape`."""
+
+
+class _Known(Struct, frozen=True):
+    """Keys that change neither the size of a weight nor what training keeps (token ids,
+    initialization, tolerances, rotary frequencies, labels of other heads, generation, bookkeeping);
+    values that leave a feature off, all others of the key are refused; and why, where it is known.
+    """
+
+    neutral: frozenset[str]
+    off: dict[str, tuple[object, ...]]
+    reasons: dict[str, str]
+
+
+KNOWN: Final = json.decode(
+    (packaged_configs() / "rules" / "config_json.json").read_bytes(), type=_Known
+)
 
 
 class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
@@ -101,11 +118,11 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
     def check_keys(self, read: frozenset[str]) -> None:
         """Refuse every key that may change memory and is neither read nor switched off."""
         for key, value in self.values.items():
-            if key in read or key in NEUTRAL_KEYS or key.startswith("_"):
+            if key in read or key in KNOWN.neutral or key.startswith("_"):
                 continue
-            if value is None or value in OFF_VALUES.get(key, ()):
+            if value is None or value in KNOWN.off.get(key, ()):
                 continue
-            reason = REASONS.get(key, "is unknown and may change memory")
+            reason = KNOWN.reasons.get(key, "is unknown and may change memory")
             raise self.refuse(key, reason, "remove the key if it has no effect")
 
     @property
@@ -120,58 +137,3 @@ def read_config(path: Path) -> HuggingFaceConfig:
     """The JSON object in a file, Infinity and NaN as Python writes them among its values; UserError
     where it is broken or something else."""
     return HuggingFaceConfig(path=path, values=read_json(path, foreign=True))
-
-
-# Keys that change neither the size of a weight nor what training keeps: token ids, initialization,
-# tolerances, rotary frequencies, labels of other heads, generation, bookkeeping.
-NEUTRAL_KEYS = keys(
-    """
-    model_type architectures transformers_version torch_dtype dtype use_cache name_or_path
-    initializer_range rms_norm_eps norm_eps layer_norm_eps layer_norm_epsilon rope_theta
-    rope_scaling output_router_logits original_max_position_embeddings bos_token_id eos_token_id
-    pad_token_id sep_token_id decoder_start_token_id tokenizer_class forced_bos_token_id
-    forced_eos_token_id suppress_tokens begin_suppress_tokens bad_words_ids pretraining_tp
-    gradient_checkpointing use_bfloat16 torchscript tf_legacy_loss attn_implementation id2label
-    label2id num_labels problem_type finetuning_task task_specific_params prefix return_dict
-    keys_to_ignore_at_inference unsloth_version unsloth_fixed max_length min_length do_sample
-    early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
-    repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
-    num_return_sequences output_scores return_dict_in_generate exponential_decay_length_penalty
-    remove_invalid_values
-    """
-)
-
-_SWITCHES = keys(
-    """
-    add_cross_attention attention_bias attention_out_bias is_encoder_decoder mlp_bias
-    output_attentions output_hidden_states qk_layernorm tie_encoder_decoder use_qk_norm
-    use_sliding_window
-    """
-)
-# Values that leave a feature off; any other value of these keys is refused.
-OFF_VALUES: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("embd_pdrop", "resid_pdrop", "router_jitter_noise"), (0.0,)),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (0,)),
-    **dict.fromkeys(("pruned_heads", "quantization_config"), ({},)),
-    "chunk_size_feed_forward": (0,),
-    "is_decoder": (False, True),
-    **dict.fromkeys(_SWITCHES, (False,)),
-}
-
-_EXPERTS = "mixture-of-experts layers of this family are not modelled"
-REASONS = {
-    **dict.fromkeys(
-        ("attention_bias", "attention_out_bias", "mlp_bias"),
-        "adds biases that this family does not have in Megatron",
-    ),
-    **dict.fromkeys(("n_routed_experts", "num_experts"), _EXPERTS),
-    **dict.fromkeys(("num_experts_per_tok", "num_local_experts"), _EXPERTS),
-    "auto_map": "points to custom code, which may differ from the family's",
-    "num_nextn_predict_layers": "multi-token prediction is not modelled",
-    "output_attentions": "returns attention scores, which is not modelled",
-    "output_hidden_states": "returns every layer's output, which is not modelled",
-    "router_jitter_noise": "noise on the router's input is not modelled",
-    "quantization_config": "quantized weights are not modelled: training weights are 16 bits",
-    "reorder_and_upcast_attn": "attention scores in fp32 outside the kernel are not modelled",
-    "use_sliding_window": "this family has no sliding-window attention",
-}

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.layers.parameters import count_parameters
 from advisor.models.config_json.importer import MODEL_TYPES, load_config_json
-from advisor.models.config_json.keys import NEUTRAL_KEYS, HuggingFaceConfig
+from advisor.models.config_json.keys import KNOWN, HuggingFaceConfig
 from advisor.models.options import Activation
 from advisor.models.presets import load_model
 from tests.advisor.models.config_json.published import NEWER, PUBLISHED, load
@@ -208,7 +208,7 @@ def test_broken_json_is_one_line(tmp_path: Path, content: bytes, says: str) -> N
 )
 def test_no_unknown_key_gets_through(key: str, value: object) -> None:
     config = HuggingFaceConfig(path=Path("config.json"), values={key: value})
-    if key in NEUTRAL_KEYS:
+    if key in KNOWN.neutral:
         return
     with refused():
         config.check_keys(frozenset())
