@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 class JobKeywords(TypedDict, total=False):
     """Every flag of `advise` that describes the job. A keyword that is left out, or None, comes
     from the recipe or is chosen. model is a preset (``llama3_70b``), the path of a YAML file or of
-    a Hugging Face config.json, a ModelSpec, or a mapping of its fields (``base`` names a preset to
-    start from); gpus is ``COUNTxTYPE`` (``32xH100``). tp, pp, … are short names as in the flags (tp
-    is tensor_model_parallel_size); memory_budget is text with a unit (``60GiB``); calibration names
-    folders of measured runs; overrides has any KEY (``{"model.num_layers": 12}``)."""
+    a config.json, a ModelSpec, or a mapping of its fields (``base``: the preset below them); gpus
+    is ``32xH100``. tp, pp, … are short names as in the flags; memory_budget is text with a unit
+    (``60GiB``); calibration names folders of measured runs; overrides has any KEY."""
 
     model: ModelSource | None
     gpus: str | None
@@ -71,13 +70,9 @@ class RequestKeywords(JobKeywords, total=False):
 
 
 class AdviseKeywords(RequestKeywords, total=False):
-    """RequestKeywords and what is shown. top, the number of candidates (None: all), front, the
-    Pareto front alone; explain, the rank of the candidate whose bytes and seconds are explained (0:
-    `Advice.best`); verify, how many to rehearse with Megatron Core, which must be installed;
-    price_per_gpu_hour, in any currency. Files to write: output, the answer (``.html`` is the
-    explorer, ``.json``, ``.csv``); plot, a picture (``.png``, ``.svg``, ``.pdf``) of plot_kind;
-    trace and memory_snapshot, for Perfetto and PyTorch's memory_viz; row, the rank that they show.
-    """
+    """RequestKeywords, and what of the answer is given, explained, rehearsed and written to files:
+    output is the answer itself, as its ending says (``.html``, the explorer; ``.json``, ``.csv``).
+    explain 0 is `Advice.best`; top None is all."""
 
     top: int | None
     front: bool
