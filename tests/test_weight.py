@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 87_812, 577, 51_998
-LINES_OF_TESTS = 64_360
+LINES, FILES, STATEMENTS = 87_802, 577, 51_996
+LINES_OF_TESTS = 64_363
 
 
 def _sources(*folders: str) -> list[str]:

@@ -94,11 +94,7 @@ def read(source: str | Path, **keywords: Unpack[JobKeywords]) -> Request:
 
 
 class Difference(difference.Difference, frozen=True, kw_only=True):
-    """What the second of two answers has other than the first; printed, the page of `advise diff`.
-
-    memory_bytes, time_seconds: by component and by phase, where both sides have a row.
-    flags_only_first, flags_only_second: options that one of the two says alone.
-    """
+    """One that prints as the page of `advise diff`."""
 
     def __str__(self) -> str:
         return "\n".join(plain_lines(difference_page(self)))

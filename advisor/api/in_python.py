@@ -13,7 +13,7 @@ from advisor.base.fields import show
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_OTHER: Final = {"from": "source", "as_typed": "quick", "o": "output"}
+_OTHER: Final = {"from": "source", "as-typed": "quick", "o": "output"}
 _SWITCHES: Final = ("sp", "sequence_parallel", "quick", "front")
 _WORDS: Final = (
     r"(?<![\w-])--?(no-)?([a-z][a-z-]*)",

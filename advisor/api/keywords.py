@@ -58,22 +58,16 @@ class JobKeywords(TypedDict, total=False):
     unsaid: Sequence[str]
 
 
-class RequestKeywords(JobKeywords, total=False):
-    """JobKeywords and the search: recompute, the settings to rank instead of all; search,
-    ``recompute``, ``layout`` or ``optimum``; quick, the job as typed alone: nothing faster is
-    looked for; source, a launch script or configuration whose job it is."""
+class AdviseKeywords(JobKeywords, total=False):
+    """JobKeywords, where the job is from (source: a launch script or configuration), what is
+    searched, and what of the answer is given, explained, rehearsed and written to files. output is
+    the answer itself, as its ending says (``.html``, the explorer; ``.json``, ``.csv``). explain 0
+    is `Advice.best`; top None is all."""
 
     source: str | Path | None
     recompute: str | Sequence[str]
     search: str | None
     quick: bool | None
-
-
-class AdviseKeywords(RequestKeywords, total=False):
-    """RequestKeywords, and what of the answer is given, explained, rehearsed and written to files:
-    output is the answer itself, as its ending says (``.html``, the explorer; ``.json``, ``.csv``).
-    explain 0 is `Advice.best`; top None is all."""
-
     top: int | None
     front: bool
     explain: int | None

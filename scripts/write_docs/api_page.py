@@ -225,7 +225,7 @@ def _brackets(function: Callable[..., Any]) -> str:
 
 def _read(kind: type) -> tuple[str, dict[str, str]]:
     """What the docstring says of the whole, and of each field."""
-    text = inspect.getdoc(kind) or ""
+    text = inspect.getdoc(_same(kind)[-1]) or ""
     about, _, listed = text.partition("\nAttributes:\n")
     fields = "|".join(kind.__struct_fields__)
     start = rf"(?:(?<=\n)|(?<=[.;] )|(?<=[.;]\n))((?:{fields})(?:,\s+(?:{fields}))*): "
