@@ -1,6 +1,6 @@
 """Keywords of a Python call as a Request: short names, Python types, overrides as a mapping."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -110,6 +110,11 @@ def given_by(keywords: Mapping[str, Any], kind: Any = AdviseKeywords) -> dict[st
             relation = f"cannot be combined with {name}={given[name]}"
             raise UserError(keyword, show(value), relation, "give one")
     return given
+
+
+def taken(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of the names, which are `given` no longer."""
+    return {name: given.pop(name) for name in names if name in given}
 
 
 def job_of(
