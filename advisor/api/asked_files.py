@@ -88,7 +88,8 @@ def _check_each_has_its_own(files: AskedFiles) -> None:
 def write_files(
     advice: "Answer", files: AskedFiles, asked: str, top: int | None = None
 ) -> tuple[str, ...]:
-    """Write them; a line for each. asked: the command or call that asked for them."""
+    """Write them; a line for each. asked: the command or call that asked for them. UserError where
+    there is no such row, or every setting is rejected."""
     check_rank(advice, files.row, "--row")
     written = []
     if files.plot:
@@ -96,9 +97,26 @@ def write_files(
 
         write_figure(advice, files.plot, files.plot_kind, top=top, row=files.row)
         written.append(f"advise: wrote {files.plot}")
-    if files.trace or files.memory_snapshot:
-        paths = files.trace, files.memory_snapshot
-        written += write_exports(advice, files.row, *paths, asked)
+    if not (path := files.trace or files.memory_snapshot):
+        return tuple(written)
+    if not advice.candidates:
+        flag = "--trace" if files.trace else "--memory-snapshot"
+        raise UserError(flag, path, "there is nothing to write: every setting is rejected")
+    from advisor.report.exports.export_origin import origin_of
+    from advisor.report.wording import row_of
+
+    row = row_of(advice, files.row)
+    origin = origin_of(advice, row, asked)
+    if path := files.trace:
+        from advisor.report.exports.chrome_trace import write_trace
+
+        write_trace(row, path, origin)
+        written.append(f"advise: wrote {path}: open it at ui.perfetto.dev or chrome://tracing")
+    if path := files.memory_snapshot:
+        from advisor.report.exports.torch_snapshot import write_snapshot
+
+        detail = write_snapshot(row, path, origin)
+        written.append(f"advise: wrote {path}: open it at pytorch.org/memory_viz; {detail}")
     return tuple(written)
 
 
@@ -112,34 +130,3 @@ def write_answer(
     ending = path.suffix.lower()
     text = explorer_page(answer, request, asked) if ending == ".html" else csv_report(advice)
     path.write_text(advice.to_json() if ending == ".json" else text, encoding="utf-8")
-
-
-def write_exports(
-    advice: "Answer",
-    rank: int | None,
-    trace: Path | None,
-    snapshot: Path | None,
-    asked: str,
-) -> list[str]:
-    """Write the step of the row of a rank, or of the choice, as a trace and a snapshot of memory; a
-    line for each. UserError where every setting is rejected."""
-    if not advice.candidates:
-        flag, path = ("--trace", trace) if trace else ("--memory-snapshot", snapshot)
-        raise UserError(flag, path, "there is nothing to write: every setting is rejected")
-    from advisor.report.exports.export_origin import origin_of
-    from advisor.report.wording import row_of
-
-    row = row_of(advice, rank)
-    origin = origin_of(advice, row, asked)
-    written = []
-    if trace:
-        from advisor.report.exports.chrome_trace import write_trace
-
-        write_trace(row, trace, origin)
-        written.append(f"advise: wrote {trace}: open it at ui.perfetto.dev or chrome://tracing")
-    if snapshot:
-        from advisor.report.exports.torch_snapshot import write_snapshot
-
-        detail = write_snapshot(row, snapshot, origin)
-        written.append(f"advise: wrote {snapshot}: open it at pytorch.org/memory_viz; {detail}")
-    return written

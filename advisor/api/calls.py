@@ -1,9 +1,10 @@
 """What `import advisor` calls: `advise`, `evaluate`, `read`, `diff` and the rest."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from functools import wraps
 from html import escape
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from msgspec.structs import asdict
 
@@ -12,7 +13,7 @@ from advisor.answer.advice import Advice, Candidate
 from advisor.api.answering import answer_to
 from advisor.api.asked_files import AskedFiles, check_files, check_path, write_answer, write_files
 from advisor.api.in_python import in_python
-from advisor.api.keywords import AdviseKeywords, JobKeywords, given_by, job_of
+from advisor.api.keywords import AdviseKeywords, JobKeywords, given_by, job_of, taken
 from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.json_schema import json_schema as schema_of
@@ -24,11 +25,28 @@ from advisor.report.text import plain_lines
 from advisor.request.request import Request
 
 _ENDINGS: Final = (".html", ".json", ".csv")
-load_model = in_python(presets.load_model)
-load_gpu = in_python(catalogue.load_gpu)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-@in_python
+def python_errors(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`call`, whose errors speak Python."""
+
+    @wraps(call)
+    def spoken(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return call(*args, **kwargs)
+        except UserError as error:
+            raise in_python(error, kwargs) from None
+
+    return spoken
+
+
+load_model = python_errors(presets.load_model)
+load_gpu = python_errors(catalogue.load_gpu)
+
+
+@python_errors
 def advise(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -> Advice:
     """Rank every legal recompute setting of a job: what `advise --format json` answers.
 
@@ -43,10 +61,11 @@ def advise(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -
     nothing fits, `Advice.fits` is False.
     """
     given = given_by(keywords)
-    files = AskedFiles(**_taken(given, AskedFiles.__struct_fields__))
-    asked = _taken(given, ("explain", "verify"))
-    shown = _taken(given, ("top", "front", "price_per_gpu_hour"))
-    check_files(files)
+    files = AskedFiles(**taken(given, AskedFiles.__struct_fields__))
+    asked = taken(given, ("explain", "verify"))
+    shown = taken(given, ("top", "front", "price_per_gpu_hour"))
+    if files != AskedFiles():
+        check_files(files)
     if files.written:
         check_path("-o", files.written, _ENDINGS)
     job, read = job_of(given, request)
@@ -59,11 +78,7 @@ def advise(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -
     return found
 
 
-def _taken(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: given.pop(name) for name in names if name in given}
-
-
-@in_python
+@python_errors
 def evaluate(
     recompute: str, request: Request | None = None, **keywords: Unpack[JobKeywords]
 ) -> Candidate:
@@ -77,7 +92,7 @@ def evaluate(
     return plain_advice(answer_to(job, read=read)).candidates[0]
 
 
-@in_python
+@python_errors
 def read(source: str | Path, **keywords: Unpack[JobKeywords]) -> Request:
     """The job of a launch script or configuration file of any framework: what `--from` reads.
 
@@ -94,11 +109,7 @@ def read(source: str | Path, **keywords: Unpack[JobKeywords]) -> Request:
 
 
 class Difference(difference.Difference, frozen=True, kw_only=True):
-    """What the second of two answers has other than the first; printed, the page of `advise diff`.
-
-    memory_bytes, time_seconds: by component and by phase, where both sides have a row.
-    flags_only_first, flags_only_second: options that one of the two says alone.
-    """
+    """One that prints as the page of `advise diff`."""
 
     def __str__(self) -> str:
         return "\n".join(plain_lines(difference_page(self)))
@@ -108,7 +119,7 @@ class Difference(difference.Difference, frozen=True, kw_only=True):
         return f'<pre style="overflow-x:auto">{escape(str(self))}</pre>'
 
 
-@in_python
+@python_errors
 def diff(first: Advice, second: Advice) -> Difference:
     """Compare two jobs as typed and the rows that are best of them (`Advice.as_typed`), as `advise
     diff` does. Differences are second minus first, in bytes and seconds. UserError for anything but

@@ -1,19 +1,16 @@
 """Errors of a Python call in its own words: ``tp=3``, where the command says ``--tp = 3``."""
 
 import re
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 from advisor.api.keywords import KNOWN, SHORT
 from advisor.base.errors import UserError
 from advisor.base.fields import show
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_OTHER: Final = {"from": "source", "as_typed": "quick", "o": "output"}
+_OTHER: Final = {"from": "source", "as-typed": "quick", "o": "output"}
 _SWITCHES: Final = ("sp", "sequence_parallel", "quick", "front")
 _WORDS: Final = (
     r"(?<![\w-])--?(no-)?([a-z][a-z-]*)",
@@ -23,20 +20,8 @@ _FLAG: Final = re.compile(f"{_WORDS[0]}(?:{_WORDS[1]})?")
 _PAIR: Final = re.compile(r"\b((?:model|layout|job)\.\w+)=(\w[\w:+-]*(?:[.,]\w+)*)")
 
 
-def in_python(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`call`, whose UserErrors name keywords and values as Python writes them."""
-
-    @wraps(call)
-    def spoken(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return call(*args, **kwargs)
-        except UserError as error:
-            raise _in_python(error, kwargs) from None
-
-    return spoken
-
-
-def _in_python(error: UserError, given: Mapping[str, Any]) -> UserError:
+def in_python(error: UserError, given: Mapping[str, Any]) -> UserError:
+    """The error of a call with these keywords, with names and values as Python writes them."""
     long = _keyword(error.field.rpartition(".")[2].lstrip("-")) or error.field
     name = long if long in given else next((one for one in given if SHORT.get(one) == long), long)
     texts = (_FLAG.sub(_flag, text) for text in (error.relation, error.nearest))

@@ -1,6 +1,6 @@
 """Keywords of a Python call as a Request: short names, Python types, overrides as a mapping."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 class JobKeywords(TypedDict, total=False):
     """Every flag of `advise` that describes the job. A keyword that is left out, or None, comes
     from the recipe or is chosen. model is a preset (``llama3_70b``), the path of a YAML file or of
-    a Hugging Face config.json, a ModelSpec, or a mapping of its fields (``base`` names a preset to
-    start from); gpus is ``COUNTxTYPE`` (``32xH100``). tp, pp, … are short names as in the flags (tp
-    is tensor_model_parallel_size); memory_budget is text with a unit (``60GiB``); calibration names
-    folders of measured runs; overrides has any KEY (``{"model.num_layers": 12}``)."""
+    a config.json, a ModelSpec, or a mapping of its fields (``base``: the preset below them); gpus
+    is ``32xH100``. tp, pp, … are short names as in the flags; memory_budget is text with a unit
+    (``60GiB``); calibration names folders of measured runs; overrides has any KEY."""
 
     model: ModelSource | None
     gpus: str | None
@@ -60,26 +59,16 @@ class JobKeywords(TypedDict, total=False):
     unsaid: Sequence[str]
 
 
-class RequestKeywords(JobKeywords, total=False):
-    """JobKeywords and the search: recompute, the settings to rank instead of all; search,
-    ``recompute``, ``layout`` or ``optimum``; quick, the job as typed alone: nothing faster is
-    looked for; source, a launch script or configuration whose job it is."""
+class AdviseKeywords(JobKeywords, total=False):
+    """JobKeywords, where the job is from (source: a launch script or configuration), what is
+    searched, and what of the answer is given, explained, rehearsed and written to files. output is
+    the answer itself, as its ending says (``.html``, the explorer; ``.json``, ``.csv``). explain 0
+    is `Advice.best`; top None is all."""
 
     source: str | Path | None
     recompute: str | Sequence[str]
     search: str | None
     quick: bool | None
-
-
-class AdviseKeywords(RequestKeywords, total=False):
-    """RequestKeywords and what is shown. top, the number of candidates (None: all), front, the
-    Pareto front alone; explain, the rank of the candidate whose bytes and seconds are explained (0:
-    `Advice.best`); verify, how many to rehearse with Megatron Core, which must be installed;
-    price_per_gpu_hour, in any currency. Files to write: output, the answer (``.html`` is the
-    explorer, ``.json``, ``.csv``); plot, a picture (``.png``, ``.svg``, ``.pdf``) of plot_kind;
-    trace and memory_snapshot, for Perfetto and PyTorch's memory_viz; row, the rank that they show.
-    """
-
     top: int | None
     front: bool
     explain: int | None
@@ -123,6 +112,11 @@ def given_by(keywords: Mapping[str, Any], kind: Any = AdviseKeywords) -> dict[st
             relation = f"cannot be combined with {name}={given[name]}"
             raise UserError(keyword, show(value), relation, "give one")
     return given
+
+
+def taken(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of the names, which are `given` no longer."""
+    return {name: given.pop(name) for name in names if name in given}
 
 
 def job_of(

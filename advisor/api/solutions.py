@@ -2,6 +2,7 @@
 table; `--solve` and `--gpus` with several GPUs do the same."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, Unpack
 
 from msgspec.structs import replace
@@ -9,8 +10,8 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer
 from advisor.answer.solution import Solution, Trial
 from advisor.api.answering import check_prices, checked_price
-from advisor.api.in_python import in_python
-from advisor.api.keywords import RequestKeywords, given_by, job_of
+from advisor.api.calls import python_errors
+from advisor.api.keywords import JobKeywords, given_by, job_of
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
 from advisor.base.json_schema import json_schema
@@ -22,6 +23,16 @@ from advisor.request.resolve import resolve
 from advisor.search import inverse
 from advisor.search.advise import advise
 
+
+class SolveKeywords(JobKeywords, total=False):
+    """JobKeywords, where the job is from (source), and what is searched."""
+
+    source: str | Path | None
+    recompute: str | Sequence[str]
+    search: str | None
+    quick: bool | None
+
+
 Tell = Callable[[Trial], None]
 _COUNTS: Final = 4
 """Numbers of GPUs that are shown: the fewest, and each twice the one before."""
@@ -29,13 +40,13 @@ _BEYOND: Final = frozenset(Quantity) - {Quantity.GPUS, Quantity.MEMORY}
 """Of these a harder value is asked for of another job."""
 
 
-@in_python
+@python_errors
 def solve(
     quantity: str,
     request: Request | None = None,
     *,
     price_per_gpu_hour: float | None = None,
-    **keywords: Unpack[RequestKeywords],
+    **keywords: Unpack[SolveKeywords],
 ) -> Solution:
     """The hardest value with which a job fits: ``solve("seq_length", model=…, gpus=…)``.
 
@@ -49,24 +60,24 @@ def solve(
     Raises UserError where the request is wrong. `Solution.best` is None where nothing fits.
     """
     wanted: Quantity = convert(quantity, Quantity, "", "quantity")
-    job, _ = job_of(given_by(keywords, RequestKeywords), request)
+    job, _ = job_of(given_by(keywords, SolveKeywords), request)
     return solved(job, wanted, _prices(price_per_gpu_hour))
 
 
-@in_python
+@python_errors
 def compare(
     gpus: Sequence[str],
     /,
     request: Request | None = None,
     *,
     price_per_gpu_hour: float | Sequence[float] | None = None,
-    **keywords: Unpack[RequestKeywords],
+    **keywords: Unpack[SolveKeywords],
 ) -> Solution:
     """One job on several GPUs: ``compare(["32xH100", "16xB200"], model=…)``. `Solution.best` is the
     fastest that fits. price_per_gpu_hour: one price, or one for each; the rest as for `advise`."""
     if isinstance(gpus, str) or not gpus:
         raise UserError("gpus", gpus, "is not a list", 'write e.g. gpus=["32xH100", "16xB200"]')
-    job, _ = job_of(given_by({**keywords, "gpus": gpus[0]}, RequestKeywords), request)
+    job, _ = job_of(given_by({**keywords, "gpus": gpus[0]}, SolveKeywords), request)
     return compared(job, gpus, _prices(price_per_gpu_hour))
 
 

@@ -25,9 +25,14 @@ from advisor.api.keywords import SHORT, AdviseKeywords, JobKeywords
 from advisor.base.fields import field_types, spelled
 from advisor.cli.arguments import choices
 from advisor.cli.help import RANKING
+from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import GpuFields
 from advisor.models.presets import ModelSource
 from advisor.request.given import GROUPS
+from harness.calibration.conclusion import CalibrationOutcome
+from harness.execution.signals import Stop
+from harness.logs.ingestion import Ingested
+from harness.logs.parse import ParsedLog
 
 # An annotation that is imported for type checking alone.
 advisor.request.request.ModelSource = ModelSource  # type: ignore[attr-defined]
@@ -35,7 +40,12 @@ ANSWERS: Final = (
     *(advisor.Advice, advisor.Difference, advisor.Solution, advisor.Request),
     advisor.ModelSpec,
 )
-RESULTS: Final = (harness.RunOutcome, harness.SweepOutcome, harness.Comparison, harness.TrialResult)
+RESULTS: Final = (
+    *(harness.RunOutcome, harness.SweepOutcome, harness.Comparison, harness.TrialResult),
+    *(CalibrationOutcome, Ingested),
+)
+_INNER: Final = (Calibration, ParsedLog, Stop)
+"""Types whose fields are not public."""
 SAID: Final[dict[str, str]] = yaml.safe_load(
     Path(__file__).with_name("fields.yaml").read_text("utf-8")
 )
@@ -73,7 +83,7 @@ def types_of(*roots: type) -> list[type[Struct]]:
     while left:
         kind = left.pop(0)
         if isinstance(kind, type) and issubclass(kind, Struct):
-            if kind not in found and kind is not Struct:
+            if kind not in (*found, *_INNER, Struct):
                 found.append(kind)
                 left += [*field_types(kind).values(), *kind.__bases__]
         else:
@@ -88,7 +98,12 @@ def call(name: str) -> str:
     source = ast.parse(dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
     assert isinstance(source, ast.FunctionDef)
     returns = ast.unparse(source.returns).strip("'") if source.returns else ""
+    for node, value in zip(source.args.kwonlyargs, source.args.kw_defaults, strict=True):
+        if isinstance(value, ast.Name):  # a constant of ours
+            default = inspect.signature(function).parameters[node.arg].default
+            value.id = repr(str(default))
     words = re.sub(r"Unpack\[(\w+)\]", r"\1", ast.unparse(source.args))
+    words = re.sub(r"(?<=[\w\]])=(?=\S)", " = ", words)
     line = fill(
         f"{name}({words}) -> {returns}", 100, subsequent_indent="    ", break_long_words=False
     )
@@ -213,7 +228,7 @@ def _brackets(function: Callable[..., Any]) -> str:
 
 def _read(kind: type) -> tuple[str, dict[str, str]]:
     """What the docstring says of the whole, and of each field."""
-    text = inspect.getdoc(kind) or ""
+    text = inspect.getdoc(_same(kind)[-1]) or ""
     about, _, listed = text.partition("\nAttributes:\n")
     fields = "|".join(kind.__struct_fields__)
     start = rf"(?:(?<=\n)|(?<=[.;] )|(?<=[.;]\n))((?:{fields})(?:,\s+(?:{fields}))*): "

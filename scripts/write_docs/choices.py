@@ -89,7 +89,7 @@ class Choice(NamedTuple):
 
 @cache
 def _choice(model: str, gpus: str, name: str, given: tuple[tuple[str, Any], ...]) -> Choice:
-    answer = answer_to(job_of(given_by({"model": model, "gpus": gpus} | dict(given)))[0])
+    answer = answer_to(job_of(given_by({"model": model, "gpus": gpus, **dict(given)}))[0])
     found = [one.evaluation for one in answer.candidates]
     none = next(one for one in found if one.setting.spec == "none")
     return Choice(name, none, found[0], answer)

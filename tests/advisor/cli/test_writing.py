@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from advisor.api.asked_files import write_exports
+from advisor.api.asked_files import AskedFiles, write_files
 from advisor.base.errors import UserError
 from advisor.base.output_file import check_output_file
 from advisor.cli.arguments import OutputFormat, parse
@@ -127,7 +127,7 @@ def test_a_file_is_written_where_a_stream_is_closed(closed: str, tmp_path: Path)
 def test_nothing_is_written_where_every_setting_is_rejected(tmp_path: Path) -> None:
     answer = advise(Request(model="llama3_8b", gpus="8xH100", recompute=("none",), quick=True))
     with pytest.raises(UserError, match="there is nothing to write: every setting is rejected"):
-        write_exports(replace(answer, candidates=()), None, tmp_path / "step.json", None, "")
+        write_files(replace(answer, candidates=()), AskedFiles(trace=tmp_path / "step.json"), "")
     assert not list(tmp_path.iterdir())
 
 
