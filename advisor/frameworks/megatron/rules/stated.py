@@ -97,8 +97,7 @@ def stated(table: str, **whens: Callable[[RawSettings, Revision], object]) -> di
     The others are data: the sides that hold `when` a rule applies, or the two sides of a `clash`,
     which cannot be combined. A side is ``name`` where it is set, ``name=value|value``,
     ``name!=value``, ``name>1``, ``name<=1``, ``name:value`` where its list has the value, ``not
-    side``, or ``side or side``. `given` has sides that code takes for granted. source: where it was
-    read, or a file and the line in each of the last releases.
+    side``, or ``side or side``. source: where it was read, or a file and its line in each release.
     """
     return rules_of(Rule, rows_of("megatron.json")[table], whens, fields)
 
@@ -107,8 +106,8 @@ def fields(row: dict[str, Any]) -> dict[str, Any]:
     """What a row says, as a rule takes it."""
     if "clash" in row:
         row = _clash(*row.pop("clash")) | row
-    for name in {"when", "given"} & row.keys():
-        row[name] = condition(row[name])
+    if "when" in row:
+        row["when"] = _condition(row["when"])
     if not isinstance(row["source"], str):
         row["source"] = Lines(row["source"][0], tuple(row["source"][1:]))
     return row | {"authority": Authority(row.get("authority", Authority.CONFIG))}
@@ -124,19 +123,19 @@ def _clash(one: str, other: str) -> dict[str, Any]:
     }
 
 
-def condition(sides: Iterable[str]) -> Callable[..., bool]:
-    """Whether settings have all of `sides`; the release is not asked."""
-    first, *others = map(_holds, sides)
-    return lambda raw, *_: first(raw) and all(one(raw) for one in others)
+def _condition(sides: Iterable[str]) -> Callable[[RawSettings, Revision], bool]:
+    first, *others = map(holds, sides)
+    return lambda raw, _: first(raw) and all(one(raw) for one in others)
 
 
 @cache
-def _holds(side: str) -> Callable[[RawSettings], bool]:
+def holds(side: str) -> Callable[[RawSettings], bool]:
+    """Whether settings have a side, as `stated` reads it."""
     if side.startswith("not "):
-        holds = _holds(side[4:])
-        return lambda raw: not holds(raw)
+        other = holds(side[4:])
+        return lambda raw: not other(raw)
     if " or " in side:
-        either = [*map(_holds, side.split(" or "))]
+        either = [*map(holds, side.split(" or "))]
         return lambda raw: any(one(raw) for one in either)
     name, sign, text = _parts(side)
     if not sign:

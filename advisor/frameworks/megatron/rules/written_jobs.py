@@ -16,7 +16,7 @@ from advisor.base.rule import Match
 from advisor.base.rule_rows import rows_of, rules_of
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.stated import Authority, Rule, fields
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, fields, holds
 from advisor.job.pipeline_split import chunk_texts
 
 _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
@@ -30,6 +30,8 @@ _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
 
 def _broken(row: dict[str, Any], raw: RawSettings, _: Revision) -> Match | None:
     fix = row["fix"]
+    if not all(holds(side)(raw) for side in row.get("given", ())):
+        return None
     if "numbers" in row:
         found = [_number(raw, name) for name in row["numbers"]]
         number, *parts = (one or 0 for one in found)
@@ -97,7 +99,7 @@ def _number(raw: RawSettings, name: str) -> int | None:
 
 def _told(row: dict[str, Any]) -> dict[str, Any]:
     """A row as a rule takes it; its condition says the rest."""
-    names = ("given", "source", "verdict", "authority", "example")
+    names = ("source", "verdict", "authority", "example")
     told = {name: row[name] for name in names if name in row}
     return fields({"summary": f"{row['says']}.", "authority": Authority.TRAINING} | told)
 
