@@ -5,17 +5,14 @@ Read in Transformer Engine 2.6 to 2.20.2, pytorch/attention/dot_product_attentio
 get_attention_backend), and in megatron-core's TransformerConfig and arguments.py; not run.
 """
 
-from functools import partial
 from math import prod
 from typing import Final
-
-from msgspec.structs import replace
 
 from advisor.base.rule import Match
 from advisor.base.units import whole_number
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules import stated
+from advisor.frameworks.megatron.rules.stated import marked, stated
 
 _KINDS: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
 _RINGS: Final = frozenset({"p2p", "a2a+p2p"})
@@ -68,7 +65,7 @@ def _other_kinds(raw: RawSettings, revision: Revision) -> str:
     release = _release(raw, revision)
     latent = raw.multi_latent_attention and release < _LATENT_EVERYWHERE
     ways = [
-        stated.marked("cp_comm_type", kind)
+        marked("cp_comm_type", kind)
         for kind in _KINDS[:3]
         if (kind != "a2a" or _divides_heads(raw))
         and (kind not in _RINGS or raw.window_size is None)
@@ -76,7 +73,7 @@ def _other_kinds(raw: RawSettings, revision: Revision) -> str:
         and (kind in _RINGS or not latent)
         and (not raw.packed_sequences or _packed_since(raw, kind) <= release)
     ]
-    return ", or ".join(ways) or stated.marked("context_parallel_size", "1")
+    return ", or ".join(ways) or marked("context_parallel_size", "1")
 
 
 def _exchanged_heads(raw: RawSettings, revision: Revision) -> Match | None:
@@ -143,100 +140,28 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
                 f"packed sequences cannot be combined with cp_comm_type = {kind} and "
                 f"Transformer Engine {release[0]}.{release[1]}",
                 f"{_other_kinds(raw, revision)}, or "
-                + stated.marked("transformer_engine_version", f"{since[0]}.{since[1]}"),
+                + marked("transformer_engine_version", f"{since[0]}.{since[1]}"),
             )
     return None
 
 
-_crashes = partial(
-    stated.crashes,
-    source="Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py",
+RULES: Final = stated(
+    "cp_communication",
+    cp_comm_type_per_layer=lambda raw, _: (
+        raw.num_layers is not None
+        and len(_kinds(raw)) > 1
+        and len(_kinds(raw)) != raw.num_layers
+        and f"{len(_kinds(raw))}"
+    ),
+    hierarchical_sizes=_bad_hierarchy,
+    # Its help spells allgather, which sparse attention alone understands.
+    cp_comm_type_known=lambda raw, _: (
+        raw.experimental_attention_variant != "dsa"
+        and [kind for kind in _kinds(raw) if kind not in _KINDS][:1]
+    ),
+    cp_exchanged_heads=_exchanged_heads,
+    cp_window=_window,
+    cp_sinks=_sinks,
+    cp_latent_attention=_latent_attention,
+    cp_packed_sequences=_packed_sequences,
 )
-
-_hierarchical_sizes = stated.argument(
-    summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",
-    when=_bad_hierarchy,
-    reason="hierarchical_context_parallel_sizes = {found} must be two numbers whose product is "
-    "context_parallel_size = {raw.context_parallel_size}",
-    fix="give the ranks of the all-to-all, then the ranks of the ring",
-    source=stated.arguments(473, 580, 564),
-    example="cp_comm_type=a2a+p2p",
-)
-
-RULES: Final[dict[str, stated.Rule]] = {
-    "cp_comm_type_per_layer": stated.Rule(
-        summary="A list of cp_comm_type must have one entry per layer.",
-        given=lambda raw, _: raw.num_layers is not None and len(_kinds(raw)) > 1,
-        when=lambda raw, _: len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}",
-        reason="cp_comm_type has {found} entries, but the model has {raw.num_layers} layers",
-        fix="give one kind for all layers, or {raw.num_layers} kinds",
-        source=stated.config(1203, 1350, 1493, 1930, 2172, 2485, 2780),
-        example="context_parallel_size=2 num_layers=8 cp_comm_type=p2p,a2a",
-    ),
-    "hierarchical_sizes": _hierarchical_sizes,
-    "bridge_hierarchical_sizes": replace(
-        _hierarchical_sizes,
-        authority=stated.Authority.BRIDGE,
-        source="Megatron Bridge 0.6.0 training/config.py:_validate_cp_comm_type",
-    ),
-    "nemo_without_hierarchy": stated.Rule(
-        when=lambda raw, _: "a2a+p2p" in _kinds(raw),
-        reason="NeMo builds no hierarchical groups, which cp_comm_type a2a+p2p needs",
-        fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
-        authority=stated.Authority.NEMO,
-        source="nemo_toolkit 2.5.3 nemo/lightning",
-        example="context_parallel_size=2 cp_comm_type=a2a+p2p",
-    ),
-    "cp_needs_transformer_engine": stated.clash(
-        "context_parallel_size>1",
-        "transformer_impl=local",
-        "[transformer_impl=transformer_engine]",
-        authority=stated.Authority.TRAINING,
-        source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
-    ),
-    "cp_needs_fused_kernels": _crashes(
-        given=lambda raw, _: raw.transformer_impl != "local",
-        when=lambda raw, _: _kinds(raw) and raw.attention_backend == "unfused",
-        reason="attention_backend = unfused does not support context parallelism",
-        fix="[attention_backend=auto]",
-        source="Transformer Engine 2.20.2 attention/dot_product_attention/utils.py",
-        example="attention_backend=unfused context_parallel_size=4",
-    ),
-    "cp_comm_type_known": _crashes(
-        summary="cp_comm_type must be p2p, all_gather, a2a or a2a+p2p (Megatron-LM's "
-        "help wrongly says allgather).",
-        # Its help spells allgather, which sparse attention alone understands.
-        given=lambda raw, _: raw.experimental_attention_variant != "dsa",
-        when=lambda raw, _: [kind for kind in _kinds(raw) if kind not in _KINDS][:1],
-        reason="cp_comm_type = {found} is not p2p, all_gather, a2a or a2a+p2p",
-        fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
-        example="cp_comm_type=allgather context_parallel_size=4",
-    ),
-    "cp_exchanged_heads": _crashes(
-        summary="a2a: CP must divide the attention heads and query groups of a TP rank.",
-        when=_exchanged_heads,
-        example="num_attention_heads=8 num_query_groups=2 cp_comm_type=a2a context_parallel_size=4",
-    ),
-    "cp_window": _crashes(
-        summary="Sliding windows need cp_comm_type a2a or all_gather.",
-        when=_window,
-        example="window_size=128,0 context_parallel_size=4",
-    ),
-    "cp_sinks": _crashes(
-        summary="A softmax_type other than vanilla needs cp_comm_type a2a.",
-        when=_sinks,
-        example="softmax_type=learnable context_parallel_size=4",
-    ),
-    "cp_latent_attention": _crashes(
-        summary="Before TE 2.15, CP with latent attention needs p2p or a2a+p2p, and refuses fp8 "
-        "attention.",
-        when=_latent_attention,
-        example="cp_comm_type=a2a multi_latent_attention=true context_parallel_size=4",
-    ),
-    "cp_packed_sequences": _crashes(
-        summary="Packed sequences need p2p, a2a (TE 2.10), all_gather (TE 2.18) or a2a+p2p (TE "
-        "2.19).",
-        when=_packed_sequences,
-        example="cp_comm_type=all_gather packed_sequences=true context_parallel_size=4",
-    ),
-}

@@ -10,7 +10,7 @@ from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import Graphs, RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import INSIDE_MOE, replayed, unknown
-from advisor.frameworks.megatron.rules.stated import Lines, Rule, config, crashes, marked, names
+from advisor.frameworks.megatron.rules.stated import marked, names, stated
 from advisor.frameworks.names import Framework
 
 _OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")
@@ -85,46 +85,6 @@ def _kind_that_stays_on_device(raw: RawSettings, revision: Revision) -> str:
     excepted = revision.at_least(0, 18) and graphs.impl == "full_iteration"
     read = revision.cuda_graph_impls or raw.enable_cuda_graph
     return graphs.impl if graphs.on and read and not excepted else ""
-
-
-_OF_GRAPHS: Final[dict[str, Rule]] = {
-    "cuda_graph_flags": Rule(
-        summary="Only one of enable_cuda_graph, external_cuda_graph and cuda_graph_impl may be "
-        "given.",
-        when=_flags,
-        source=config(0, 0, 1373, 1670, 1912, 2141, 2365),
-        example="cuda_graph_impl=local enable_cuda_graph=true",
-    ),
-    "cuda_graph_modules": Rule(
-        summary="The release must know the captured modules; Megatron checks this since 0.16.",
-        when=_modules,
-        source=config(0, 0, 0, 1712, 1954, 2217, 2441),
-        example="cuda_graph_impl=local cuda_graph_modules=bogus",
-    ),
-    "cuda_graph_impl": Rule(
-        summary="The release must know the cuda_graph_impl.",
-        when=_impl,
-        source=config(0, 0, 1390, 1716, 1958, 2222, 2446),
-        example="cuda_graph_impl=te",
-    ),
-    "cuda_graph_full_iteration": Rule(
-        summary="Whole-iteration graphs take no modules (since 0.18) and cannot use "
-        "transformer_engine.",
-        when=_full_iteration,
-        source=config(0, 0, 0, 1738, 1980, 2237, 2461),
-        example="cuda_graph_impl=transformer_engine cuda_graph_modules=full_iteration",
-    ),
-    "cuda_graph_cpu_offloading": Rule(
-        summary="CUDA graphs refuse cpu_offloading; since 0.18, a graph of the whole iteration "
-        "allows it.",
-        given=lambda raw, _: raw.cpu_offloading,
-        when=_kind_that_stays_on_device,
-        reason="cuda_graph_impl = {found} cannot be combined with cpu_offloading",
-        fix="[cuda_graph_impl], or [cpu_offloading]",
-        source=config(1171, 1268, 1395, 1722, 1964, 2243, 2467),
-        example="cuda_graph_impl=local cpu_offloading=true",
-    ),
-}
 
 
 def _captured(raw: RawSettings, revision: Revision) -> Set[str]:
@@ -253,54 +213,6 @@ def capturable(raw: RawSettings, impl: str) -> tuple[str, ...]:
     return (*mixers, "moe_router") if copies else (*mixers, "moe_router", "moe_preprocess")
 
 
-_OF_EXPERTS: Final[dict[str, Rule]] = {
-    "cuda_graph_router_modules": Rule(
-        summary="A graph cannot capture both moe and moe_router; moe_preprocess needs moe_router.",
-        when=_router_modules,
-        source=config(0, 0, 0, 1745, 1987, 2262, 2486),
-        example="num_moe_experts=8 cuda_graph_impl=transformer_engine "
-        "cuda_graph_modules=moe_preprocess",
-    ),
-    "cuda_graph_experts_of_dense": Rule(
-        summary="A graph can capture moe and moe_router only in a MoE model.",
-        given=lambda raw, _: not raw.has_experts,
-        when=lambda raw, revision: sorted(_captured(raw, revision) & {"moe", "moe_router"}),
-        reason="the graph captures {found}, but the model is dense",
-        fix="[cuda_graph_modules=attn mlp]",
-        source=config(0, 0, 0, 1754, 1996, 2271, 2495),
-        example="cuda_graph_impl=transformer_engine cuda_graph_modules=moe_router",
-    ),
-    "cuda_graph_mlp_of_experts": Rule(
-        summary="A graph can capture mlp only if some layers are dense.",
-        when=_mlp_of_experts,
-        source=config(0, 0, 0, 1760, 2002, 2277, 2501),
-        example="cuda_graph_impl=local cuda_graph_modules=mlp num_moe_experts=8",
-    ),
-    "cuda_graph_dropless": Rule(
-        summary="A graph can capture moe only with drop-and-pad, moe_preprocess only without host "
-        "copies.",
-        when=_dropless,
-        source=config(0, 0, 0, 1769, 2011, 2286, 2510),
-        example="cuda_graph_impl=transformer_engine cuda_graph_modules=moe num_moe_experts=8",
-    ),
-    # TransformerConfig accepts it; the dispatchers copy the counts and synchronize.
-    "cuda_graph_whole_experts": crashes(
-        summary="A graph without named modules cannot capture dropless experts: they wait for the "
-        "host.",
-        when=_whole_layers,
-        source=Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
-        example="num_moe_experts=8 cuda_graph_impl=local",
-    ),
-    "cuda_graph_iteration_experts": crashes(
-        summary="A graph of the whole iteration cannot capture dispatchers that count tokens on "
-        "the host.",
-        when=_whole_iteration,
-        source=Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
-        example="cuda_graph_impl=full_iteration num_moe_experts=8",
-    ),
-}
-
-
 def _attention_alone(raw: RawSettings, revision: Revision) -> bool:
     """Whether Transformer Engine's graphs capture attention and nothing else."""
     graphs = graphs_of(raw, revision)
@@ -325,88 +237,6 @@ def _kind_without_full(raw: RawSettings, revision: Revision) -> str:
 
 def _captures(raw: RawSettings, revision: Revision, module: str) -> bool:
     return graphs_of(raw, revision).captures(module)
-
-
-_OF_RECOMPUTE: Final[dict[str, Rule]] = {
-    "cuda_graph_any_recompute": Rule(
-        summary="Up to 0.15, CUDA graphs refuse recompute; exception: TE graphs of attn with "
-        "selective recompute (0.15).",
-        given=lambda raw, _: raw.recompute_granularity is not None or raw.moe_layer_recompute,
-        when=_kind_without_recompute,
-        reason="CUDA graphs ({found}) cannot be combined with recompute_granularity = "
-        "{raw.recompute_granularity}",
-        fix="drop one of the two, or [>=0.16]",
-        source=config(1173, 1270, 1402, 0, 0, 0, 0),
-        example="enable_cuda_graph=true recompute_granularity=full",
-    ),
-    "cuda_graph_attn_recompute": Rule(
-        summary="In 0.15, a TE graph of attn refuses recompute inside attention.",
-        given=_attention_alone,
-        when=lambda raw, _: [
-            module for module in raw.recomputed_modules if module in ("core_attn", "mla_up_proj")
-        ][:1],
-        reason="the graph captures attn, but {found} is recomputed inside it",
-        fix="drop {found}, or [>=0.16]",
-        source=config(0, 0, 1406, 0, 0, 0, 0),
-        example="cuda_graph_impl=transformer_engine cuda_graph_modules=attn "
-        "recompute_granularity=selective",
-    ),
-    "cuda_graph_full_recompute": Rule(
-        summary="Full recompute with CUDA graphs needs a graph of the whole iteration.",
-        given=lambda raw, _: raw.recompute_granularity is not None and not raw.selective,
-        when=_kind_without_full,
-        reason="full recompute cannot be combined with cuda_graph_impl = {found}",
-        fix="use selective recompute, or a graph of the full iteration",
-        source=config(0, 0, 0, 1781, 2023, 2298, 2522),
-        example="enable_cuda_graph=true recompute_granularity=full",
-    ),
-    "cuda_graph_router_recompute": Rule(
-        summary="A TE graph of moe_router refuses recompute of moe.",
-        given=lambda raw, _: replayed(raw, "moe"),
-        when=lambda raw, revision: (
-            graphs_of(raw, revision).impl == "transformer_engine"
-            and "moe_router" in graphs_of(raw, revision).modules
-        ),
-        reason="the graph captures moe_router, but moe is recomputed around it",
-        fix="drop moe_router, or drop moe",
-        source=config(0, 0, 0, 1792, 2034, 2309, 2533),
-        example="cuda_graph_impl=transformer_engine cuda_graph_modules=moe_router "
-        "recompute_granularity=selective recompute_modules=moe",
-    ),
-    "cuda_graph_attention_dropout": Rule(
-        summary="Recompute of core_attn inside a graph needs attention dropout 0.",
-        given=lambda raw, _: raw.attention_dropout and replayed(raw, "core_attn"),
-        when=lambda raw, revision: _captures(raw, revision, "attn"),
-        reason="recompute of core_attn inside a CUDA graph cannot be combined with "
-        "attention_dropout = {raw.attention_dropout:g}",
-        fix="[attention_dropout=0], or drop core_attn",
-        source=config(0, 0, 0, 1805, 2047, 2321, 2545),
-        example="enable_cuda_graph=true recompute_granularity=selective",
-    ),
-    "cuda_graph_hidden_dropout": Rule(
-        summary="Recompute of mlp or moe inside a graph needs hidden dropout 0.",
-        given=lambda raw, _: raw.hidden_dropout,
-        when=lambda raw, revision: [
-            label for label in replayed(raw, "mlp", "moe") if _captures(raw, revision, label)
-        ],
-        reason="recompute of {found} inside a CUDA graph cannot be combined with hidden_dropout = "
-        "{raw.hidden_dropout:g}",
-        fix="[hidden_dropout=0], or drop {found}",
-        source=config(0, 0, 0, 1812, 2054, 2329, 2553),
-        example="cuda_graph_impl=local recompute_granularity=selective recompute_modules=mlp",
-    ),
-    "cuda_graph_router_jitter": Rule(
-        summary="Recompute of moe inside a graph cannot be combined with moe_input_jitter_eps.",
-        given=lambda raw, _: raw.moe_input_jitter_eps is not None and replayed(raw, "moe"),
-        when=lambda raw, revision: _captures(raw, revision, "moe"),
-        reason="recompute of moe inside a CUDA graph cannot be combined with "
-        "moe_input_jitter_eps = {raw.moe_input_jitter_eps:g}",
-        fix="[moe_input_jitter_eps], or drop moe",
-        source=config(0, 0, 0, 1823, 2065, 2347, 2571),
-        example="cuda_graph_impl=transformer_engine recompute_granularity=selective "
-        "recompute_modules=moe moe_input_jitter_eps=0.1",
-    ),
-}
 
 
 def _offload(raw: RawSettings, revision: Revision) -> Match | None:
@@ -450,17 +280,53 @@ def _local_graph_offload(
     return Match(reason, "use cuda_graph_impl transformer_engine, or drop the offload")
 
 
-RULES: Final = (
-    _OF_GRAPHS
-    | _OF_EXPERTS
-    | _OF_RECOMPUTE
-    | {
-        "cuda_graph_offload": Rule(
-            summary="Since 0.18, offload of modules refuses most local graphs and graphs of moe.",
-            when=_offload,
-            source=config(0, 0, 0, 0, 0, 2348, 2616),
-            example="cuda_graph_impl=local offload_modules=core_attn "
-            "fine_grained_activation_offloading=true",
-        )
-    }
+RULES: Final = stated(
+    "cuda_graphs",
+    cuda_graph_flags=_flags,
+    cuda_graph_modules=_modules,
+    cuda_graph_impl=_impl,
+    cuda_graph_full_iteration=_full_iteration,
+    cuda_graph_cpu_offloading=lambda raw, revision: (
+        raw.cpu_offloading and _kind_that_stays_on_device(raw, revision)
+    ),
+    cuda_graph_router_modules=_router_modules,
+    cuda_graph_experts_of_dense=lambda raw, revision: (
+        not raw.has_experts and sorted(_captured(raw, revision) & {"moe", "moe_router"})
+    ),
+    cuda_graph_mlp_of_experts=_mlp_of_experts,
+    cuda_graph_dropless=_dropless,
+    # TransformerConfig accepts it; the dispatchers copy the counts and synchronize.
+    cuda_graph_whole_experts=_whole_layers,
+    cuda_graph_iteration_experts=_whole_iteration,
+    cuda_graph_any_recompute=lambda raw, revision: (
+        (raw.recompute_granularity is not None or raw.moe_layer_recompute)
+        and _kind_without_recompute(raw, revision)
+    ),
+    cuda_graph_attn_recompute=lambda raw, revision: (
+        _attention_alone(raw, revision)
+        and [m for m in raw.recomputed_modules if m in ("core_attn", "mla_up_proj")][:1]
+    ),
+    cuda_graph_full_recompute=lambda raw, revision: (
+        raw.recompute_granularity is not None
+        and not raw.selective
+        and _kind_without_full(raw, revision)
+    ),
+    cuda_graph_router_recompute=lambda raw, revision: (
+        replayed(raw, "moe")
+        and graphs_of(raw, revision).impl == "transformer_engine"
+        and "moe_router" in graphs_of(raw, revision).modules
+    ),
+    cuda_graph_attention_dropout=lambda raw, revision: (
+        raw.attention_dropout and replayed(raw, "core_attn") and _captures(raw, revision, "attn")
+    ),
+    cuda_graph_hidden_dropout=lambda raw, revision: (
+        raw.hidden_dropout
+        and [label for label in replayed(raw, "mlp", "moe") if _captures(raw, revision, label)]
+    ),
+    cuda_graph_router_jitter=lambda raw, revision: (
+        raw.moe_input_jitter_eps is not None
+        and replayed(raw, "moe")
+        and _captures(raw, revision, "moe")
+    ),
+    cuda_graph_offload=_offload,
 )

@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 
 from advisor.answer.answer import Rejection
 from advisor.base.rule import Rule, findings
+from advisor.base.rule_rows import rows_of, rules_of
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.hardware.gpu import Vendor
 from advisor.job.job import CudaGraphImpl, Job
@@ -26,38 +27,24 @@ def _is_amd(job: Job) -> bool:
     return job.gpu.vendor is Vendor.AMD
 
 
-HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
-    "flex_dispatcher_gpu": JobRule(
-        summary="DeepEP and HybridEP run on A100, Hopper and Blackwell servers with NVLink.",
-        given=lambda job: (
+HARDWARE_RULES: Final = rules_of(
+    JobRule,
+    rows_of("megatron.json")["hardware"],
+    {
+        "flex_dispatcher_gpu": lambda job: (
             job.model.num_moe_experts is not None
             and job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+            and not job.gpu.is_nvlink_server
         ),
-        when=lambda job: not job.gpu.is_nvlink_server,
-        reason="DeepEP and HybridEP need NVLink and an A100, Hopper, B200 or newer GPU; "
-        "{job.gpu.name} does not qualify",
-        fix="model.moe_token_dispatcher_type=alltoall",
-        source="Megatron Bridge 0.3.1 training/flex_dispatcher_backend.py; DeepEP README.md, "
-        "Requirements",
-    ),
-    "tp_comm_overlap_gpu": JobRule(
-        summary="tp_comm_overlap needs NVIDIA GPUs that access each other's memory.",
-        given=lambda job: job.layout.tp_comm_overlap,
-        when=lambda job: _is_amd(job) or not job.gpu.peer_to_peer,
-        reason="tp_comm_overlap writes to other GPUs' memory through CUDA multicast or CUDA IPC, "
-        "which {job.gpu.name} does not support",
-        fix="layout.tp_comm_overlap=false",
-        source="Transformer Engine 2.20 pytorch/module/base.py initialize_ub",
-    ),
-    "cuda_graphs_gpu": JobRule(
-        summary="On AMD, CUDA graphs become HIP graphs, which are not modelled.",
-        given=lambda job: job.config.cuda_graph_impl is not CudaGraphImpl.NONE,
-        when=_is_amd,
-        reason="cuda_graph_impl on {job.gpu.name} captures HIP graphs, which are not modelled",
-        fix="job.cuda_graph_impl=none",
-        source="docs/gpus.md",
-    ),
-}
+        "tp_comm_overlap_gpu": lambda job: (
+            job.layout.tp_comm_overlap and (_is_amd(job) or not job.gpu.peer_to_peer)
+        ),
+        "cuda_graphs_gpu": lambda job: (
+            job.config.cuda_graph_impl is not CudaGraphImpl.NONE and _is_amd(job)
+        ),
+    },
+)
+"""None of them fires on NVIDIA's servers with NVLink."""
 
 
 def hardware_rejections(setting: RecomputeSetting, job: Job) -> tuple[Rejection, ...]:

@@ -6,7 +6,7 @@ from advisor.base.rule import Match
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.stated import Rule, config, marked
+from advisor.frameworks.megatron.rules.stated import marked, stated
 from advisor.frameworks.option import Option, Status
 
 _PASSING: Final = {
@@ -39,11 +39,4 @@ def _absence(row: Option, revision: Revision) -> Match:
     )
 
 
-RULES: Final[dict[str, Rule]] = {
-    "unknown_field": Rule(
-        summary="Every field that is set must exist in the release.",
-        when=_unknown_field,
-        source=config(),
-        example="pipeline_model_parallel_layout=Et|tL",
-    )
-}
+RULES: Final = stated("missing_fields", unknown_field=_unknown_field)

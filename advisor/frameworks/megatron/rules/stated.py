@@ -1,19 +1,19 @@
 """What a rule of Megatron looks at, whose it is, and where it stands in the releases.
 
-The modules next to this one have tables of rules by id, in the order in which Megatron checks them.
-Adding a rule is adding one entry to one table.
+A rule is a row of a table of configs/rules/megatron.json, in the order in which Megatron checks.
+The modules next to this one have its condition by its id, where that is code.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
 from advisor.base import rule
-from advisor.base.rule import Verdict
+from advisor.base.rule_rows import rows_of, rules_of
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
@@ -58,17 +58,6 @@ class Lines(Struct, frozen=True):
         return revision.number[1] - (20 - len(self.numbers))
 
 
-def config(*lines: int) -> Lines:
-    """Lines of transformer/transformer_config.py, usually in the wheels 0.13.1, 0.14.0, 0.15.3,
-    0.16.1, 0.17.1, 0.18.2 and 0.19.2."""
-    return Lines("transformer_config.py", lines)
-
-
-def arguments(*lines: int) -> Lines:
-    """Lines of megatron/training/arguments.py, which the wheels have from 0.17 on."""
-    return Lines("training/arguments.py", lines)
-
-
 class Rule(rule.Rule[[RawSettings, Revision]], frozen=True, kw_only=True):
     """A rule on Megatron's settings in a release. fix: as `fixes` reads it. example: NAME=VALUE,
     a list separated by commas."""
@@ -88,16 +77,6 @@ class Rule(rule.Rule[[RawSettings, Revision]], frozen=True, kw_only=True):
         return self.source if isinstance(self.source, str) else self.source.cited(revision)
 
 
-argument = partial(Rule, authority=Authority.LAUNCHER)
-"""What the command line refuses."""
-crashes = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.CRASHES)
-hangs = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.HANGS)
-ignored = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
-noted = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NOTE)
-replaced = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.REPLACED)
-"""What the training step makes of what nobody refuses."""
-
-
 def marked(name: str, *values: str) -> str:
     """The change of an option, as `fixes` reads it; without values back to its default."""
     return f"[{name}={' '.join(values)}]" if values else f"[{name}]"
@@ -108,40 +87,71 @@ def names(modules: Sequence[str]) -> str:
     return ", ".join(modules)
 
 
-_SIDE: Final = re.compile(r"(\w+)(?:(=|!=|>|<=)(.+))?")
+_SIDE: Final = re.compile(r"(\w+)(?:(=|!=|>|<=|:)(.+))?")
 _SIGNS: Final = {"=": " = ", "!=": " other than ", ">": " > ", "<=": " <= "}
 
 
-def clash(one: str, other: str, fix: str, **rest: Any) -> Rule:
-    """A rule that two settings cannot be combined: ``name`` where it is set, ``name=value|value``,
-    ``name!=value``, ``name>1`` or ``name<=1``; the example is such settings, where `rest` has
-    none."""
-    first, second = holds(one), holds(other)
-    rest.setdefault("example", " ".join(filter(None, (_example(one), _example(other)))))
-    return Rule(
-        summary=f"{_in_words(one)} cannot be combined with {_in_words(other)}.",
-        when=lambda raw, _: first(raw) and second(raw),
-        reason=f"{_with_value(one)} cannot be combined with {_with_value(other)}",
-        fix=fix,
-        **rest,
-    )
+def stated(table: str, **whens: Callable[[RawSettings, Revision], object]) -> dict[str, Rule]:
+    """The rules of a table of configs/rules/megatron.json, with those conditions that are code.
+
+    The others are data: the sides that hold `when` a rule applies, or the two sides of a `clash`,
+    which cannot be combined. A side is ``name`` where it is set, ``name=value|value``,
+    ``name!=value``, ``name>1``, ``name<=1``, ``name:value`` where its list has the value, ``not
+    side``, or ``side or side``. source: where it was read, or a file and its line in each release.
+    """
+    return rules_of(Rule, rows_of("megatron.json")[table], whens, fields)
+
+
+def fields(row: dict[str, Any]) -> dict[str, Any]:
+    """What a row says, as a rule takes it."""
+    if "clash" in row:
+        row = _clash(*row.pop("clash")) | row
+    if "when" in row:
+        row["when"] = _condition(row["when"])
+    if not isinstance(row["source"], str):
+        row["source"] = Lines(row["source"][0], tuple(row["source"][1:]))
+    return row | {"authority": Authority(row.get("authority", Authority.CONFIG))}
+
+
+def _clash(one: str, other: str) -> dict[str, Any]:
+    """That two settings cannot be combined; the example is such settings."""
+    return {
+        "summary": f"{_in_words(one)} cannot be combined with {_in_words(other)}.",
+        "when": (one, other),
+        "reason": f"{_with_value(one)} cannot be combined with {_with_value(other)}",
+        "example": " ".join(filter(None, (_example(one), _example(other)))),
+    }
+
+
+def _condition(sides: Iterable[str]) -> Callable[[RawSettings, Revision], bool]:
+    first, *others = map(holds, sides)
+    return lambda raw, _: first(raw) and all(one(raw) for one in others)
+
+
+@cache
+def holds(side: str) -> Callable[[RawSettings], bool]:
+    """Whether settings have a side, as `stated` reads it."""
+    if side.startswith("not "):
+        other = holds(side[4:])
+        return lambda raw: not other(raw)
+    if " or " in side:
+        either = [*map(holds, side.split(" or "))]
+        return lambda raw: any(one(raw) for one in either)
+    name, sign, text = _parts(side)
+    if not sign:
+        return lambda raw: str(getattr(raw, name)) not in ("None", "False", "()")
+    if sign == ":":
+        return lambda raw: text in (getattr(raw, name) or ())
+    if sign in (">", "<="):
+        return lambda raw: ((getattr(raw, name) or 0) > int(text)) == (sign == ">")
+    values = text.split("|")
+    return lambda raw: (str(getattr(raw, name)) in values) == (sign == "=")
 
 
 def _parts(side: str) -> tuple[str, str, str]:
     found = _SIDE.fullmatch(side)
     assert found is not None, side
     return found[1], found[2] or "", found[3] or ""
-
-
-@cache
-def holds(side: str) -> Callable[[RawSettings], bool]:
-    """Whether settings have one side of a clash."""
-    name, sign, text = _parts(side)
-    if not sign:
-        return lambda raw: str(getattr(raw, name)) not in ("None", "False", "()")
-    if sign in (">", "<="):
-        return lambda raw: ((getattr(raw, name) or 0) > int(text)) == (sign == ">")
-    return lambda raw: (getattr(raw, name) in text.split("|")) == (sign == "=")
 
 
 def _example(side: str) -> str:

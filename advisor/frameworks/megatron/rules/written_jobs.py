@@ -1,22 +1,22 @@
 """What a job that somebody wrote may break, and one that is ranked cannot: it is refused before.
 
-The rules are rows of configs/rules/megatron_jobs.json. A row applies where all of `given` hold and
-none of `none_of`; the first of its `numbers` must then be a multiple of the product of the others,
-or in another `relation` to it; {divisor} is the most that the second may then be. Its reason shows
-`values`, by default the options of its example.
+The rules are rows of configs/rules/megatron_jobs.json. A row applies where all of `given` hold; the
+first of its `numbers` must then be a multiple of the product of the others, or in another
+`relation` to it; {divisor} is the most that the second may then be. Its reason shows `values`, by
+default the options of its example.
 """
 
 import re
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any, Final
 
-from msgspec import json
-
-from advisor.base.configuration import packaged_configs
-from advisor.base.rule import Match, Verdict
+from advisor.base.rule import Match
+from advisor.base.rule_rows import rows_of, rules_of
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.rules.stated import Authority, Lines, Rule, holds
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, fields, holds
 from advisor.job.pipeline_split import chunk_texts
 
 _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
@@ -28,10 +28,9 @@ _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
 }
 
 
-def _broken(row: dict[str, Any], raw: RawSettings) -> Match | None:
-    fix, given = row["fix"], (side.split(" or ") for side in row.get("given", ()))
-    excluded = any(holds(side)(raw) for side in row.get("none_of", ()))
-    if excluded or not all(any(holds(side)(raw) for side in sides) for sides in given):
+def _broken(row: dict[str, Any], raw: RawSettings, _: Revision) -> Match | None:
+    fix = row["fix"]
+    if not all(holds(side)(raw) for side in row.get("given", ())):
         return None
     if "numbers" in row:
         found = [_number(raw, name) for name in row["numbers"]]
@@ -98,16 +97,16 @@ def _number(raw: RawSettings, name: str) -> int | None:
     return found if found is None else int(found)
 
 
-def _rule(row: dict[str, Any]) -> Rule:
-    return Rule(
-        summary=f"{row['says']}.",
-        when=lambda raw, _: _broken({"relation": "multiple", **row}, raw),
-        source=Lines(row["file"], tuple(row["lines"])) if "lines" in row else row["file"],
-        verdict=Verdict(row.get("verdict", Verdict.REFUSED)),
-        authority=row.get("authority", Authority.TRAINING),
-        example=row["example"],
-    )
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as a rule takes it; its condition says the rest."""
+    names = ("source", "verdict", "authority", "example")
+    told = {name: row[name] for name in names if name in row}
+    return fields({"summary": f"{row['says']}.", "authority": Authority.TRAINING} | told)
 
 
-_ROWS: Final = (packaged_configs() / "rules" / "megatron_jobs.json").read_bytes()
-RULES: Final = {name: _rule(row) for name, row in json.decode(_ROWS).items()}
+_ROWS: Final[dict[str, Any]] = {
+    name: {"relation": "multiple"} | row for name, row in rows_of("megatron_jobs.json").items()
+}
+RULES: Final = rules_of(
+    Rule, _ROWS, {name: partial(_broken, row) for name, row in _ROWS.items()}, _told
+)
