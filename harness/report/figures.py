@@ -285,10 +285,9 @@ def _scatter(axes: "Axes", shown: Sequence[PlottedSetting], heights: Sequence[fl
     look: dict[str, Any] = {"color": kit.SKY, "zorder": 1, "drawstyle": "steps-post"}
     axes.plot(*zip(*line, strict=True), label="Pareto front", **look)
     kit.draw_points(axes, line, s=46, marker="o", color=kit.BLUE, label="Pareto front")
-    others = [at[one.number] for one in shown if one not in best and not one.pruned]
-    kit.draw_points(axes, others, s=46, marker="s", color=kit.FAINT, label="dominated")
-    pruned = [at[one.number] for one in shown if one.pruned]
-    kit.draw_points(axes, pruned, s=46, marker="X", color=kit.FAINT, label="pruned")
+    for label, mark, is_pruned in (("dominated", "s", False), ("pruned", "X", True)):
+        others = (at[p.number] for p in shown if p not in best and p.pruned is is_pruned)
+        kit.draw_points(axes, others, s=46, marker=mark, color=kit.FAINT, label=label)
     ring = {"facecolors": "none", "edgecolors": kit.VERMILION, "linewidths": None, "zorder": 2}
     doubtful = [at[one.number] for one in shown if not one.stable]
     kit.draw_points(axes, doubtful, s=130, label="unstable", **ring)

@@ -311,10 +311,10 @@ class PriorPolicy:
 
 
 def _unsettled(ahead: Sequence[Point], standing: Standing, limit: str) -> str:
-    """What is open where a limit ends a sweep, and how it goes on; empty where nothing is."""
+    """What is open where a limit ends a sweep, and how it goes on; where nothing is, the tie."""
     leader = standing.leader
     if leader and not (ahead or standing.rivals(MARGIN, _HALF)):
-        return ""
+        return f"{leader.label} leads, {_tie(standing)}." if standing.tied else ""
     leads = f"{leader.label} leads so far" if leader else "no point was measured"
     equal = f", {_tie(standing)}" if standing.tied else ""
     left = f" Points not yet measured: {len(ahead)}." if ahead else ""
@@ -325,4 +325,4 @@ def _unsettled(ahead: Sequence[Point], standing: Standing, limit: str) -> str:
 def _tie(standing: Standing) -> str:
     """Which points the leader is tied with, and how large the noise is."""
     names = ", ".join(point.label for point in standing.tied[1:])
-    return f"tied within the noise ({percent(standing.noise)} between processes) with {names}"
+    return f"tied within the noise ({100 * standing.noise:.2g} % between processes) with {names}"

@@ -35,18 +35,22 @@ _LEFT: Final = ("layout", "setting", "status")
 def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: End) -> str:
     """The front, what it was found among, why points have no figures, and why it ended."""
     best = fastest_and_smallest(outcomes, space.budget_bytes)
-    lines: list[Block] = [title, ""]
-    lines.append("Pareto front of step time and peak memory:" if best else _nothing(space))
-    lines += _measured(space, [(point, outcomes[point]) for point in best], ended.tied)
-    rest = [(point, o) for point, o in outcomes.items() if point not in best]
-    if rest:
-        lines += ["", "The other points:", *_measured(space, rest, ended.tied)]
+    rest = {point: outcome for point, outcome in outcomes.items() if point not in best}
     counts = Counter(str(outcome.status) for outcome in outcomes.values())
     words = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
-    reasons = dict.fromkeys(f"{p.label}: {o.reason}" for p, o in rest if o.reason)
-    counted = f"{len(outcomes)} of {len(space.legal)} points: {words or 'none yet'}."
-    notes = (counted, *_not_run(space), ended.words, *_assumptions(space))
-    return on_screen(group(*lines, "", *reasons, *notes))
+    lines = (
+        *(title, "", "Pareto front of step time and peak memory:" if best else _nothing(space)),
+        *_measured(space, {point: outcomes[point] for point in best}, ended.tied),
+        *(("", "The other points:") if rest else ()),
+        *_measured(space, rest, ended.tied),
+        "",
+        *dict.fromkeys(f"{p.label}: {o.reason}" for p, o in rest.items() if o.reason),
+        f"{len(outcomes)} of {len(space.legal)} points: {words or 'none yet'}.",
+        *_not_run(space),
+        ended.words,
+        *_assumptions(space),
+    )
+    return on_screen(group(*lines))
 
 
 def dry_page(title: str, space: Space, folder: Path) -> str:
@@ -65,11 +69,9 @@ def _nothing(space: Space) -> str:
     return "No point was measured" + ("." if budget is None else f" within {human_bytes(budget)}.")
 
 
-def _measured(
-    space: Space, found: Sequence[tuple[Point, Outcome]], tied: Sequence[Point]
-) -> list[Block]:
+def _measured(space: Space, found: Mapping[Point, Outcome], tied: Sequence[Point]) -> list[Block]:
     rows = []
-    for point, outcome in found:
+    for point, outcome in found.items():
         step, peak, _ = _predicted(space.planned[point].trial.prediction)
         status = str(outcome.status) + (f" x{outcome.processes}" if outcome.processes > 1 else "")
         rows.append(
