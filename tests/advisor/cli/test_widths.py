@@ -39,7 +39,6 @@ LINES = (
     "--model llama3_8b --gpus 8xH100 --search optimum --framework torchtitan",
     "--model llama3_8b --gpus 1xH100 --explain",
     "models Qwen/Qwen3-30B-A3B",
-    "--from tests/advisor/lint/configurations/faulty/bridge_provider.py --gpus 64xH100 --model llama3_8b",
     "--from tests/advisor/lint/configurations/jobs/axolotl.yaml --gpus 8xH100 --quick",
     "--from tests/advisor/lint/configurations/jobs/deepspeed_auto.sh --gpus 8xH100",
     "lint tests/advisor/lint/configurations/faulty/megatron_one_branch_wrong.sh",
