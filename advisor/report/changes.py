@@ -42,7 +42,7 @@ def _refused(job: Job, read: ReadConfiguration, found: Finding) -> str:
     own = (path.partition(".")[2] for path, one in read.values.items() if one.place == found.place)
     idle = any(name in job.layout.idle_overlaps for name in own)
     how = "left out" if idle else "refused, but predicted"
-    return f"{found.place}: {found.reason}: {how}; {found.fix}"
+    return f"line {found.place.line}: {found.reason}: {how}; {found.fix}"
 
 
 def caveat(read: ReadConfiguration | None) -> str:
