@@ -70,8 +70,8 @@ def rank(options: RankingOptions) -> Outcome:
     if options.read is not None and options.output is not OutputFormat.TABLE:
         from advisor.report.changes import read_file
 
-        refused = read_file(advice.job, options.read).refused
-        talk = (*talk, *(f"advise: {words}" for words in refused))
+        file = read_file(advice.job, options.read)
+        talk = (*talk, *(f"advise: {file.file}, {words}" for words in file.refused))
     fits = advice.fits or advice.fastest_found is not None
     if options.output in (OutputFormat.FLAGS, OutputFormat.FILE) and not fits:
         from advisor.report.wording import verdict

@@ -281,12 +281,8 @@ def _positive(name: str) -> _ConfigRule:
 
 def _reduces_in(name: str) -> _ConfigRule:
     def found(job: JobConfig) -> bool:
-        return getattr(job, name) not in (
-            None,
-            DType.FP32,
-            DType.BF16,
-            job.precision.parameter_dtype,
-        )
+        legal = (None, DType.FP32, DType.BF16, job.precision.parameter_dtype)
+        return getattr(job, name) not in legal
 
     return _on(f"job.{name}", found, "must be fp32 or bf16, or fp16 where job.precision is")
 

@@ -68,14 +68,9 @@ def read_job(target: str, given: Mapping[str, Any], *, whole: bool = True) -> Re
     configuration = _without_foreign(jobs[(number or 1) - 1], given)
     request = replace(request_from(configuration, given, whole=whole), source=target)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
-    asked = given.get("framework_version")
-    refused = tuple(
-        finding
-        for reader, one in read.configurations
-        if one.place == configuration.place
-        for finding in reader.check(one, asked).findings
-        if finding.level is Level.ERROR
-    )
+    its = (pair for pair in read.configurations if pair[1].place == configuration.place)
+    checks = (reader.check(one, given.get("framework_version")) for reader, one in its)
+    refused = tuple(f for one in checks for f in one.findings if f.level is Level.ERROR)
     known = replace(configuration, unknown=tuple(unknown), notes=read.notes, refused=refused)
     return ReadJob(request=request, configuration=known)
 

@@ -39,14 +39,10 @@ def read_file(job: Job, read: ReadConfiguration) -> ReadFile:
 
 def _refused(job: Job, read: ReadConfiguration, found: Finding) -> str:
     """What lint says of an option, and whether the job has it all the same."""
-    gone = False
-    for path, one in read.values.items():
-        part, _, name = path.partition(".")
-        if one.place == found.place and part in GROUPS:
-            its = getattr(getattr(job, GROUPS[part]), name, None)
-            gone |= name in job.layout.idle_overlaps or spelled(its) != spelled(one.value)
-    how = "left out" if gone else "refused, but predicted"
-    return f"{found.place}: {found.reason}: {how}; {found.fix}"
+    own = (path.partition(".")[2] for path, one in read.values.items() if one.place == found.place)
+    idle = any(name in job.layout.idle_overlaps for name in own)
+    how = "left out" if idle else "refused, but predicted"
+    return f"line {found.place.line}: {found.reason}: {how}; {found.fix}"
 
 
 def caveat(read: ReadConfiguration | None) -> str:

@@ -204,9 +204,8 @@ class MegatronJobs(JobSupport):
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """With the Transformer Engine that the release asks for, and without what of a recipe it
-        cannot capture, does not read or refuses. Gradients of fp16 are fp16 unless fp32 is asked
-        for: megatron-core 0.19.2 training/arguments.py turns accumulate_allreduce_grads_in_fp32 on
-        with --bf16 alone, fp16_mixed of Bridge 0.3.1 and NeMo 2.5.3 has no grad_reduce_in_fp32."""
+        cannot capture, does not read or refuses. Gradients of fp16 are fp16 unless asked for in
+        fp32 (0.19.2 training/arguments.py; fp16_mixed of Bridge 0.3.1 and of NeMo 2.5.3)."""
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
