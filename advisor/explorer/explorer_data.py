@@ -1,6 +1,9 @@
 """The explorer's page: what it knows of a grid, its job in words, jobs, settings and rows."""
 
+import re
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from string import Template
@@ -259,14 +262,31 @@ def explorer_page(
         raise UserError("--format", "html", "has nothing to show: every setting is rejected")
     data = packed(document(answer, grid(answer, request, watch), request, request_line))
     job = answer.job
-    return Template(_asset("page.html")).substitute(
+    static = _static(answer)
+    styles = list(dict.fromkeys(re.findall(_STYLE, static)))
+    page = Template(_asset("page.html")).substitute(
         title=escape(f"{job.model.name} on {job.num_gpus} x {job.gpu.name}"),
-        style=_asset("page.css"),
-        static=_static(answer),
+        style=_asset("page.css") + "".join(f".s{n} {{{one}}}\n" for n, one in enumerate(styles)),
+        static=re.sub(_STYLE, lambda found: f'class="s{styles.index(found[1])}"', static),
         data=data,
         vendor=(_HERE / "vendor/htm-preact.js").read_text(encoding="utf-8"),
         script="".join(_asset(f"{name}.js") for name in _SCRIPTS),
     )
+    return page.replace("@policy@", _policy(page), 1)
+
+
+_STYLE: Final = r'style="([^"]*)"'
+"""A style that is no rule: the policy refuses it."""
+
+
+def _policy(page: str) -> str:
+    """A browser shall load nothing, and take no scripts and styles but these, by their hashes."""
+    hashes: dict[str, list[str]] = {}
+    for tag, text in re.findall(r"<(script|style)>(.*?)</\1>", page, re.DOTALL):
+        digest = b64encode(sha256(text.encode()).digest()).decode()
+        hashes.setdefault(tag, []).append(f"'sha256-{digest}'")
+    own = (f"{tag}-src {' '.join(found)}" for tag, found in hashes.items())
+    return "; ".join(["default-src 'none'", *own])
 
 
 def _static(answer: Answer) -> str:

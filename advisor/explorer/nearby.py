@@ -1,7 +1,6 @@
 """Jobs near one: other degrees, micro batches, sequence lengths and numbers of GPUs."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count, islice, takewhile
 from math import log2
@@ -21,7 +20,7 @@ from advisor.job.job import Job
 from advisor.job.layout import SHORT_NAMES, ParallelLayout
 from advisor.learning.learned import LearnedCalibration
 from advisor.plan.recompute_plan import Setting, recomputes
-from advisor.report.job_changes import apart
+from advisor.report.job_changes import apart, layout_cells
 from advisor.report.wording import leading
 from advisor.request.layout_fields import freed
 from advisor.request.request import Request
@@ -35,10 +34,10 @@ from advisor.search.ranking import UNFIT, first_simulated, memory_and_time, orde
 
 _FASTER: Final = 2.0
 """Doublings that a job which takes twice as long is further away."""
-_NEAR, _LOOKED_AT = (3.0, 2.0, 2.0), (120, 20, 10)
+_NEAR, _LOOKED_AT = (3.0, 2.0, 2.0), (90, 16, 8)
 """Doublings up to which jobs are near, and how many of the nearest are looked at: with the job's
 own number of GPUs and sequence length, with another one of them, and with others of both."""
-_ROWS, _UNFIT = (200, 20, 5), (30, 2, 1)
+_ROWS, _UNFIT = (160, 20, 5), (30, 2, 1)
 """Rows of jobs that fit after which no others are looked at, and jobs that do not fit."""
 _EACH: Final = 10
 """Rows of a job that is near."""
@@ -68,12 +67,10 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     first, own = best.evaluation, best.evaluation.job
     evaluator = Evaluator(own, first.calibration)
     every = [first, *_evaluated(evaluator, parts_of(own.config.framework).settings.candidates(own))]
-    front = _front(every)
     frugal = max(every, key=lambda row: row.step_time_seconds).setting
-    beaten = {row.setting for row in every} - {row.setting for row in front} - {frugal}
     found: dict[Job, list[Evaluation]] = {own: []}
     if answer.fastest_found:
-        others = (row for row in _spread(front) if row.setting != first.setting)
+        others = (row for row in _front(every) if row.setting != first.setting)
         found[own] = list(first_simulated([first, *others]))
     for candidate in answer.candidates:
         found.setdefault(candidate.evaluation.job, []).append(candidate.evaluation)
@@ -85,7 +82,7 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
             words = differs(one.job, own)
             if words in seen or most <= 0:
                 continue
-            rows = _rows(one, frugal, beaten)
+            rows = _rows(one, frugal)
             fits = any(row.fits for row in rows)
             if rows and (fits or unfit > 0):
                 seen.add(words)
@@ -106,28 +103,31 @@ def differs(job: Job, other: Job) -> str:
 def _promising(
     own: Job, resolution: Resolution, place: Place, calibration: Calibration
 ) -> list[Evaluator]:
-    """Of the nearest jobs those first that one control alone makes, then the nearest and fastest."""
-    found = []
+    """Of the nearest jobs first the nearest with each value of a control, elsewhere that with the
+    job's own layout; then the nearest and fastest."""
+    seen, found = _values(own), []
     near = islice(nearby(own, resolution, place), _LOOKED_AT[place.changed])
     for number, (away, job) in enumerate(near):
-        one = Evaluator(job, calibration)
-        several = differs(job, own).count(", ") >= max(1, place.changed)
-        promise = away + _FASTER * log2(one.at_least_seconds)
-        found.append((several, promise, number, one))
+        one, values = Evaluator(job, calibration), _values(job)
+        later = number > 0 if place.changed else values <= seen
+        seen |= values
+        found.append((later, away + _FASTER * log2(one.at_least_seconds), number, one))
     return [one for *_, one in sorted(found, key=lambda found: found[:-1])]
 
 
-def _rows(evaluator: Evaluator, frugal: Setting, beaten: AbstractSet[Setting]) -> list[Evaluation]:
-    """No recompute, and what no other setting beats, those left aside that are `beaten` elsewhere;
-    the frugal one alone, which as a rule keeps least, where it does not fit; none of an illegal
-    job."""
+def _values(job: Job) -> set[tuple[str, str]]:
+    return {(title, cell) for title, cell in layout_cells(job).items() if title != "DP"}
+
+
+def _rows(evaluator: Evaluator, frugal: Setting) -> list[Evaluation]:
+    """No recompute, and what no other setting beats; the frugal one alone, which as a rule keeps
+    least, where it does not fit; none of an illegal job."""
     tried = parts_of(evaluator.job.config.framework).settings.tried(evaluator.job)
     last = frugal if frugal in tried else max(tried, key=evaluator.seconds)
     smallest = [*_evaluated(evaluator, [last])]
     if smallest and tier(smallest[0]) == UNFIT:
         return smallest
-    others = (one for one in tried if one != last and one not in beaten)
-    return _spread(_front([*smallest, *_evaluated(evaluator, others)]))
+    return _front([*smallest, *_evaluated(evaluator, (one for one in tried if one != last))])
 
 
 def _evaluated(evaluator: Evaluator, settings: Iterable[Setting]) -> Iterator[Evaluation]:
@@ -136,25 +136,20 @@ def _evaluated(evaluator: Evaluator, settings: Iterable[Setting]) -> Iterator[Ev
     for setting in settings:
         if not parts_of(job.config.framework).settings.check(setting, job):
             row = evaluator.evaluate(setting)
-            learned = isinstance(calibration, LearnedCalibration)
-            yield corrected(row, calibration) if learned else row
+            if isinstance(calibration, LearnedCalibration):
+                row = corrected(row, calibration)
+            yield row
 
 
-def _front(rows: list[Evaluation]) -> list[Evaluation]:
-    """No recompute, and what no other beats, the smallest first."""
+def _front(rows: Iterable[Evaluation]) -> list[Evaluation]:
+    """No recompute and what no other beats, the smallest first; both ends, and `_EACH` at most."""
     ranked = sorted(rows, key=order)
     beaten_by = dominators([memory_and_time(row) for row in ranked])
     pairs = zip(ranked, beaten_by, strict=True)
-    front = (row for row, by in pairs if by is None or not recomputes(row.setting))
-    return sorted(front, key=lambda row: row.peak_reserved_bytes)
-
-
-def _spread(front: Sequence[Evaluation]) -> list[Evaluation]:
-    """At most `_EACH` of them, with both ends."""
-    if len(front) <= _EACH:
-        return list(front)
-    last = len(front) - 1
-    return [front[round(place * last / (_EACH - 1))] for place in range(_EACH)]
+    front = [row for row, by in pairs if by is None or not recomputes(row.setting)]
+    front.sort(key=lambda row: row.peak_reserved_bytes)
+    last, most = len(front) - 1, min(len(front), _EACH)
+    return [front[round(place * last / max(1, most - 1))] for place in range(most)]
 
 
 _COUNTS: Final = (1, 0.5, 2, 4)

@@ -103,13 +103,6 @@ _PLAIN: Final = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][\w.:=+-]
 """What Hydra's grammar reads as text without quotes."""
 
 
-def harness_line(
-    job: Job, specs: Sequence[str], model: str, recipe: str = "", config_dir: Path | None = None
-) -> str:
-    """See HarnessLines."""
-    return HarnessLines(model, recipe, config_dir).of(job, specs)
-
-
 class HarnessLines:
     """``harness run recipe=… KEY=VALUE … 'recompute.settings=[…]'``; model: as `--model` takes it,
     recipe: the published one that jobs build on, if any."""

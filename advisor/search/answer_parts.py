@@ -186,13 +186,11 @@ def _lines(
     model: str,
     config_dir: Path | None,
 ) -> list[str]:
-    from advisor.request.differences import harness_line
+    from advisor.request.differences import HarnessLines
 
     specs: dict[int, list[str]] = {}
     jobs = [row.evaluation.job for row in rows]
     for row in rows:
         specs.setdefault(jobs.index(row.evaluation.job), []).append(row.evaluation.setting.spec)
-    return [
-        harness_line(jobs[number], of, model, answer.recipe, config_dir)
-        for number, of in specs.items()
-    ]
+    lines = HarnessLines(model, answer.recipe, config_dir)
+    return [lines.of(jobs[number], of) for number, of in specs.items()]

@@ -134,6 +134,31 @@ def test_it_loads_nothing_and_complains_of_nothing(shown: Shown) -> None:
     assert shown.driver.get_log("browser") == []
 
 
+def test_what_others_write_into_it_does_not_run(shown: Shown, tmp_path: Path) -> None:
+    """Scripts and styles of the page alone have their hashes in its policy; what is under the
+    pointer is placed by a script, which may."""
+    text = Path(shown.url.removeprefix("file://")).read_text(encoding="utf-8")
+    assert "unsafe" not in text.partition("<title>")[0]
+    page = tmp_path / "job.html"
+    bad = "<script>document.title = 'bad'</script><style>body {visibility: hidden}</style>"
+    page.write_text(text.replace("</body>", f"{bad}</body>"), encoding="utf-8")
+    other = replace(shown, url=page.as_uri())
+    other.open()
+    assert "bad" not in other.driver.title
+    assert other.text("header h1")
+    refused = [one["message"] for one in other.driver.get_log("browser")]
+    assert len(refused) == 2
+    assert all("Content Security Policy" in message for message in refused)
+    shown.open()
+    place = "getComputedStyle(document.querySelector('.tip')).left"
+    shown.driver.execute_script(
+        "document.querySelector('[data-tip]').dispatchEvent(new PointerEvent('pointermove',"
+        "{bubbles: true, clientX: 100, clientY: 100}))"
+    )
+    shown.wait(f"return document.querySelector('.tip') && {place} === '114px'")
+    assert shown.driver.get_log("browser") == []
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 @pytest.mark.parametrize("page", PAGES)

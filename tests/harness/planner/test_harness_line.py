@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.request.differences import harness_line
+from advisor.request.differences import HarnessLines
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
@@ -45,7 +45,7 @@ def test_the_line_is_the_job(given: dict[str, Any], capsys, monkeypatch) -> None
     answer = advise(Request(**given, quick=True))
     first, last = answer.candidates[0].evaluation, answer.candidates[-1].evaluation
     specs = [first.setting.spec, last.setting.spec]
-    line = harness_line(first.job, specs, given["model"], answer.recipe)
+    line = HarnessLines(given["model"], answer.recipe).of(first.job, specs)
     config = compose(shlex.split(line)[2:])
     assert find_target(config, machine_of(config, dry_run=True)).job == first.job
     assert set(config.recompute.settings) == set(specs)
@@ -59,7 +59,7 @@ def test_the_line_of_a_models_file(path: str, tmp_path, capsys, monkeypatch) -> 
     Path(path).parent.mkdir(exist_ok=True)
     Path(path).write_text("base: llama3_8b\nnum_layers: 16\n")
     answer = advise(Request(model=path, gpus="8xH100", recompute=("none",), quick=True))
-    line = harness_line(answer.candidates[0].evaluation.job, ["none"], path)
+    line = HarnessLines(path).of(answer.candidates[0].evaluation.job, ["none"])
     assert f"runs/{Path(path).stem}-cuda-" in dry_run(line, capsys)
 
 
@@ -72,7 +72,7 @@ def test_a_split_as_text_goes_with_its_vpp() -> None:
     found = resolve(Request(model="deepseek_v3", gpus="2048xH100", overrides=(text,), **given))
     assert found.layout is not None
     job = found.job(found.layout)
-    line = harness_line(job, ["none"], "deepseek_v3", "deepseek_v3_pretrain_1024gpu_h100_bf16")
+    line = HarnessLines("deepseek_v3", "deepseek_v3_pretrain_1024gpu_h100_bf16").of(job, ["none"])
     config = compose(shlex.split(line)[2:])
     assert find_target(config, machine_of(config, dry_run=True)).job == job
 
