@@ -170,7 +170,8 @@ def layer_ms(recompute, sp):
         times = advisor.evaluate(
             recompute, **JOB, tp=t, sp=sp, global_batch_size=4, overrides=more
         ).time_seconds
-        return times.forward + times.backward + times.recompute + times.exposed_communication
+        passes = times.forward + times.backward + times.recompute
+        return passes + times.exposed_communication + times.stragglers
 
     return (step(3) - step(2)) * 1000
 

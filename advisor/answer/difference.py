@@ -32,6 +32,7 @@ class Side(Struct, frozen=True, kw_only=True):
     Attributes:
         request: the request as text.
         memory_bytes: peak memory of the worst rank, by component.
+        peak_phase: what the worst rank does then, as its stage in an answer has it.
         flags: the framework's flags of job and setting, one option each.
     """
 
@@ -46,6 +47,7 @@ class Side(Struct, frozen=True, kw_only=True):
     fits: bool = False
     fit_probability: float | None = None
     peak_stage: int | None = None
+    peak_phase: str = ""
     peak_reserved_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     memory_bytes: MemoryBreakdown | None = None
@@ -122,6 +124,7 @@ def _side(advice: Advice, name: str) -> Side:
         **{name: getattr(best, name) for name in _FIGURES},
         recompute=best.recompute.spec,
         memory_bytes=best.peak.memory_bytes,
+        peak_phase=best.peak.peak_phase,
         flags=_options(advice, best),
     )
 

@@ -64,7 +64,8 @@ class StageMemory(Struct, frozen=True, kw_only=True):
 class TimeBreakdown(Struct, frozen=True, kw_only=True):
     """Seconds of one step on the slowest stage, by what they are spent on; they sum to the step.
 
-    host: the GPU waits for the processor that launches its kernels."""
+    host: the GPU waits for the processor that launches its kernels; stragglers: for the slowest
+    GPU of the job, spread over the passes."""
 
     forward: float
     backward: float
@@ -74,12 +75,14 @@ class TimeBreakdown(Struct, frozen=True, kw_only=True):
     optimizer: float
     offload: float = 0.0
     host: float = 0.0
+    stragglers: float = 0.0
 
     @property
     def total(self) -> float:
         """Step time in seconds."""
         passes = self.forward + self.backward + self.recompute + self.exposed_communication
-        return passes + self.pipeline_bubble + self.optimizer + self.offload + self.host
+        waits = self.pipeline_bubble + self.host + self.stragglers
+        return passes + waits + self.optimizer + self.offload
 
 
 class UnevenRouting(Struct, frozen=True, kw_only=True):

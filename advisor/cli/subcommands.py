@@ -161,17 +161,22 @@ def _advise_line(found: "Diagnosis") -> str:
 
 
 def _models(arguments: Sequence[str]) -> Outcome:
-    from advisor.base.units import human_count
+    from advisor.base.units import human_count, nearest_names
     from advisor.layers.parameters import parameter_count
     from advisor.models.presets import load_preset, model_names
 
-    folder = parse_config_dir("models", arguments)
+    word, folder = _word("models", arguments)
     titles = ("parameters", "layers", "hidden", "ffn", "heads", "groups", "vocab", "sequence")
     rows = []
     for name in model_names(folder):
-        spec = load_preset(name, folder).spec
-        sizes = (str(getattr(spec, field)) for field in _MODEL_SIZES)
-        rows.append([name, human_count(parameter_count(spec).total), *sizes])
+        preset = load_preset(name, folder)
+        if not any(word.lower() in one.lower() for one in (name, *preset.hub)):
+            continue
+        sizes = (str(getattr(preset.spec, field)) for field in _MODEL_SIZES)
+        rows.append([name, human_count(parameter_count(preset.spec).total), *sizes])
+    if not rows:
+        near = nearest_names(word.rpartition("/")[2], model_names(folder))
+        raise UserError("models", word, "is in no name and no hub id of a model", near)
     spare = ("groups", "vocab", "heads", "ffn", "hidden")
     return _table(("model", *titles), rows, names=("model",), spare=spare)
 
@@ -180,6 +185,13 @@ _MODEL_SIZES: Final = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
     *("vocab_size", "max_position_embeddings"),
 )
+
+
+def _word(command: str, arguments: Sequence[str]) -> tuple[str, Path | None]:
+    """The word that a command of names is given, and --config-dir."""
+    rest = list(arguments)
+    word = rest.pop(0) if rest and not rest[0].startswith("-") else ""
+    return word, parse_config_dir(command, rest)
 
 
 def _gpus(arguments: Sequence[str]) -> Outcome:
@@ -210,11 +222,11 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
 
 def _recipes(arguments: Sequence[str]) -> Outcome:
     from advisor.base.units import nearest_names
+    from advisor.models.presets import hub_ids
     from advisor.request.recipes import load_recipes, recipe_models
 
-    rest = list(arguments)
-    model = rest.pop(0) if rest and not rest[0].startswith("-") else ""
-    folder = parse_config_dir("recipes", rest)
+    model, folder = _word("recipes", arguments)
+    model = hub_ids(folder).get(model.lower(), model)
     if not model:
         rows = [[name, str(len(load_recipes(name, folder)))] for name in recipe_models(folder)]
         return _table(("model", "recipes"), rows, names=("model",))

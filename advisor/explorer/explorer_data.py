@@ -116,7 +116,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
             ["Proof", _proof(answer)],
         ],
         "remedies": [remedy_line(one, best) for one in answer.remedies if not answer.fastest_found],
-        "evaluated": answer.evaluated,
+        "searched": answer.searched or answer.optimum is not None,
     }
 
 
@@ -248,7 +248,7 @@ class _Page(Struct, frozen=True):
 
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
-    *("data", "words", "state", "parts", "controls", "table", "pareto", "memory", "time"),
+    *("data", "words", "state", "parts", "controls", "table", "pareto", "near", "memory", "time"),
     *("flags", "step", "layer", "app"),
 )
 

@@ -111,9 +111,7 @@ def step_numbers(pool: Pool, evaluation: Evaluation, evaluator: Evaluator) -> di
         "chunks": pool.number([[numbers[one] for one in stage.chunks] for stage in step.stages]),
         "sent": units(step.stages[0].sent),
         "optimizer": pool.number([_peak(pool, stage.optimizer) for stage in step.stages]),
-        "tail": [
-            micros(part) for part in (tail.waiting, tail.reduced, tail.accumulated, tail.optimizer)
-        ],
+        "tail": [micros(part) for part in (tail.reduced, tail.accumulated, tail.optimizer)],
     }
 
 
@@ -136,7 +134,7 @@ def _chunk(pool: Pool, chunk: ChunkPass) -> list[Any]:
 
 
 def _pass(parts: PassSeconds) -> list[int]:
-    """Replay, compute, communication, offload, waiting."""
+    """Replay, compute, communication, offload, waiting for the host and for stragglers."""
     return [micros(getattr(parts, name)) for name in parts.__struct_fields__]
 
 

@@ -74,9 +74,10 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 def shares(time: TimeBreakdown) -> Shares:
-    """What of a step each of TERMS takes. Source: research.steps.step_differences."""
-    total = time.total
-    parts = time.recompute, time.exposed_communication, time.host, time.offload
+    """What of a step each of TERMS takes; waiting for the slowest GPU is one with communication, as
+    it was fitted. Source: research.steps.step_differences."""
+    total, communication = time.total, time.exposed_communication + time.stragglers
+    parts = time.recompute, communication, time.host, time.offload
     return (1.0, *(part / total for part in parts))
 
 
@@ -234,6 +235,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
             time,
             recompute=time.recompute * (recompute if known else 1.0),
             exposed_communication=time.exposed_communication * communication,
+            stragglers=time.stragglers * communication,
             offload=time.offload * (offload if known else 1.0),
             host=time.host * host,
         )

@@ -1,7 +1,8 @@
 """Models by name, by YAML file or by Hugging Face config.json.
 
 A YAML file of a model holds ModelSpec's fields; next to them `base` (a preset whose fields it takes
-over), `source`, `published_parameters` (value and source) and `notes`. Its name is the file's.
+over), `source`, `published_parameters` (value and source), `notes` and `hub`, ids of checkpoints
+on the Hugging Face hub that have this shape. Its name is the file's.
 """
 
 import os
@@ -44,6 +45,7 @@ class ModelPreset(Struct, frozen=True, kw_only=True):
     source: str = ""
     published_parameters: PublishedParameters | None = None
     notes: str = ""
+    hub: tuple[str, ...] = ()
 
 
 def model_names(config_dir: Path | None = None) -> tuple[str, ...]:
@@ -58,9 +60,9 @@ ModelSource: TypeAlias = str | os.PathLike[str] | ModelSpec | Mapping[str, objec
 def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec:
     """The model of a preset's name, a YAML file, or a config.json (file or folder).
 
-    A preset wins over a file of the same name; case and dashes of its name do not matter. A mapping
-    has the keys of such a YAML file, with `name`. UserError if there is no such model, or if a
-    field is wrong.
+    A preset wins over a file of the same name; case and dashes of its name do not matter. A file
+    or folder wins over an id of the Hugging Face hub. A mapping has the keys of such a YAML file,
+    with `name`. UserError if there is no such model, or if a field is wrong.
     """
     if isinstance(source, ModelSpec):
         return source
@@ -80,9 +82,10 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         return _from_file(_config_in(path), config_dir)
     if os.path.isfile(name_or_path):
         return _from_file(path, config_dir)
+    if known := hub_ids(config_dir).get(name_or_path.lower()):
+        return load_preset(known, config_dir).spec
     if path.suffix in (*_YAML, ".json") or len(path.parts) > 1:
-        near = f"presets: {nearest_names(path.stem, model_names(config_dir))}"
-        raise UserError(_FLAG, show_path(name_or_path), "no such file or folder", near)
+        raise _no_such_path(name_or_path, config_dir)
     from advisor.models.config_json.importer import REFUSED
 
     asked = name_or_path.lower()
@@ -91,6 +94,29 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         raise UserError(_FLAG, show_path(name_or_path), REFUSED[family])
     unknown = unknown_name(ConfigGroup.MODEL, name_or_path, config_dir, _FLAG)
     raise UserError(_FLAG, unknown.value, unknown.relation, f"{unknown.nearest} {_OTHERS}")
+
+
+def hub_ids(config_dir: Path | None = None) -> dict[str, str]:
+    """Presets by the ids of checkpoints on the Hugging Face hub that have their shape, with and
+    without owner, in lower case."""
+    found: dict[str, str] = {}
+    for preset in model_names(config_dir):
+        values = load_config(ConfigGroup.MODEL, preset, config_dir).values
+        ids = convert(values.get("hub", ()), tuple[str, ...], Path(preset), "hub")
+        for owned in map(str.lower, ids):
+            found |= {owned: preset, owned.rpartition("/")[2]: preset}
+    return found
+
+
+def _no_such_path(name: str, config_dir: Path | None) -> UserError:
+    """Also for what reads like an id of the Hugging Face hub that no preset has."""
+    path, known = Path(name), model_names(config_dir)
+    if name.count("/") == 1 and name[0] not in "./~" and path.suffix not in (*_YAML, ".json"):
+        relation = "is no folder here, and no preset has this id of the Hugging Face hub"
+        near = f"give its config.json; {nearest_names(path.name, known)}"
+        return UserError(_FLAG, show_path(name), relation, near)
+    near = f"presets: {nearest_names(path.stem, known)}"
+    return UserError(_FLAG, show_path(name), "no such file or folder", near)
 
 
 def load_preset(name: str, config_dir: Path | None = None) -> ModelPreset:
@@ -146,7 +172,7 @@ def _inherited(
     taken = _inherited(parent, config_dir, (*seen, document.path))
     if not _SIZE_NEUTRAL.issuperset(values):
         taken.pop("published_parameters", None)
-    for key in ("name", "notes"):
+    for key in ("name", "notes", "hub"):
         taken.pop(key, None)
     return taken | values
 
@@ -160,5 +186,5 @@ def _check_keys(values: dict[str, object], path: Path) -> None:
             )
 
 
-_ABOUT = ("source", "published_parameters", "notes")
+_ABOUT = ("source", "published_parameters", "notes", "hub")
 _SIZE_NEUTRAL = frozenset((*_ABOUT, "name", "max_position_embeddings"))

@@ -5,17 +5,19 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from advisor.models.presets import model_names
+from advisor.models.presets import hub_ids, model_names
 
 _PROVIDER: Final = re.compile(
     r"(?<![A-Za-z0-9])([A-Za-z]{1,32}\d{0,4}?[A-Za-z]{0,32}\d{0,4})"
     r"(?:MoE)?(?:Model)?(?:Provider|Config)_?(\d+B(?:_?A\d+B)?)"
 )
 """From the beginning of a word, of names of some length: logs hold lines of a megabyte."""
+_WORD: Final = re.compile(r"(?<![\w./~-])[\w./~-]+")
 
 
 def named_model(texts: Iterable[str]) -> str:
-    """The preset whose name the texts hold, the longest one; empty where there is none.
+    """The preset whose name, or id of the Hugging Face hub, the texts hold, the longest one; empty
+    where there is none.
 
     >>> named_model(["examples/pretrain_llama3_70b.py"])
     'llama3_70b'
@@ -24,7 +26,8 @@ def named_model(texts: Iterable[str]) -> str:
 
 
 def _in_text(text: str) -> list[str]:
-    plain = re.sub(r"(?<=\d)\.(?=\d)", "", text.lower().replace("-", "_"))
+    plain = _WORD.sub(lambda word: _of_hub(word[0], text), text).lower().replace("-", "_")
+    plain = re.sub(r"(?<=\d)\.(?=\d)", "", plain)
     plain += " " + " ".join(
         f"{family}_{size}".lower().removesuffix("moe").replace("moe_", "_")
         for family, size in _PROVIDER.findall(text)
@@ -35,6 +38,15 @@ def _in_text(text: str) -> list[str]:
         for name, spelling in _names()
         if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain)
     ]
+
+
+def _of_hub(word: str, text: str) -> str:
+    """The preset of an id of the hub, or of a folder called so; any other word as it is."""
+    known = _hub_ids().get(word.rpartition("/")[2].lower()) if "/" in word or word == text else None
+    return known or word
+
+
+_hub_ids = cache(hub_ids)
 
 
 @cache

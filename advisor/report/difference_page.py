@@ -42,6 +42,11 @@ def difference_page(found: Difference) -> Block:
     ]
     if found.memory_bytes:
         parts += ["", Text("Peak of the worst rank, GiB", "bold"), Indented(_memory(found), 2)]
+        sides = (("first", found.first), ("second", found.second))
+        moments = (
+            (name, f"stage {one.peak_stage}, in the {one.peak_phase}") for name, one in sides
+        )
+        parts.append(Indented(labelled_rows(moments), 2))
         parts += ["", Text(_STEP, "bold"), Indented(_time(found), 2)]
         if {one.field for one in found.job} & {"job.global_batch_size", "job.seq_length"}:
             parts.append(_OTHER_BATCH)
@@ -94,10 +99,10 @@ def _memory(found: Difference) -> Table:
     assert found.first.memory_bytes is not None
     assert found.second.memory_bytes is not None
     _add(rows, found.first.memory_bytes, found.second.memory_bytes, found.memory_bytes, gib)
-    stages = [f"reserved (stage {side.peak_stage})" for side in (found.first, found.second)]
+    sides = found.first, found.second
     rows.add_row(
-        stages[0] if stages[0] == stages[1] else "reserved",
-        *(gib(side.peak_reserved_bytes or 0) for side in (found.first, found.second)),
+        "reserved",
+        *(gib(side.peak_reserved_bytes or 0) for side in sides),
         _signed_gib(found.peak_reserved_bytes or 0),
         style="bold",
     )

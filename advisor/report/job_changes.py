@@ -39,7 +39,9 @@ class LayoutColumns(Struct, frozen=True):
     @property
     def titles(self) -> tuple[str, ...]:
         """Those of degrees that some job uses, of DP and micro batch, and of the sharding where it
-        is not the usual one in all."""
+        is not the usual one in all; on one GPU the micro batch alone."""
+        if self.usual.num_gpus == 1:
+            return ("mbs",)
         cells = [layout_cells(job) for job in self.jobs]
         usual = layout_cells(self.usual)
         return tuple(

@@ -33,7 +33,11 @@ def _about(*evaluations: Evaluation) -> str:
     return "about " if any(one.requests is None for one in evaluations) else ""
 
 
-PHASES: Final = {"recompute": "replay (recompute)", "host": "waiting for the host"}
+PHASES: Final = {
+    "recompute": "replay (recompute)",
+    "host": "waiting for the host",
+    "stragglers": "waiting for stragglers",
+}
 """Words for the parts of a step whose name is another one."""
 
 
@@ -189,7 +193,8 @@ def way_out(advice: Answer) -> str:
     helpful = (one for one in advice.remedies if one.fit_probability >= LIKELY)
     if any(missing + remedy.effect_bytes <= 0 for remedy in helpful):
         return ""
-    layouts = "" if advice.searched else "another layout (--search layout), "
+    several = advice.job.num_gpus > 1 and not advice.searched
+    layouts = "another layout (--search layout), " if several else ""
     short = "These changes are not enough: try" if advice.remedies else "Try"
     return f"{short} {layouts}more GPUs, or GPUs with more memory."
 
@@ -204,7 +209,8 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
     none = next((row for row in rows if not recomputes(row.setting)), None)
     if none is None:
         return ""
-    several = len({c.evaluation.job for c in advice.candidates}) > 1
+    jobs = {c.evaluation.job for c in advice.candidates}
+    several = len(jobs) > 1 and best.job.num_gpus > 1
     if missing_bytes(none) >= _LEAST_SHOWN:
         what = "this layout" if several else "the job"
         over = f"{_about(none)}{gib(missing_bytes(none))} GiB"

@@ -145,7 +145,7 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     ]
     exposed = sum(line.seconds for line in lines if line.phase == "exposed communication")
     gathered, rest = _gathered(evaluator, evaluation), time.exposed_communication - exposed
-    others = "DP and pipeline communication; wait for the slowest GPU"
+    others = "DP and pipeline communication"
     lines += [
         TimeLine("recompute", "all-gather of checkpoint inputs", gathered, "network"),
         TimeLine("exposed communication", others, rest, "network"),
@@ -153,6 +153,7 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
         TimeLine("optimizer", "Adam step", time.optimizer, "memory bandwidth"),
         TimeLine("offload", "host transfers", time.offload, "host link"),
         TimeLine("waiting", "kernel launches", time.host, "host processor"),
+        TimeLine("stragglers", "wait for the slowest GPU", time.stragglers, "spread of speeds"),
     ]
     if evaluator.learned is not None:
         lines = [_as_measured(line, time, evaluation.time_seconds) for line in lines]

@@ -75,7 +75,8 @@ def rank_layouts(
     note = searched.note(searched.evaluated)
     if first.step_time_seconds < searched.least_seconds:  # by settings beyond those of a search
         note = replace(note, least_possible_seconds=None)
-    said = "every legal layout searched"
+    several = resolution.num_gpus > 1
+    said = f"every {'legal layout' if several else 'micro batch and option'} searched"
     if stopped:
         said = "search stopped: the best rows so far"
     elif not searched.whole:
@@ -227,11 +228,12 @@ def rank_best_layout(
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
     options = (f"{k} {spelled(v)}" for k, v in changed(resolution, best).items())
     batch += tuple(f"{words} (as asked, nothing fits)" for words in options)
+    chosen = (_chosen(resolution, searched),) * (resolution.num_gpus > 1)
     found = replace(
         resolution,
         model=best.model,
         config=best.config,
-        assumptions=(*resolution.of_search, *batch, _chosen(resolution, searched)),
+        assumptions=(*resolution.of_search, *batch, *chosen),
     )
     advice = rank_settings(found, best.layout, calibration, asked)
     advice = replace(

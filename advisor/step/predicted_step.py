@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.memory.events import Peak
@@ -19,18 +19,20 @@ from advisor.time.passes import PassTimes
 class PassSeconds(Struct, frozen=True, kw_only=True):
     """Seconds of one microbatch through one chunk in one direction, in the order in which they are
     drawn; compute is that of the pass itself. replay: of the backward alone, its communication
-    included. communication, offload: what no kernel hides; waiting: for the host processor."""
+    included. communication, offload: what no kernel hides; waiting: for the host processor;
+    stragglers: for the slowest GPU."""
 
     replay: float = 0.0
     compute: float
     communication: float = 0.0
     offload: float = 0.0
     waiting: float = 0.0
+    stragglers: float = 0.0
 
     @property
     def total(self) -> float:
         """Sum of all."""
-        return self.replay + self.compute + self.communication + self.offload + self.waiting
+        return float(sum(astuple(self)))
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
@@ -134,8 +136,8 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
                         layers=chunk.num_layers,
                         embedding=chunk.embedding,
                         head=chunk.head,
-                        forward=_seconds(there, factors),
-                        backward=_seconds(back, factors),
+                        forward=_seconds(there, factors, found.time.straggling),
+                        backward=_seconds(back, factors, found.time.straggling),
                         kept=footprint.kept,
                         most_forward=footprint.forward,
                         most_backward=footprint.backward,
@@ -155,13 +157,14 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
     )
 
 
-def _seconds(times: PassTimes, factors: TimeBreakdown) -> PassSeconds:
+def _seconds(times: PassTimes, factors: TimeBreakdown, straggling: float) -> PassSeconds:
     return PassSeconds(
         replay=_rounded(times.recompute * factors.recompute),
         compute=times.forward * factors.forward + times.backward * factors.backward,
         communication=_rounded((times.exposed + times.exchange) * factors.exposed_communication),
         offload=_rounded(times.offload * factors.offload),
         waiting=_rounded(times.host * factors.host),
+        stragglers=_rounded(times.total * straggling * factors.stragglers),
     )
 
 
@@ -197,7 +200,6 @@ def _moved_tail(tail: StepTail, factors: TimeBreakdown) -> StepTail:
         return tail
     return replace(
         tail,
-        waiting=tail.waiting * factors.exposed_communication,
         reduced=tail.reduced * factors.exposed_communication,
         accumulated=tail.accumulated * factors.offload,
         optimizer=tail.optimizer * factors.optimizer,

@@ -8,9 +8,8 @@ from msgspec import Struct
 from advisor.plan.schedule import Pass, held_tensors, passes
 from advisor.step.predicted_step import PassSeconds, StageStep, TrainingStep
 
-TAIL: Final = ("accumulated", "waiting", "reduced", "optimizer")
-"""Parts of StepTail in the order in which they run: the slowest GPU is waited for where gradients
-are reduced."""
+TAIL: Final = ("accumulated", "reduced", "optimizer")
+"""Parts of StepTail in the order in which they run."""
 
 
 class TimedPass(NamedTuple):

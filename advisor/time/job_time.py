@@ -44,20 +44,21 @@ class StagePart(Struct, frozen=True):
 class SlowestStage(Struct, frozen=True, kw_only=True):
     """The stage that sets the pace of a step. pace: of one microbatch through all its chunks; work:
     of all of them; exchange_seconds: of the experts' exchange in a step, what nothing hides;
-    bubble: seconds in which the others fill and drain the pipeline around it."""
+    bubble: seconds in which the others fill and drain the pipeline around it; stragglers: in which
+    it waits for the slowest GPU."""
 
     number: int
     pace: PassTimes
     work: PassTimes
     exchange_seconds: float
     bubble: float
+    stragglers: float
 
 
 class StepTail(Struct, frozen=True, kw_only=True):
-    """Seconds of a step after its pipeline: waiting for the slowest GPU, reducing the gradients
-    that no pass hides, adding them up on the host, and the optimizer's step."""
+    """Seconds of a step after its pipeline: reducing the gradients that no pass hides, adding them
+    up on the host, and the optimizer's step."""
 
-    waiting: float
     reduced: float
     accumulated: float
     optimizer: float
@@ -65,7 +66,7 @@ class StepTail(Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> float:
         """Sum of all."""
-        return self.waiting + self.reduced + self.accumulated + self.optimizer
+        return self.reduced + self.accumulated + self.optimizer
 
 
 class JobTime:
@@ -110,7 +111,8 @@ class JobTime:
         self._reductions, self._optimizers = each(reduction), each(optimizer)
         self._stage_times = StageTimes(job, shape, stages, pipeline, calibration, self.rates)
         self.optimizer_seconds = max(self._optimizers) + calibration.step_seconds
-        self._waiting = waiting_share(job.num_gpus, calibration.speed_spread)
+        self.straggling = waiting_share(job.num_gpus, calibration.speed_spread)
+        """Seconds of waiting for the slowest GPU, per second of passes and bubble."""
 
     def step(self, plans: list[RecomputePlan]) -> TimeBreakdown:
         """Seconds of a step: the slowest stage sets the pace, the others fill and drain the
@@ -127,11 +129,12 @@ class JobTime:
             forward=work.forward,
             backward=work.backward,
             recompute=work.recompute,
-            exposed_communication=exposed + tail.waiting + tail.reduced,
+            exposed_communication=exposed + tail.reduced,
             pipeline_bubble=slowest.bubble,
             optimizer=tail.optimizer,
             offload=work.offload + tail.accumulated,
             host=work.host,
+            stragglers=slowest.stragglers,
         )
 
     def slowest(self, plans: list[RecomputePlan]) -> SlowestStage:
@@ -139,12 +142,16 @@ class JobTime:
         stages = self._stage_times.of_each_stage(plans)
         totals = [stage.total for stage in stages]
         number = totals.index(max(totals))
+        work, bubble = stages[number].times(self._microbatches), sum(totals) - totals[number]
+        bubble /= self._vpp
+        exchange = self._exchange.shown_seconds(number, stages[number])
         return SlowestStage(
             number=number,
             pace=stages[number],
-            work=stages[number].times(self._microbatches),
-            exchange_seconds=self._exchange.shown_seconds(number, stages[number]),
-            bubble=(sum(totals) - totals[number]) / self._vpp,
+            work=work,
+            exchange_seconds=exchange,
+            bubble=bubble,
+            stragglers=(work.total - work.exchange + exchange + bubble) * self.straggling,
         )
 
     def tail(self, plans: list[RecomputePlan]) -> StepTail:
@@ -152,10 +159,8 @@ class JobTime:
         return self._tail(self.slowest(plans))
 
     def _tail(self, slowest: SlowestStage) -> StepTail:
-        work, stage, pace = slowest.work, slowest.number, slowest.pace
-        passes = work.total - work.exchange + slowest.exchange_seconds + slowest.bubble
+        stage, pace = slowest.number, slowest.pace
         return StepTail(
-            waiting=passes * self._waiting,
             reduced=reduced_seconds(self._reductions[stage], pace),
             accumulated=self._accumulated(stage, pace),
             optimizer=self.optimizer_seconds,
@@ -189,7 +194,7 @@ class JobTime:
         """Seconds of a step, as `step` has them, whose `slowest` stage is given, and of all stages
         the sum of their seconds of a microbatch and the longest optimizer step."""
         bubble = (microbatch - slowest.microbatch) / self._vpp
-        passes = (slowest.work + bubble) * (1.0 + self._waiting)
+        passes = (slowest.work + bubble) * (1.0 + self.straggling)
         return passes + slowest.reduced + optimizer + self._calibration.step_seconds
 
     def most_microbatch_seconds(self, seconds: float) -> float:
@@ -213,7 +218,7 @@ class JobTime:
             pace.exchange * self._exchange.hidden_share(k) for k, pace in enumerate(stages)
         )
         passes = self._microbatches * (slowest - hidden)
-        work = (passes + bubble) * (1.0 + self._waiting)
+        work = (passes + bubble) * (1.0 + self.straggling)
         return work + reduced + self.optimizer_seconds
 
     def most_replay(self, none: list[RecomputePlan], stage: int, seconds: float) -> float:
@@ -221,7 +226,7 @@ class JobTime:
         seconds; from the plans of `none`. What the gradients' reduction takes is left out."""
         stages = self._stage_times.of_each_stage(none)
         totals = [one.total - one.host for one in stages]
-        passes = (seconds - self.optimizer_seconds) / (1.0 + self._waiting)
+        passes = (seconds - self.optimizer_seconds) / (1.0 + self.straggling)
         bubble = (sum(totals) - totals[stage]) / self._vpp
         hidden = stages[stage].exchange * self._exchange.hidden_share(stage)
         return (passes - bubble) / self._microbatches - totals[stage] + hidden

@@ -14,19 +14,20 @@ class Question(NamedTuple):
     says: str
 
 
-_ROW: Final = "//button[@class='row'][.='none']"
+_ROWS: Final = "//section[@aria-labelledby='h-rows']"
+_NONE: Final = f"{_ROWS}//button[@class='row'][.='none']"
+_SMALLEST: Final = f"{_ROWS}//button[contains(., 'peak')]"
+_FIRST: Final = f"({_ROWS}//button[@class='row'])[1]"
 _TAB: Final = "//button[@role='tab'][2]"
-_WARM_UP: Final = "(//button[.='Warm-up'] | //button[.='Whole step'])[1]"
-_RUNNER: Final = "//button[@class='runner']"
 QUESTIONS: Final = (
-    Question("what_fits", (), "h-rows", "fits"),
-    Question("why", (_ROW,), "h-memory", "kept activations"),
-    Question("what_would_be_faster", (), "", "Faster"),
-    Question("which_flags", (_TAB,), "h-flags", "recompute"),
+    Question("what_fits", (), "", " fits: "),
     Question("how_sure", (), "h-sure", "step time ±"),
-    Question("what_is_kept_in_a_layer", (), "h-layer", "kept"),
-    Question("where_is_the_peak", (), "h-step", "Peak:"),
-    Question("what_does_the_pipeline_do", (_WARM_UP,), "h-step", "bubble"),
-    Question("which_two_to_measure", (_RUNNER,), "h-flags", "Measure both rows"),
-    Question("how_to_gate_it", (), "h-flags", "harness compare"),
+    Question("what_is_fastest", (_SMALLEST, _FIRST), "h-faster", "Fastest of all"),
+    Question("why_is_it_the_peak", (_NONE,), "h-memory", "Largest there: "),
+    Question("where_is_the_peak", (), "h-step", "Peak: "),
+    Question("which_flags", (_TAB,), "h-flags", "recompute"),
+    Question("what_would_a_longer_sequence_cost", (), "h-seq", "Longest of these sequences"),
+    Question("how_many_gpus", (), "h-GPUs", "Fewest of these GPUs"),
+    Question("what_is_kept_in_a_layer", (_NONE,), "h-layer", "layers: kept"),
+    Question("what_to_measure_and_gate", (), "h-measure", "harness compare"),
 )

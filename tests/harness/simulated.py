@@ -39,6 +39,7 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
             time,
             recompute=time.recompute * self.recompute,
             exposed_communication=time.exposed_communication * self.communication,
+            stragglers=time.stragglers * self.communication,
         )
         layout, spec = evaluation.job.layout, evaluation.setting.spec
         own = Random(f"{self.seed} {layout}").gauss(0, self.of_job)

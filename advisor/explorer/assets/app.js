@@ -1,15 +1,13 @@
 /* The page: one sentence that answers, the controls, and pictures that follow them. */
 
 function App({ D }) {
-  const rows = useMemo(() => rowsOf(D), []), axes = useMemo(() => axisValues(D), []);
+  const rows = useMemo(() => rowsOf(D), []), axes = useMemo(() => axisValues(D), []), verdict = useMemo(() => verdictOf(D, rows), []);
   const [state, setState] = useState(() => initial(D, axes, rows));
-  const change = useCallback(some => setState(before => ({ ...before, ...some, row: "row" in some ? some.row : before.row })), []);
+  const change = useCallback(some => setState(before => ({ ...before, ...some })), []);
   const visible = useMemo(() => rows.filter(row => matches(axes, state, row)), [state.filters, state.kind, state.offload]);
-  const list = useMemo(() => ranked(D, visible, state.budget), [visible, state.budget]);
-  const frontRows = useMemo(() => frontOf(visible), [visible]), front = useMemo(() => new Set(frontRows), [frontRows]);
-  const asked = state.row === null ? null : rows[state.row];
-  const chosen = asked && visible.includes(asked) ? asked : list.length ? list[0].row : asked;
-  const other = otherOf(rows, state, chosen);
+  const list = useMemo(() => ranked(D, visible, state.budget).filter(one => !state.only || one.tier === 0), [visible, state.budget, state.only]);
+  const frontRows = useMemo(() => frontOf(list.map(one => one.row)), [list]), front = useMemo(() => new Set(frontRows), [frontRows]);
+  const chosen = chosenOf(rows, state, list, verdict, D), other = otherOf(rows, state, chosen);
   useEffect(() => {
     const hash = toHash(D, axes, rows, state);
     history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
@@ -22,75 +20,63 @@ function App({ D }) {
   const choose = useCallback(row => change({ row: row.index }), []);
   const compare = (row, beside) => setState(before => ({ ...initial(D, axes, rows), budget: before.budget,
     row: row.index, other: beside.index, filters: Object.fromEntries(Object.keys(axes).map(axis =>
-      [axis, axes[axis].own[row.job] === axes[axis].own[beside.job] ? axes[axis].own[row.job] : ""])) }));
-  const show = row => setState(before => ({ ...before, row: row.index, kind: "", offload: "",
-    filters: Object.fromEntries(Object.keys(axes).map(axis => [axis, before.filters[axis] && axes[axis].own[row.job]])) }));
-  const of = { D, axes, rows, state, list, visible, front, frontRows, chosen, other, budget: state.budget, choose, change, show, compare };
+      [axis, isPlace(axis) || axes[axis].own[row.job] === axes[axis].own[beside.job] ? axes[axis].own[row.job] : ""])) }));
+  const show = row => setState(before => ({ ...before, row: row.index, kind: "", offload: "", only: false,
+    filters: Object.fromEntries(Object.keys(axes).map(axis => [axis, (isPlace(axis) || before.filters[axis]) && axes[axis].own[row.job]])) }));
+  const of = { D, axes, rows, state, list, visible, front, frontRows, chosen, other, verdict, budget: state.budget, choose, change, show, compare };
   return html`<${Head} ...${of} /><${Controls} ...${of} />
     <main>
-      <${Card} id="h-front" title="Peak memory and step time"><${Pareto} ...${of} /><//>
-      <${Card} id="h-rows" title="Settings"><${Rows} ...${of} /><//>
+      <div class="stack most"><${Card} id="h-rows" title="Settings"><${Rows} ...${of} /><//>
+        ${chosen && html`<${Card} id="h-faster" title="What would be faster"><${Faster} ...${of} /><//>
+        ${PLACES.filter(axis => axes[axis].values.length > 1).map(axis => html`<${Card} id=${`h-${axis}`} title=${PLACE_TITLES[axis]} shape="late"><${Scale} axis=${axis} ...${of} /><//>`)}`}
+        <${Card} id="h-sure" title="What the predictions rest on" shape="late"><${Basis} D=${D} />
+          ${D.rejected.length > 0 && html`<${Rejected} D=${D} />`}<//></div>
+      <div class="stack rest"><${Card} id="h-front" title="Peak memory and step time"><${Pareto} ...${of} /><//>
+        ${chosen && html`<${Card} id="h-memory" title="Where the memory of the worst rank goes"><${Waterfall} ...${of} /><//>
+        <${Card} id="h-stages" title=${chosen.fixed.length > 1 ? "Memory of every pipeline stage" : "Memory of the only stage"}><${Stages} ...${of} /><//>
+        <${Card} id="h-time" title="Where the time goes"><${Time} ...${of} /><//>`}</div>
       ${chosen && html`
-      <${Card} id="h-memory" title="Where the memory of the worst rank goes"><${Waterfall} ...${of} /><//>
-      <${Card} id="h-stages" title="Memory of every pipeline stage"><${Stages} ...${of} /><//>
       <${Card} id="h-step" title="One step: passes and live memory of every stage" shape="wide"><${Step} ...${of} /><//>
       <${Card} id="h-layer" title="What one layer keeps for the backward" shape="wide"><${Layer} ...${of} /><//>
-      <${Card} id="h-time" title="Where the time goes"><${Time} ...${of} /><//>
-      <${Card} id="h-flags" title="Flags to paste" shape="tall"><${Flags} ...${of} /><//>`}
-      <${Card} id="h-sure" title="What the predictions rest on"><${Basis} D=${D} />
-        ${D.rejected.length > 0 && html`<${Rejected} D=${D} />`}<//>
+      <${Card} id="h-flags" title="Flags to paste"><${Flags} ...${of} /><//>
+      <${Card} id="h-measure" title=${other ? "Measure both rows" : "Measure this row"}><${Measure} ...${of} /><//>`}
     </main><${Tips} />`;
+}
+
+/* The row asked for where the controls leave it; else the verdict's, as long as the budget is that of the answer; else the best. */
+function chosenOf(rows, state, list, verdict, D) {
+  const left = row => row && list.some(one => one.row === row), asked = state.row === null ? null : rows[state.row];
+  if (left(asked)) return asked;
+  if (state.budget === D.budget && left(verdict)) return verdict;
+  return list.length ? list[0].row : asked;
 }
 
 /* The row to compare with: the one asked for, else no recompute of the same job. -1 is nothing. */
 function otherOf(rows, state, chosen) {
   if (!chosen || state.other === -1) return null;
   if (state.other !== null && rows[state.other] !== chosen) return rows[state.other];
-  const none = rows.find(row => row.job === chosen.job && row.kind === "none");
+  const none = rows.find(row => row.job === chosen.job && row.spec === "none");
   return none && none !== chosen ? none : null;
 }
 
-function Head({ D, rows, axes, state, list, chosen, budget, show, compare }) {
-  const best = list.find(one => one.tier === 0), p = chosen && fits(D, chosen, budget);
-  return html`<header><h1>${D.model} <span class="soft">${D.parameters} parameters · ${D.gpus} × ${D.gpu} · ${D.precision} · sequence ${D.seq_length} · global batch ${D.global_batch}</span></h1>
-    <p class="sub">${[D.framework, ...D.runs].join(" · ")}</p>
+function Head({ D, state, list, chosen, budget, show }) {
+  const best = list.find(one => one.tier === 0), p = chosen && fits(D, chosen, budget), job = chosen ? chosen.job : 0;
+  const length = chosen ? D.jobs.seq[job] : +state.filters.seq, gpus = chosen ? gpusOf(D, chosen) : D.gpus;
+  const said = [D.parameters + " parameters", `${gpus} × ${D.gpu}`, D.precision, `sequence ${length.toLocaleString("en")}`, `global batch ${D.global_batch.toLocaleString("en")}`];
+  return html`<header><div class="top"><h1>${D.model}</h1><${Copy} text=${() => location.href} label="link of this view" words="Copy link" /></div>
+    <p class="sub">${said.join(" · ")}</p>
+    <p class="sub"><b class="layout">${broken(D.pool[D.jobs.layout[job]], "| ")} · ${cellWords("mbs", D.pool[D.jobs.mbs[job]])}</b>${[D.recipe && html`recipe ${broken(D.recipe, "_")}`, D.framework, ...D.runs].filter(Boolean).map(text => html` · ${text}`)}</p>
     <p class="verdict" role="status">${chosen ? html`<b class=${["good", "edge", "bad"][tierOf(p)]}>${nameOf(D, chosen)}</b>
-      ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ${band(chosen)}.`}` : "No row matches the controls."}
+      ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ${band(chosen)}, ${Math.round(tokensOf(D, chosen)).toLocaleString("en")} tokens/s per GPU.`}` : "No row matches the controls."}
       ${chosen && !best && html` <b class="bad">No row that matches the controls fits.</b>`}
-      ${best && chosen !== best.row && html` <button type="button" onClick=${() => show(best.row)}>Fastest that fits: ${nameOf(D, best.row)}, ${seconds(best.row.seconds)} s</button>`}</p>
+      ${best && tierOf(p) > 0 && html` <button type="button" onClick=${() => show(best.row)}>Fastest that fits: ${nameOf(D, best.row)}, ${seconds(best.row.seconds)} s</button>`}</p>
     ${chosen && chosen.measured && html`<p class="note">${chosen.measured}; predicted: ${seconds(chosen.seconds)} s, ${peakWords(chosen)} GiB</p>`}
-    ${chosen && D.pool[D.rows.notes[chosen.index]].map(note => html`<p class="note" key=${note}>${note}</p>`)}
-    <${Faster} ...${{ D, rows, axes, chosen, budget, show }} /><${Toss} ...${{ D, rows, compare }} />
-    ${chosen && chosen.job === 0 && D.remedies.length > 0 && html`<details class="figures"><summary>Other changes that help: ${D.remedies[0]}</summary>
-      <ul>${D.remedies.slice(1).map(text => html`<li key=${text}>${text}</li>`)}</ul></details>`}</header>`;
-}
-
-/* Jobs of the same sequence length that are faster and fit: the fastest with one change, and of all. */
-function Faster({ D, rows, axes, chosen, budget, show }) {
-  const found = useMemo(() => {
-    if (!chosen) return [];
-    const bar = tierOf(fits(D, chosen, budget)) === 0 ? chosen.seconds * 0.999 : Infinity;
-    const better = rows.filter(row => row.seconds < bar && axes.seq.own[row.job] === axes.seq.own[chosen.job] && fits(D, row, budget) >= LIKELY);
-    const apart = row => Object.keys(axes).filter(axis => axes[axis].own[row.job] !== axes[axis].own[chosen.job]).length;
-    const fastest = some => some.reduce((a, b) => !a || b.seconds < a.seconds ? b : a, null);
-    return [...new Set([fastest(better.filter(row => apart(row) <= 1)), fastest(better)])].filter(Boolean);
-  }, [chosen, budget]);
-  if (!found.length) return null;
-  return html`<p class="faster">Faster: ${found.map(row => html`<button type="button" key=${row.index} onClick=${() => show(row)}>
-    ${nameOf(D, row)}: ${tierOf(fits(D, chosen, budget)) === 0 ? `${signed((row.seconds / chosen.seconds - 1) * 100)} %` : `${seconds(row.seconds)} s`}, ${gib(row.reserved)} GiB</button> `)}</p>`;
-}
-
-/* Two rows of the answer that only a measurement tells apart. */
-function Toss({ D, rows, compare }) {
-  if (!D.toss) return null;
-  const [first, second] = D.toss.rows.map(([job, spec]) => rows.find(row => row.job === job && row.spec === spec));
-  return html`<p class="faster">${nameOf(D, first)} and ${nameOf(D, second)}: ${D.toss.why}.
-    <button type="button" onClick=${() => compare(first, second)}>Compare the two, and see how to measure them</button></p>`;
+    ${chosen && D.pool[D.rows.notes[chosen.index]].map(note => html`<p class="note" key=${note}>${note}</p>`)}</header>`;
 }
 
 function Basis({ D }) {
   const said = D.basis.map(([name, texts]) => [name, texts.filter(Boolean)]).filter(([, texts]) => texts.length);
-  return html`<dl class="basis">${said.map(([name, texts]) => html`<dt key=${name}>${name}</dt>${texts.map(text => html`<dd key=${text}>${text}</dd>`)}`)}
+  return html`<dl class="basis">${said.map(([name, texts]) => html`<dt key=${name}>${name}</dt>${texts.map(text => html`<dd key=${text}>${broken(text, "_ ")}</dd>`)}`)}
     <dt>Rows</dt><dd>${many(D.rows.job.length, "row")}, one per recompute setting of ${many(D.jobs.seq.length, "job")}. ~ marks an estimate; peaks without ~ come from a simulation of torch's allocator.</dd>
     <dt>Command</dt><dd><code>${D.command}</code> (${D.version})</dd></dl>`;
 }

@@ -35,6 +35,27 @@ function Key({ items }) {
     html`<li key=${name}><i class=${`swatch ${name}`}></i>${words}</li>`)}</ul>`;
 }
 
+/* An SVG whose marked parts arrow keys visit one after the other, and say. */
+function Picture({ width, height, label, children }) {
+  const ref = useRef(null), [at, setAt] = useState(null);
+  const parts = () => [...ref.current.querySelectorAll("[data-tip]")];
+  const visit = part => {
+    for (const one of parts()) one.toggleAttribute("data-at", one === part);
+    setAt(part ? part.getAttribute("data-tip") : null);
+    dispatchEvent(new CustomEvent("tip", { detail: part }));
+  };
+  const onKey = event => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key], all = parts();
+    if (event.key === "Escape") visit(null);
+    if (!step || !all.length) return;
+    event.preventDefault();
+    visit(all[Math.max(0, Math.min(all.length - 1, all.findIndex(one => one.hasAttribute("data-at")) + step))]);
+  };
+  return html`<svg ref=${ref} width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} tabindex="0" role="application"
+    aria-label=${`${label}. Arrow keys visit its parts.`} onKeyDown=${onKey} onBlur=${() => visit(null)}>${children}</svg>
+    <p class="unseen" role="status">${at}</p>`;
+}
+
 /* The same figures as a table, for those who do not look at pictures. */
 function Figures({ summary, head, rows, text }) {
   const [open, setOpen] = useState(false);
@@ -60,8 +81,12 @@ function Tips() {
       const box = event.target.getBoundingClientRect();
       show(event.target, box.left + box.width / 2, box.bottom);
     };
+    const visited = event => {
+      const part = event.detail, box = part && part.getBoundingClientRect();
+      setTip(part ? { text: part.getAttribute("data-tip"), x: box.left + Math.min(box.width, 300) / 2, y: box.bottom } : null);
+    };
     const hide = event => (event.type !== "keydown" || event.key === "Escape") && setTip(null);
-    const all = [["pointermove", over], ["pointerdown", over], ["focusin", focus], ["keydown", hide], ["scroll", hide]];
+    const all = [["pointermove", over], ["pointerdown", over], ["focusin", focus], ["tip", visited], ["keydown", hide], ["scroll", hide]];
     for (const [name, act] of all) addEventListener(name, act, { passive: true });
     return () => { for (const [name, act] of all) removeEventListener(name, act); };
   }, []);
@@ -71,11 +96,12 @@ function Tips() {
   return html`<div class="tip" role="tooltip" style=${place}>${tip.text}</div>`;
 }
 
-function Copy({ text, label }) {
+function Copy({ text, label, words = "Copy" }) {
   const [done, setDone] = useState("");
+  const said = () => typeof text === "function" ? text() : text;
   const copy = async () => {
-    try { await navigator.clipboard.writeText(text); } catch {
-      const area = Object.assign(document.createElement("textarea"), { value: text });
+    try { await navigator.clipboard.writeText(said()); } catch {
+      const area = Object.assign(document.createElement("textarea"), { value: said() });
       document.body.append(area);
       area.select();
       document.execCommand("copy");
@@ -84,6 +110,6 @@ function Copy({ text, label }) {
     setDone("copied");
     setTimeout(() => setDone(""), 1500);
   };
-  return html`<button type="button" class="copy" onClick=${copy} aria-label=${`Copy ${label}`}>${done || "Copy"}</button>
+  return html`<button type="button" class="copy" onClick=${copy} aria-label=${`Copy ${label}`}>${done || words}</button>
     <span class="unseen" role="status">${done && `${label} copied`}</span>`;
 }

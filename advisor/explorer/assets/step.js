@@ -1,6 +1,6 @@
 /* The step as a picture: passes of every stage, and what is alive beneath them. */
 
-const PART_KEYS = ["recompute", "", "exposed_communication", "offload", "host"];
+const PART_KEYS = ["recompute", "", "exposed_communication", "offload", "host", "stragglers"];
 
 const digits = text => typeof text === "string" ? Array.from(text, c => parseInt(c, 36)) : text;
 
@@ -71,34 +71,36 @@ function levels(passes, chunks, held, fixed, sent, [optimizer, optimizerPoint]) 
     found.push([before, highest, kept + states + stays + left[chunk]]);
     if (highest > peak || (place === null && highest === peak)) { peak = highest; place = i; point = own.most[backward][1]; }
   });
-  return { levels: found, peak, place, point, fixed };
+  return { levels: found, peak, place, point, fixed, last: fixed + optimizer };
 }
 
 /* The part of a step that is shown, in seconds: whole where it is short, else around its peak. */
-function windows(step) {
+function windows(step, shown) {
   const passes = step.stages[0], whole = [0, step.end], count = passes.length;
-  if (count <= 48) return { "Whole step": whole };
-  const length = 40 * (passes[count - 1].end - passes[0].start) / count;
+  if (count <= shown * 1.2) return { "Whole step": whole };
+  const length = shown * (passes[count - 1].end - passes[0].start) / count;
   const stage = step.memory.reduce((a, b, s) => b.peak > step.memory[a].peak ? s : a, 0), { place } = step.memory[stage];
   const middle = place === null ? step.end : (step.stages[stage][place].start + step.stages[stage][place].end) / 2;
   const from = Math.max(0, Math.min(step.end - length, middle - length / 2));
   return { "Around the peak": [from, from + length], "Warm-up": [0, length], "End": [step.end - length, step.end], "Whole step": whole };
 }
 
-function Step({ D, chosen, other }) {
+function Step({ D, chosen, other, budget }) {
   const step = useMemo(() => stepOf(D, chosen), [chosen]), beside = useMemo(() => other && stepOf(D, other), [other]);
   const [ref, width] = useWidth(1200), canvas = useRef(null), [asked, setAsked] = useState(null);
-  const views = step ? windows(step) : {}, usual = Object.values(views)[0];
+  const views = step ? windows(step, width < 600 ? 14 : 40) : {}, usual = Object.values(views)[0];
   useEffect(() => setAsked(null), [chosen]);
   const view = asked || usual;
-  const many = step && step.pp > 8, lane = many ? { bar: 14, memory: 26, gap: 6 } : { bar: 22, memory: 46, gap: 12 };
+  const many = step && step.pp > 8, lane = many ? { bar: 14, memory: 34, gap: 6 } : { bar: 22, memory: 66, gap: 12 };
+  const limits = step && step.memory.map((_, s) => budget - stageOf(D, chosen, s).parts.overhead);
   const shape = step && { left: 64, right: 12, top: 6, lane, each: lane.bar + lane.memory + lane.gap, width, view,
-    height: 6 + step.pp * (lane.bar + lane.memory + lane.gap) + 28 };
+    height: 6 + step.pp * (lane.bar + lane.memory + lane.gap) + 28, ...heights(step, beside, limits), limits, budget };
   const dark = useDark();
-  useEffect(() => { if (step) drawStep(canvas.current, D, step, beside, shape); }, [step, beside, width, view, dark]);
-  useEffect(() => step && printed(() => drawStep(canvas.current, D, step, beside, shape)), [step, beside, width, view]);
+  useEffect(() => { if (step) drawStep(canvas.current, D, step, beside, shape); }, [step, beside, width, view, dark, budget]);
+  useEffect(() => step && printed(() => drawStep(canvas.current, D, step, beside, shape)), [step, beside, width, view, budget]);
   const [tip, setTip] = useState("");
   if (!step) return html`<p>This step has too many passes to draw.</p>`;
+  const shown = (Object.entries(views).find(([, span]) => view[0] === span[0] && view[1] === span[1]) || [])[0];
   const length = view[1] - view[0], whole = step.end;
   const moved = (from, long) => { const size = Math.max(whole * 1e-4, Math.min(long, whole)), start = Math.max(0, Math.min(whole - size, from)); setAsked([start, start + size]); };
   const onKey = event => {
@@ -112,7 +114,7 @@ function Step({ D, chosen, other }) {
   };
   const worst = step.memory.reduce((a, b, s) => b.peak > step.memory[a].peak ? s : a, 0), peak = step.memory[worst];
   return html`<div class="buttons" role="group" aria-label="Part of the step">
-      ${Object.entries(views).map(([name, span]) => html`<button type="button" key=${name} aria-pressed=${view[0] === span[0] && view[1] === span[1]} onClick=${() => setAsked(span)}>${name}</button>`)}
+      ${Object.entries(views).map(([name, span]) => html`<button type="button" key=${name} aria-pressed=${name === shown} onClick=${() => setAsked(span)}>${name}</button>`)}
       <button type="button" aria-label="Earlier" onClick=${() => moved(view[0] - length / 2, length)}>←</button>
       <button type="button" aria-label="Later" onClick=${() => moved(view[0] + length / 2, length)}>→</button>
       <button type="button" aria-label="Zoom in" onClick=${() => moved(view[0] + length / 4, length / 2)}>+</button>
@@ -121,11 +123,19 @@ function Step({ D, chosen, other }) {
     <div ref=${ref}><canvas ref=${canvas} class="step" tabindex="0" role="img" data-tip=${tip} onKeyDown=${onKey}
       onPointerMove=${event => { drag(event); setTip(stepTip(D, step, shape, event)); }} onPointerLeave=${() => setTip("")}
       aria-label=${`${step.pp} stages, ${D.jobs.microbatches[chosen.job]} microbatches, one step of ${seconds(whole)} s. Highest allocated memory: stage ${worst}, ${gib(peak.peak)} GiB, ${peak.place === null ? "in the optimizer's step" : `at ${millis(step.stages[worst][peak.place].start)}`}, ${D.pool[peak.point]}.`}></canvas></div>
-    <${Key} items=${[...["forward", "backward", "recompute", "exposed_communication", "optimizer", "pipeline_bubble"].map(timeKey), ...(step.tail[2] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [timeKey("offload")] : []), ...(chosen.times[D.times.indexOf("host")] ? [timeKey("host")] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later virtual stage (chunk)" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; dot: the peak`], ...(beside ? [["s-line", `line: allocated memory of ${nameOf(D, other)}`]] : [])]} />
+    <${Key} items=${[...["forward", "backward", "recompute", "exposed_communication", "optimizer", "pipeline_bubble"].map(timeKey), ...(step.tail[1] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [timeKey("offload")] : []), ...(chosen.times[D.times.indexOf("host")] ? [timeKey("host")] : []), ...(chosen.times[D.times.indexOf("stragglers")] ? [timeKey("stragglers")] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later virtual stage (chunk)" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; dot: the peak`], ["s-dash", "dashed: the budget less what is reserved besides"], ...(beside ? [["s-line", `line: allocated memory of ${nameOf(D, other)}`]] : [])]} />
     <p class="note">Peak: ${gib2(peak.peak)} GiB allocated on stage ${worst}${peak.place === null ? ", in the optimizer's step" : `, in the ${step.stages[worst][peak.place].backward ? "backward" : "forward"} of microbatch ${step.stages[worst][peak.place].microbatch}`}: ${D.pool[peak.point]}.
+      ${limits[worst] > shape.most ? ` The budget leaves ${gib2(limits[worst] - peak.peak)} GiB above it.` : ""}
       ${Math.abs(step.stretch - 1) > 0.005 && ` All passes are drawn ${(Math.abs(step.stretch - 1) * 100).toFixed(1)} % ${step.stretch > 1 ? "longer" : "shorter"}, so that the step ends at its predicted time.`}</p>
     <${Figures} summary=${`Passes of stage ${worst} as a table`} head=${["pass", "chunk", "microbatch", "start ms", "end ms", "highest GiB"]}
       rows=${step.stages[worst].slice(0, 400).map((one, i) => [one.backward ? "backward" : "forward", one.chunk, one.microbatch, (one.start * 1e3).toFixed(1), (one.end * 1e3).toFixed(1), gib2(peak.levels[i][1])])} />`;
+}
+
+/* Levels between which every curve is drawn: up to the limit where that is not far above the peaks. */
+function heights(step, beside, limits) {
+  const peaks = Math.max(...step.memory.map(one => one.peak), ...(beside ? beside.memory.map(one => one.peak) : [0]));
+  const least = Math.min(...step.memory.map(one => one.fixed)), limit = Math.max(...limits);
+  return { least, most: limit - least < 2.5 * (peaks - least) ? Math.max(peaks, limit) : peaks };
 }
 
 /* On paper everything is light: `draw` before printing and after it; gives what ends that. */
@@ -155,10 +165,9 @@ function drawStep(canvas, D, step, beside, shape) {
   c.scale(ratio, ratio);
   c.font = '11px system-ui, "DejaVu Sans", sans-serif';
   const x = s => left + (s - view[0]) / (view[1] - view[0]) * (width - left - right);
-  const most = Math.max(...step.memory.map(one => one.peak), ...(beside ? beside.memory.map(one => one.peak) : [0]));
-  const least = Math.min(...step.memory.map(one => one.fixed));
-  const y = (s, units) => top + s * each + lane.bar + lane.memory - Math.max(0, units - least) / (most - least) * (lane.memory - 8);
-  const colours = ["recompute", "", "communication", "offload", "host"].map(name => name && colour(name));
+  const { least, most, limits } = shape;
+  const y = (s, units) => top + s * each + lane.bar + lane.memory - Math.max(0, units - least) / (most - least) * (lane.memory - 14);
+  const colours = ["recompute", "", "communication", "offload", "host", "stragglers"].map(name => name && colour(name));
   for (let s = 0; s < step.pp; s++) {
     const base = top + s * each;
     c.save();
@@ -185,6 +194,7 @@ function drawStep(canvas, D, step, beside, shape) {
     tailBars(c, step, x, base, lane, colour);
     area(c, step.memory[s], step.stages[s], s, x, y, step, colour("memory"), true);
     if (beside && beside.memory[s]) area(c, beside.memory[s], beside.stages[s], s, x, y, beside, colour("ink"), false);
+    budgetLine(c, s, y, colour, shape);
     c.restore();
     peakMark(c, step, s, x, y, colour, shape);
     c.fillStyle = colour("soft"); c.textAlign = "right";
@@ -195,10 +205,25 @@ function drawStep(canvas, D, step, beside, shape) {
   for (const t of ticks(view[0], view[1], width < 600 ? 4 : 8)) c.fillText(clock(t, view[1]), Math.max(left + 20, Math.min(width - 30, x(t))), height - 8);
 }
 
-/* Behind the pipeline: waiting for the slowest GPU, gradients' reduction, sums on the host, optimizer. */
+/* What a stage may allocate under the budget: less what is reserved besides. */
+function budgetLine(c, s, y, colour, shape) {
+  const { limits, most, least, left, right, width, budget } = shape;
+  if (limits[s] > most * 1.0001 || limits[s] <= least) return;
+  c.strokeStyle = colour("ink"); c.lineWidth = 1; c.setLineDash([4, 3]);
+  c.beginPath(); c.moveTo(left, y(s, limits[s])); c.lineTo(width - right, y(s, limits[s])); c.stroke();
+  c.setLineDash([]);
+  haloed(c, `budget ${gib(budget)} GiB − ${gib(budget - limits[s])} overhead`, width - right - 4, y(s, limits[s]) - 3, "right", colour);
+}
+
+function haloed(c, text, x, y, align, colour) {
+  c.textAlign = align; c.lineWidth = 3; c.strokeStyle = colour("card"); c.fillStyle = colour("ink");
+  c.strokeText(text, x, y); c.fillText(text, x, y);
+}
+
+/* Behind the pipeline: gradients' reduction, sums on the host, optimizer. */
 function tailBars(c, step, x, base, lane, colour) {
   let at = step.pipeline;
-  ["communication", "communication", "offload", "optimizer"].forEach((name, i) => {
+  ["communication", "offload", "optimizer"].forEach((name, i) => {
     if (!step.tail[i]) return;
     c.fillStyle = colour(name);
     c.fillRect(x(at), base, Math.max(0.5, x(at + step.tail[i]) - x(at)), lane.bar);
@@ -214,7 +239,7 @@ function area(c, memory, passes, s, x, y, step, colour, filled) {
     const [before, highest, after] = memory.levels[i], middle = (one.start + one.end) / 2;
     c.lineTo(x(one.start), y(s, before)); c.lineTo(x(middle), y(s, highest)); c.lineTo(x(one.end), y(s, after));
   });
-  c.lineTo(x(step.end), y(s, memory.fixed));
+  for (const [back, level] of [[step.tail[2], memory.fixed], [step.tail[2] / 2, memory.last], [0, memory.fixed]]) c.lineTo(x(step.end - back), y(s, level));
   if (filled) {
     c.lineTo(x(step.end), y(s, 0)); c.lineTo(x(0), y(s, 0));
     c.fillStyle = colour; c.fill();
@@ -223,11 +248,16 @@ function area(c, memory, passes, s, x, y, step, colour, filled) {
 
 function peakMark(c, step, s, x, y, colour, shape) {
   const { place, peak } = step.memory[s], one = place === null ? null : step.stages[s][place];
-  const px = x(one ? (one.start + one.end) / 2 : step.end - step.tail[3] / 2), py = y(s, peak);
+  const px = x(one ? (one.start + one.end) / 2 : step.end - step.tail[2] / 2), py = y(s, peak);
   if (px < shape.left || px > shape.width - shape.right) return;
   c.fillStyle = colour("over");
   c.beginPath(); c.arc(px, py, 4, 0, 7); c.fill();
+  const right = px < shape.width - shape.right - 70;
+  haloed(c, `${gib(peak)} GiB`, px + (right ? 8 : -8), py + 12, right ? "left" : "right", colour);
 }
+
+const tailWords = step => ["gradient reduction", "sums on the host", "optimizer"]
+  .map((words, i) => step.tail[i] ? `${words} ${millis(step.tail[i])}` : "").filter(Boolean).join(", ");
 
 function stepTip(D, step, shape, event) {
   const box = event.currentTarget.getBoundingClientRect(), { left, right, width, view, top, each } = shape;
@@ -235,7 +265,7 @@ function stepTip(D, step, shape, event) {
   const s = Math.floor((event.clientY - box.top - top) / each);
   if (s < 0 || s >= step.pp || t < 0 || t > step.end) return "";
   const i = step.stages[s].findIndex(one => t >= one.start && t <= one.end);
-  if (i < 0) return t > step.pipeline ? `stage ${s}: after the last pass: gradient reduction, optimizer and the wait for the slowest GPU` : `stage ${s}: ${TIME_WORDS.pipeline_bubble}`;
+  if (i < 0) return t > step.pipeline ? `stage ${s}: after the last pass: ${tailWords(step)}` : `stage ${s}: ${TIME_WORDS.pipeline_bubble}`;
   const one = step.stages[s][i], { parts } = step.chunks[s][one.chunk].passes[one.backward];
   const words = PART_KEYS.map(name => TIME_WORDS[name || (one.backward ? "backward" : "forward")]);
   const said = parts.map((part, k) => part ? `${words[k]} ${millis(part)}` : "").filter(Boolean).join(", ");

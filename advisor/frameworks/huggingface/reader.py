@@ -120,8 +120,9 @@ class HuggingFaceReader(KeyedReader):
         return (*RULES, *ACCELERATE) if launched else RULES
 
     def model(self, configuration: ReadConfiguration) -> str:
-        """The preset that the name of the checkpoint holds."""
-        return model_names.named_model([configuration.model])
+        """The preset that the name of the checkpoint holds, else its path or id as it is."""
+        its = configuration.model
+        return model_names.named_model([its]) or (its if "/" in its and "$" not in its else "")
 
     def model_named(self, keys: Keys) -> str:
         """The checkpoint."""

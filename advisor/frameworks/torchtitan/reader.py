@@ -21,6 +21,7 @@ from advisor.frameworks.torchtitan.options import (
 from advisor.reading.command_options import options, unread_words
 from advisor.reading.document_keys import Keys, as_whole_number, put_tree
 from advisor.reading.document_tree import Tree
+from advisor.reading.model_names import named_model
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Document
 from advisor.reading.shell import Note, ShellCommand
@@ -59,10 +60,12 @@ class TorchTitanReader(KeyedReader):
             yield from _in_python(document)
 
     def model_named(self, keys: Keys) -> str:
-        """`llama3` of flavor `8B` is our llama3_8b."""
+        """`llama3` of flavor `8B` is our llama3_8b; without a flavor its assets' folder, called
+        as on the Hugging Face hub, names it."""
         name, flavor = keys.get("model.name"), keys.get("model.flavor")
-        if not name:
-            return ""
+        assets = named_model([str(keys.get("model.hf_assets_path") or "")])
+        if not name or (assets and not flavor):
+            return assets
         if not flavor or (str(name).startswith("deepseek") and flavor == "671B"):
             return str(name).lower()
         return f"{name}_{flavor}".lower().replace("-", "_")

@@ -15,7 +15,14 @@ from msgspec import Struct, json
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.export_origin import ExportOrigin
-from advisor.report.figures.kit import BUBBLE, COMMUNICATION, OFFLOAD, OPTIMIZER, WAITING
+from advisor.report.figures.kit import (
+    BUBBLE,
+    COMMUNICATION,
+    OFFLOAD,
+    OPTIMIZER,
+    STRAGGLERS,
+    WAITING,
+)
 from advisor.step.predicted_step import TrainingStep, training_step
 from advisor.step.timeline import Timeline, live_memory, moments, seconds_of, tail_parts, timeline
 
@@ -25,7 +32,6 @@ PASSES, PHASES = 1, 2
 _WHOLE: Final = 0
 _TAIL: Final = {
     "accumulated": "gradient accumulation on the host",
-    "waiting": "waiting for the slowest GPU",
     "reduced": "gradient reduction",
     "optimizer": OPTIMIZER.name,
 }
@@ -33,6 +39,7 @@ _PARTS: Final = {
     "communication": COMMUNICATION.name,
     "offload": OFFLOAD.name,
     "waiting": WAITING.name,
+    "stragglers": STRAGGLERS.name,
 }
 _NOTES: Final = (
     "One rank per pipeline stage. Parts of a pass are drawn in a fixed order; their order within "

@@ -79,6 +79,7 @@ BUBBLE = Look("pipeline bubble", PALE)
 OPTIMIZER = Look("optimizer", GREEN, "----")
 OFFLOAD = Look("offload", YELLOW, "....")
 WAITING = Look(PART_WORDS["host"], GREY, "\\\\\\\\")
+STRAGGLERS = Look(PART_WORDS["stragglers"], LIGHT, "++++")
 PHASES: Final = {
     "forward": FORWARD,
     "backward": BACKWARD,
@@ -86,6 +87,7 @@ PHASES: Final = {
     "exposed_communication": COMMUNICATION,
     "offload": OFFLOAD,
     "host": WAITING,
+    "stragglers": STRAGGLERS,
     "pipeline_bubble": BUBBLE,
     "optimizer": OPTIMIZER,
 }

@@ -99,7 +99,6 @@ def _start_of_one(passes: tuple[TimedPass, ...], seconds: float) -> float:
 MOST_STAGES: Final = 8
 _TAIL: Final = {
     "accumulated": kit.OFFLOAD,
-    "waiting": kit.COMMUNICATION,
     "reduced": kit.COMMUNICATION,
     "optimizer": kit.OPTIMIZER,
 }
@@ -108,6 +107,7 @@ _PARTS: Final = {
     "communication": kit.COMMUNICATION,
     "offload": kit.OFFLOAD,
     "waiting": kit.WAITING,
+    "stragglers": kit.STRAGGLERS,
 }
 _LANE, _BAR, _ROOM = 3.0, 1.0, 1.55
 """Heights of a stage's lane, of its passes, and of its live memory beneath."""

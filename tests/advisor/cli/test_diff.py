@@ -77,7 +77,7 @@ def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None
     for words in (
         "layout.tensor_model_parallel_size",
         "given",
-        "reserved",
+        "  second  stage ",
         "Flags only in the second",
     ):
         assert words in text

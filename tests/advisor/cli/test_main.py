@@ -434,7 +434,7 @@ def test_lint_needs_something_to_lint(capsys: pytest.CaptureFixture[str], args: 
     assert "nothing was checked" in capsys.readouterr().err
 
 
-WRONG = ("diagnose", "diagnose a b", "lint", "models x", "rules --x", "rules a b", "keys a b")
+WRONG = ("diagnose", "diagnose a b", "lint", "models --x", "rules --x", "rules a b", "keys a b")
 
 
 @pytest.mark.parametrize("args", [*WRONG, "keys --framework-version 0.16", "recipes a b"])

@@ -1,6 +1,7 @@
 """The explorer in a real browser: it draws what the advisor says, for everybody, offline."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from advisor.explorer.explorer_data import explorer_page
 from advisor.explorer.nearby import Grid, grid
 from advisor.explorer.step_numbers import UNIT
 from advisor.report.setting_flags import all_flags, all_job_flags
-from advisor.request.request import Request
+from advisor.request.request import Request, SearchScope
 from advisor.search.ranking import order
 from advisor.step.predicted_step import training_step
 from advisor.step.timeline import live_memory, timeline
@@ -30,7 +31,7 @@ from tests.browsers import FLAGS, NAMES, installed
 from tests.harness.simulated import SimulatedDevice
 
 ROOT = Path(__file__).parents[3]
-AXE = Path(__file__).parent / "axe-core/axe.min.js"
+HERE = Path(__file__).parent
 REQUEST = Request(
     model="llama3_8b",
     gpus="8xH100",
@@ -42,6 +43,12 @@ REQUEST = Request(
     global_batch_size=32,
     quick=True,
 )
+OTHERS = {
+    "experts": Request(model="qwen3_30b_a3b", gpus="16xH100", quick=True),
+    "search": Request(model="mixtral_8x7b", gpus="8xH100", search=SearchScope.LAYOUT),
+    "one_gpu": Request(model="llama3_8b", gpus="1xH200", quick=True),
+}
+PAGES = ("dense", "experts", "search")
 DESKTOP, PHONE = 1440, 390
 
 
@@ -75,6 +82,10 @@ class Shown(Struct, frozen=True):
         }}).catch(error => done(JSON.stringify(String(error))));"""
         return json.loads(self.driver.execute_async_script(code, *arguments))
 
+    def script(self, name: str) -> Any:
+        """What a file of this folder returns."""
+        return self.driver.execute_script((HERE / name).read_text(encoding="utf-8"))
+
     def text(self, selector: str) -> str:
         return self.driver.find_element(By.CSS_SELECTOR, selector).text
 
@@ -93,13 +104,24 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for flag in FLAGS:
         options.add_argument(flag)
-    folder = tmp_path_factory.mktemp("explorer")
-    answer = answer_to(REQUEST)
-    page = folder / "job.html"
-    page.write_text(explorer_page(answer, REQUEST, "advise …"), encoding="utf-8")
     driver = webdriver.Chrome(options, webdriver.ChromeService(program))
-    yield Shown(driver, page.as_uri(), answer, grid(answer, REQUEST))
+    folder, answer = tmp_path_factory.mktemp("explorer"), answer_to(REQUEST)
+    yield Shown(driver, _page(folder, "dense", REQUEST), answer, grid(answer, REQUEST))
     driver.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(shown: Shown, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
+    """The dense job's page and those of OTHERS, in one browser."""
+    folder = tmp_path_factory.mktemp("pages")
+    urls = {name: _page(folder, name, request) for name, request in OTHERS.items()}
+    return {"dense": shown, **{name: replace(shown, url=url) for name, url in urls.items()}}
+
+
+def _page(folder: Path, name: str, request: Request) -> str:
+    page = folder / f"{name}.html"
+    page.write_text(explorer_page(answer_to(request), request, "advise …"), encoding="utf-8")
+    return page.as_uri()
 
 
 def test_it_loads_nothing_and_complains_of_nothing(shown: Shown) -> None:
@@ -139,19 +161,76 @@ def test_what_others_write_into_it_does_not_run(shown: Shown, tmp_path: Path) ->
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_everybody_can_read_it(shown: Shown, width: int, dark: bool) -> None:
-    shown.open("#with=full:uniform:1", width=width, dark=dark)
-    shown.driver.execute_script(
-        "document.querySelectorAll('details').forEach(one => one.open = true)"
-    )
-    sideways = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert shown.driver.execute_script(sideways) <= 0
-    shown.driver.execute_script(AXE.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", PAGES)
+def test_everybody_can_read_it(pages: dict[str, Shown], page: str, width: int, dark: bool) -> None:
+    shown = pages[page]
+    shown.open("#with=full:uniform:1" if page == "dense" else "", width=width, dark=dark)
+    assert shown.script("legible.js") == []
+    shown.script("axe-core/axe.min.js")
     found = shown.driver.execute_async_script(
         "const done = arguments[0]; axe.run(document).then(seen => done(seen.violations.map("
         "one => [one.id, one.help, one.nodes.slice(0, 3).map(node => node.html)])))"
     )
     assert found == []
+
+
+def test_a_search_opens_on_all_layouts_and_the_verdicts_row(pages: dict[str, Shown]) -> None:
+    shown, answer = pages["search"], answer_to(OTHERS["search"])
+    shown.open()
+    assert shown.text(".presets [aria-pressed=true]") == "All layouts"
+    best = answer.candidates[0].evaluation
+    assert f"fits: {best.peak_reserved_bytes / 2**30:.1f} of " in shown.text(".verdict")
+    assert shown.texts("tr[aria-selected=true] td.layouts") == ["as it is"]
+    assert shown.text("th.layouts").startswith("changes from ")
+    shown.click(".presets button")
+    shown.wait("return !document.querySelector('th.layouts')")
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_labels_of_the_plot_touch_nothing(pages: dict[str, Shown], page: str, width: int) -> None:
+    pages[page].open(width=width)
+    pages[page].click(".presets button + button")
+    pages[page].wait("return document.querySelectorAll('th.layouts').length === 1")
+    assert pages[page].script("touching_labels.js") == []
+
+
+def test_columns_sort_and_rows_that_do_not_fit_go(shown: Shown) -> None:
+    shown.open("#budget=40")
+    assert len(shown.texts("tr.over")) > 0
+    title = shown.driver.find_element(By.XPATH, "//th[contains(., 'peak')]/button")
+    title.send_keys(Keys.ENTER)
+    shown.wait("return document.querySelector('th[aria-sort=ascending]') !== null")
+    peaks = [float(text.lstrip("~")) for text in shown.texts(".rows tbody td:nth-child(2)")]
+    assert peaks == sorted(peaks)
+    title.click()
+    assert shown.text("th[aria-sort=descending]").startswith("peak")
+    assert "sort=-peak" in shown.driver.execute_script("return location.hash")
+    shown.click("#only")
+    shown.wait("return document.querySelectorAll('tr.over').length === 0")
+
+
+def test_the_link_is_copied_from_a_file(shown: Shown) -> None:
+    shown.open("#set=full:uniform:1")
+    stub = "document.execCommand = () => { window.copied = document.activeElement.value; }"
+    shown.driver.execute_script(f"navigator.clipboard.writeText = null; {stub}")
+    shown.click(".top .copy")
+    shown.wait(f"return window.copied === {f'{shown.url}#set=full:uniform:1'!r}")
+
+
+def test_arrow_keys_visit_the_parts_of_a_picture(shown: Shown) -> None:
+    shown.open()
+    for heading in ("h-memory", "h-stages", "h-time", "h-layer"):
+        card = f"[aria-labelledby={heading}]"
+        shown.driver.find_element(By.CSS_SELECTOR, f"{card} svg").send_keys(Keys.ARROW_RIGHT)
+        first = f"document.querySelector('{card} svg [data-tip]').dataset.tip"
+        shown.wait(f"return document.querySelector('{card} [role=status]').innerText === {first}")
+
+
+def test_one_gpu_is_asked_about_no_layout(pages: dict[str, Shown]) -> None:
+    pages["one_gpu"].open()
+    page = pages["one_gpu"].text("body")
+    assert not re.search("harding|Tensor parallel|ll layouts|another layout", page)
 
 
 def test_its_rows_are_those_of_the_answer(shown: Shown) -> None:
@@ -299,8 +378,10 @@ def test_it_can_be_printed(shown: Shown) -> None:
     assert printed["data"].startswith("JVBERi0"), "%PDF- in base64"
 
 
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.name)
-def test_a_newcomers_question_is_answered_within_two_clicks(shown, question) -> None:
+def test_a_newcomers_question_is_answered_within_two_clicks(pages, page, question) -> None:
+    shown = pages[page]
     shown.open()
     assert len(question.clicks) <= 2
     for click in question.clicks:
@@ -308,5 +389,5 @@ def test_a_newcomers_question_is_answered_within_two_clicks(shown, question) -> 
         shown.driver.execute_script("arguments[0].click()", button)
     where = f"[aria-labelledby={question.answer}]" if question.answer else "header"
     shown.wait(f"return document.querySelector('{where}').innerText.includes({question.says!r})")
-    page = (ROOT / "docs/explorer.md").read_text(encoding="utf-8")
-    assert f"](explorer/{question.name}.png)" in page
+    text = (ROOT / "docs/explorer.md").read_text(encoding="utf-8")
+    assert f"](explorer/{question.name}.png)" in text

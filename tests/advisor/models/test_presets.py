@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.models.options import Activation, Normalization, PositionEmbedding
-from advisor.models.presets import load_model, load_preset, model_names
+from advisor.models.presets import hub_ids, load_model, load_preset, model_names
+from advisor.reading.model_names import named_model
 from tests.advisor.models.config_json.published import PUBLISHED
 from tests.advisor.refusals import refused
 
@@ -132,7 +133,11 @@ def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> 
         ("falcon_180b", "attention and MLP in parallel, which Megatron Core"),
         ("", "--model = '': unknown model; similar: "),
         ("no/such.yaml", "--model = no/such.yaml: no such file or folder"),
-        ("meta-llama/llama3_8B", "no such file or folder; presets: did you mean llama3_8b"),
+        (
+            "meta-llama/llama3_8B",
+            "no preset has this id of the Hugging Face hub",
+        ),
+        ("Qwen/Qwen99-7B", "; give its config.json; did you mean qwen"),
         ("../model/llama3_8b", "no such file or folder"),
         ("a\nb", "--model = 'a\\nb': unknown model"),
         ("a\0b", "--model = 'a\\x00b': unknown model"),
@@ -166,3 +171,14 @@ def test_a_hugging_face_folder_or_file(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(PUBLISHED["gpt2"]))
     assert load_model(str(folder)) == load_model(str(folder / "config.json"))
     assert load_model(str(folder)).name == "My-Model"
+
+
+def test_ids_of_the_hub_are_models_in_any_case() -> None:
+    """Each of one preset; with its owner, and in a path, without."""
+    listed = [(known, name) for name in model_names() for known in load_preset(name).hub]
+    assert len({known.lower() for known, _ in listed}) == len(listed) > 100
+    for known, name in listed:
+        assert hub_ids()[known.lower()] == name
+        assert named_model([f"--model /data/{known.rpartition('/')[2]}"]) == name
+    assert load_model("META-LLAMA/llama-3.1-8B").name == "llama3.1_8b"
+    assert named_model(["deepseek-ai/DeepSeek-R1-Distill-Llama-70B"]) == "llama3.1_70b"

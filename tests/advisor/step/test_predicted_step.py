@@ -137,6 +137,18 @@ def test_the_passes_of_a_stage_are_the_time_of_the_step() -> None:
         assert runs * sum(one.waiting for one in passes) == pytest.approx(time.host, rel=1e-9)
 
 
+def test_waiting_for_stragglers_is_spread_over_the_passes(steps) -> None:
+    """The same share of each, so that the slowest stage waits as long as the step says; the rest
+    is in the bubble, which is that much longer."""
+    for evaluation, step in steps:
+        chunks = (chunk for stage in step.stages for chunk in stage.chunks)
+        passes = [one for chunk in chunks for one in (chunk.forward, chunk.backward)]
+        shares = {round(one.stragglers / (one.total - one.stragglers), 9) for one in passes}
+        time = evaluation.time_seconds
+        work = time.total - step.tail.total - time.stragglers
+        assert shares == {round(time.stragglers / work, 9)}
+
+
 def test_static_bytes_are_named(steps: list[tuple[Evaluation, TrainingStep]]) -> None:
     evaluation, step = steps[0]
     for memory, stage in zip(evaluation.stages, step.stages, strict=True):

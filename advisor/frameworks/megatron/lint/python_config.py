@@ -37,11 +37,18 @@ def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
         for name, value in way.assigned.items():
             _put_assignment(read, name, value)
         read.place = min(read.places.values(), default=way.place)
-        calls = [call.name for call in way.calls]
+        calls = [text for call in way.calls for text in (call.name, *_checkpoints(call))]
         read.texts = tuple(calls) if named_model(calls) else (source.file, *source.imports)
         if read and (read.given.values, read.places) not in seen:
             seen.append((read.given.values, read.places))
             yield read, way
+
+
+def _checkpoints(call: Call) -> Iterator[str]:
+    """What a call names that takes a model from the Hugging Face hub."""
+    if call.name.endswith("from_hf_pretrained"):
+        yield from (str(one.value) for one in call.positional)
+    yield from (str(one.value) for name, one in call.keywords.items() if name.startswith("hf_"))
 
 
 def _framework(source: PythonSource) -> Framework | None:

@@ -1,0 +1,61 @@
+/* What would be faster, and what other sequence lengths and numbers of GPUs cost. */
+
+/* Of rows, the fastest that fits; null where none does. */
+const fastest = rows => rows.reduce((best, row) => !best || row.seconds < best.seconds ? row : best, null);
+
+/* Jobs of the same length on as many GPUs that are faster and fit: the fastest with one change, and of all. */
+function Faster({ D, rows, axes, chosen, verdict, budget, show, compare }) {
+  const sure = tierOf(fits(D, chosen, budget)) === 0;
+  const found = useMemo(() => {
+    const bar = sure ? chosen.seconds * 0.99 : Infinity;
+    const better = rows.filter(row => row.seconds < bar && samePlace(axes, row.job, chosen.job) && fits(D, row, budget) >= LIKELY);
+    const apart = row => Object.keys(axes).filter(axis => axes[axis].own[row.job] !== axes[axis].own[chosen.job]).length;
+    const all = [["same job", fastest(better.filter(row => row.job === chosen.job))], ["one change", fastest(better.filter(row => apart(row) === 1))], ["all", fastest(better)]];
+    return all.filter(([, row], i) => row && !all.slice(0, i).some(([, before]) => before && before.seconds <= row.seconds));
+  }, [chosen, budget]);
+  const words = { "same job": "another recompute of this job", "one change": "one change of the job", all: "several changes of the job" };
+  const gain = row => sure ? `${signed((row.seconds / chosen.seconds - 1) * 100)} % step time` : `${seconds(row.seconds)} s`;
+  const changes = chosen.job === verdict.job ? D.remedies : [];
+  return html`${found.length > 0 && html`<ul class="faster">${found.map(([name, row], i) => html`<li key=${name}>${i === found.length - 1 ? "Fastest of all, with" : "With"} ${words[name]}:${" "}<button type="button" onClick=${() => show(row)}>${nameOf(D, row)}</button> <b>${gain(row)}</b>, ${peakWords(row)} GiB</li>`)}</ul>`}
+    ${!found.length && html`<p>${sure ? `No row of this page with ${lengthWords(D, chosen)} fits and is faster than ${nameOf(D, chosen)} by 1 % or more.` : `No row of this page with ${lengthWords(D, chosen)} fits.`}</p>`}
+    <${Toss} ...${{ D, rows, compare }} />
+    ${changes.length > 0 && html`<h3>Options that help</h3><ul class="faster">${changes.map(text => html`<li key=${text}>${text}</li>`)}</ul>`}`;
+}
+
+const lengthWords = (D, row) => `${D.jobs.seq[row.job].toLocaleString("en")} tokens on ${many(gpusOf(D, row), "GPU")}`;
+
+/* Two rows of the answer that only a measurement tells apart. */
+function Toss({ D, rows, compare }) {
+  if (!D.toss) return null;
+  const [first, second] = D.toss.rows.map(([job, spec]) => rows.find(row => row.job === job && row.spec === spec));
+  return html`<p>${nameOf(D, first)} and ${nameOf(D, second)}: ${D.toss.why}.
+    <button type="button" onClick=${() => compare(first, second)}>Compare the two, and see how to measure them</button></p>`;
+}
+
+/* Of each value of a place the fastest row that fits, else the smallest; the other place as it is. */
+function bestOfEach(D, rows, axes, axis, chosen, budget) {
+  const found = new Map(), others = PLACES.filter(one => one !== axis);
+  for (const row of rows) {
+    if (others.some(one => axes[one].own[row.job] !== axes[one].own[chosen.job])) continue;
+    const value = axes[axis].own[row.job], best = found.get(value), fit = fits(D, row, budget) >= LIKELY;
+    if (!best || (fit ? !best.fit || row.seconds < best.row.seconds : !best.fit && row.reserved < best.row.reserved)) found.set(value, { row, fit });
+  }
+  return axes[axis].values.filter(value => found.has(value)).map(value => ({ value, ...found.get(value) }));
+}
+
+const PLACE_TITLES = { seq: "Other sequence lengths", GPUs: "Other numbers of GPUs" };
+
+function Scale({ D, rows, axes, axis, chosen, budget, show }) {
+  const found = useMemo(() => bestOfEach(D, rows, axes, axis, chosen, budget), [chosen, budget]), word = axis === "seq" ? "tokens" : axis;
+  const fit = found.filter(one => one.fit).map(one => +one.value);
+  const said = !fit.length ? `None of these ${axis === "seq" ? "lengths" : "numbers"} fits.`
+    : axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice: ${Math.min(...fit)}.`;
+  return html`<p>${said}</p><div class="scroll" tabindex="0" role="region" aria-label=${`The best row of each number of ${word}`}><table>
+    <thead><tr><th scope="col">${word}</th><th scope="col" class="left">best row that fits</th><th scope="col">peak\u00a0GiB</th><th scope="col">step\u00a0s</th>
+      <th scope="col" class="spare">tokens/s per GPU</th><th scope="col">GPU hours per 10⁹ tokens</th></tr></thead>
+    <tbody>${found.map(({ value, row, fit }) => html`<tr key=${value} class=${axes[axis].own[chosen.job] === value ? "own" : ""}><th scope="row">${(+value).toLocaleString("en")}</th>
+      <td class="left"><button type="button" class="row" onClick=${() => show(row)}>${broken(row.spec)}</button> ${changesOf(D, row.job).length > 0 && html`<${Chips} words=${changesOf(D, row.job)} />`}
+        ${!fit && html`<span class="bad"> nothing fits; this is the smallest</span>`}</td>
+      <td>${peakWords(row)}</td><td>${seconds(row.seconds)}</td><td class="spare">${Math.round(tokensOf(D, row)).toLocaleString("en")}</td>
+      <td>${fit ? Math.round(1e9 / 3600 / tokensOf(D, row)).toLocaleString("en") : "—"}</td></tr>`)}</tbody></table></div>`;
+}
