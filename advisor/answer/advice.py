@@ -255,7 +255,7 @@ class UnknownOption(ReadOption, frozen=True, kw_only=True):
 class ReadFile(Struct, frozen=True, kw_only=True):
     """The file of ``--from``: its setting in the spelling of ``--recompute`` (null if it states
     none) with the options that state it; options that the prediction does not use; options whose
-    value is not known."""
+    value is not known; what the framework refuses."""
 
     file: str
     line: int
@@ -263,6 +263,7 @@ class ReadFile(Struct, frozen=True, kw_only=True):
     recompute_options: tuple[ReadOption, ...] = ()
     not_taken: tuple[ReadOption, ...] = ()
     not_known: tuple[UnknownOption, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 class Advice(Struct, frozen=True, kw_only=True):

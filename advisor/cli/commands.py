@@ -69,6 +69,11 @@ def rank(options: RankingOptions) -> Outcome:
 
         omitted = omitted_report(advice, with_layout=_is_not_the_preset(advice, options))
         talk = (*talk, f"advise: {omitted}") if omitted else talk
+    if options.read is not None and options.output is not OutputFormat.TABLE:
+        from advisor.report.changes import read_file
+
+        file = read_file(advice.job, options.read)
+        talk = (*talk, *(f"advise: {file.file}, {words}" for words in file.refused))
     fits = advice.fits or advice.fastest_found is not None
     if options.output in (OutputFormat.FLAGS, OutputFormat.FILE) and not fits:
         from advisor.report.wording import verdict

@@ -81,7 +81,8 @@ class Effect(StrEnum):
 
     FREE: it never takes more time or memory. LAUNCHES: it takes less time where the GPU waits for
     its processor, and nowhere else. EXCHANGE: what ranks exchange takes other time. MEMORY: it
-    takes less memory, and no less time. SPEED: it takes back a change of the last kind.
+    takes less memory, and no less time. SPEED: it takes back a change of the last kind. PACKAGE: it
+    needs a package that a job may not have, so a remedy names it and no search turns it on.
     """
 
     FREE = "free"
@@ -89,6 +90,7 @@ class Effect(StrEnum):
     EXCHANGE = "exchange"
     MEMORY = "memory"
     SPEED = "speed"
+    PACKAGE = "package"
 
 
 class JobChange(Struct, frozen=True):

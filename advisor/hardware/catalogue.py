@@ -42,7 +42,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
     """One GPU type as its file has it: GiB = 2^30 bytes, GB = 10^9 bytes, bandwidths per second.
 
     Peaks are dense; bandwidths are one direction of one GPU. Without NVLink or xGMI its fields are
-    left out; see GpuFields. ``nvlink_pair_gb_per_second``: of one pair of GPUs where no switch
+    left out; see Gpu. ``nvlink_pair_gb_per_second``: of one pair of GPUs where no switch
     joins them. ``calibration`` names the efficiencies that hold for this type.
     """
 
@@ -64,6 +64,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
     host_processor: HostProcessor = HostProcessor.X86
     vendor: Vendor = Vendor.NVIDIA
     calibration: str | None = None
+    same_chip_as: str = ""
     notes: str = ""
 
     def __post_init__(self) -> None:
@@ -110,6 +111,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
             peer_to_peer=self.peer_to_peer,
             assumed_fields=assumed,
             calibration=self.calibration,
+            same_chip_as=self.same_chip_as,
         )
 
 

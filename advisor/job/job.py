@@ -108,8 +108,8 @@ COMPILED: Final = ("model", "loss")
 class JobConfig(Struct, frozen=True, kw_only=True):
     """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
 
-    ``main_grads_dtype`` is the type of Megatron's contiguous gradient buffer (bf16 where
-    grad_reduce_in_fp32 is off), and that of FSDP2's reduce-scatter. The other types of the
+    ``main_grads_dtype`` is the type of Megatron's contiguous gradient buffer (the weights' 16 bits
+    where grad_reduce_in_fp32 is off), and that of FSDP2's reduce-scatter. The other types of the
     optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``
     in Megatron-LM (arguments.py), which moves ``optimizer_offload_fraction`` of the optimizer's
     states and work to the host (DeepSpeed's offload_optimizer with its ratio);
@@ -276,8 +276,11 @@ def _positive(name: str) -> _ConfigRule:
 
 
 def _reduces_in(name: str) -> _ConfigRule:
-    legal = (None, DType.FP32, DType.BF16)
-    return _on(f"job.{name}", lambda job: getattr(job, name) not in legal, "must be fp32 or bf16")
+    def found(job: JobConfig) -> bool:
+        legal = (None, DType.FP32, DType.BF16, job.precision.parameter_dtype)
+        return getattr(job, name) not in legal
+
+    return _on(f"job.{name}", found, "must be fp32 or bf16, or fp16 where job.precision is")
 
 
 def _held_in(name: str, allowed: tuple[DType, ...]) -> _ConfigRule:

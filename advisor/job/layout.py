@@ -132,9 +132,9 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
 
     @property
     def idle_overlaps(self) -> tuple[str, ...]:
-        """Names of overlaps that do nothing here: no second rank takes part in their exchange."""
+        """Names of overlaps that do nothing here: the exchange that they overlap is not there."""
         degrees = {
-            "tp_comm_overlap": self.tensor_model_parallel_size,
+            "tp_comm_overlap": self.tensor_model_parallel_size if self.sequence_parallel else 1,
             "overlap_moe_expert_parallel_comm": self.expert_model_parallel_size,
         }
         return tuple(name for name, degree in degrees.items() if degree == 1)

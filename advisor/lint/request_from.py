@@ -14,6 +14,7 @@ from msgspec.structs import fields as struct_fields
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, parse, show_path
 from advisor.base.key_value import key_of, split_key_values
+from advisor.base.rule import Level
 from advisor.base.units import counted, nearest_divisors, parse_gpus, whole_number
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.registry import parts_of
@@ -66,7 +67,10 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     configuration = _without_foreign(jobs[(number or 1) - 1], given)
     request = request_from(configuration, given)
     unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
-    known = replace(configuration, unknown=tuple(unknown), notes=read.notes)
+    its = (pair for pair in read.configurations if pair[1].place == configuration.place)
+    checks = (reader.check(one, given.get("framework_version")) for reader, one in its)
+    refused = tuple(f for one in checks for f in one.findings if f.level is Level.ERROR)
+    known = replace(configuration, unknown=tuple(unknown), notes=read.notes, refused=refused)
     return ReadJob(request=request, configuration=known)
 
 

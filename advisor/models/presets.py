@@ -110,13 +110,12 @@ def hub_ids(config_dir: Path | None = None) -> dict[str, str]:
 
 def _no_such_path(name: str, config_dir: Path | None) -> UserError:
     """Also for what reads like an id of the Hugging Face hub that no preset has."""
-    path, known = Path(name), model_names(config_dir)
+    path, relation, near = Path(name), "no such file or folder", "presets:"
     if name.count("/") == 1 and name[0] not in "./~" and path.suffix not in (*_YAML, ".json"):
         relation = "is no folder here, and no preset has this id of the Hugging Face hub"
-        near = f"give its config.json; {nearest_names(path.name, known)}"
-        return UserError(_FLAG, show_path(name), relation, near)
-    near = f"presets: {nearest_names(path.stem, known)}"
-    return UserError(_FLAG, show_path(name), "no such file or folder", near)
+        path, near = Path(f"{path.name}.yaml"), "give its config.json;"
+    near += f" {nearest_names(path.stem, model_names(config_dir))}"
+    return UserError(_FLAG, show_path(name), relation, near)
 
 
 def load_preset(name: str, config_dir: Path | None = None) -> ModelPreset:

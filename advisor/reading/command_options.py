@@ -86,9 +86,10 @@ def program_at(words: Sequence[Word]) -> int:
 
 
 _NODES = ("--nnodes", "--num_nodes", "--num_machines", "--nodes", "-N")
-_PROCESSES = (
-    *("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--gpus-per-node", "--ntasks-per-node"),
-)
+_GPUS = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--gpus-per-node", "--gres")
+_PROCESSES = (*_GPUS, "--ntasks-per-node")
+_OF_SLURM = re.compile(r"\bgpu:(?:[A-Za-z][\w.-]*:)?(\d+)")
+"""``gpu:8``, ``gpu:h100:8`` among the resources of --gres."""
 
 
 def num_gpus(command: ShellCommand, directives: Sequence[Word], sure: bool = False) -> int | None:
@@ -100,14 +101,19 @@ def num_gpus(command: ShellCommand, directives: Sequence[Word], sure: bool = Fal
     if sure and any(word.text[:1] == "$" and word not in firsts for word in before):
         return None
     for option in (*options(directives), *options(before)):
-        number = whole_number(option.text.rpartition(":")[2])
-        if number is not None:
+        gres = _OF_SLURM.search(option.text)
+        number = whole_number(gres[1] if gres else option.text.rpartition(":")[2])
+        settled = option.name in _NODES and not found.keys().isdisjoint(_NODES)
+        if number is not None and (option.values[0].certain or not settled):
             found[option.name] = number
         of_slurm = "SLURM" in option.text and not found.keys().isdisjoint(_NODES)
         known = number is not None and option.values[0].certain
         if sure and option.name in (*_NODES, *_PROCESSES) and not (known or of_slurm):
             return None
+    if found.keys().isdisjoint(_GPUS):
+        of_tasks = found.get("--ntasks", found.get("-n", 0)) * found.get("--gpus-per-task", 0)
+        found.setdefault("--num_processes", found.get("--gpus", found.get("-G", of_tasks)))
     processes = next((found[name] for name in _PROCESSES if name in found), None)
-    if "--num_processes" in found or processes is None:
-        return found.get("--num_processes")
+    if found.get("--num_processes") or processes is None:
+        return found.get("--num_processes") or None
     return processes * next((found[name] for name in _NODES if name in found), 1)

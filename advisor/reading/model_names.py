@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from advisor.models.presets import hub_ids, model_names
@@ -12,7 +13,7 @@ _PROVIDER: Final = re.compile(
     r"(?:MoE)?(?:Model)?(?:Provider|Config)_?(\d+B(?:_?A\d+B)?)"
 )
 """From the beginning of a word, of names of some length: logs hold lines of a megabyte."""
-_WORD: Final = re.compile(r"(?<![\w./~-])[\w./~-]+")
+_PATH: Final = re.compile(r"(?<![\w./~-])[\w.~-]*/[\w./~-]+|^[\w.-]+$")
 
 
 def named_model(texts: Iterable[str]) -> str:
@@ -26,8 +27,8 @@ def named_model(texts: Iterable[str]) -> str:
 
 
 def _in_text(text: str) -> list[str]:
-    plain = _WORD.sub(lambda word: _of_hub(word[0], text), text).lower().replace("-", "_")
-    plain = re.sub(r"(?<=\d)\.(?=\d)", "", plain)
+    plain = _PATH.sub(lambda word: _hub_ids().get(Path(word[0]).name.lower(), word[0]), text)
+    plain = re.sub(r"(?<=\d)\.(?=\d)", "", plain.lower().replace("-", "_"))
     plain += " " + " ".join(
         f"{family}_{size}".lower().removesuffix("moe").replace("moe_", "_")
         for family, size in _PROVIDER.findall(text)
@@ -38,12 +39,6 @@ def _in_text(text: str) -> list[str]:
         for name, spelling in _names()
         if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain)
     ]
-
-
-def _of_hub(word: str, text: str) -> str:
-    """The preset of an id of the hub, or of a folder called so; any other word as it is."""
-    known = _hub_ids().get(word.rpartition("/")[2].lower()) if "/" in word or word == text else None
-    return known or word
 
 
 _hub_ids = cache(hub_ids)

@@ -89,7 +89,8 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     jobs become its own where they go together; hands_to: the framework of a file that it names,
     which decides the job. names_files: those of a command, which goes before them.
     partial_training: options of adapters or few bits, of which no prediction is. untaken: those
-    that no prediction takes; unknown: without a known value; unread: what was not read.
+    that no prediction takes; refused: what the framework refuses, as lint says it; unknown:
+    without a known value; unread: what was not read.
     shape: fields of the model; num_microbatches: of one rank in a step, where no global batch is
     said; layers_per_chunk: where the chunks follow from a model that is not spelled out.
     recipe: words that may name the recipe below what it says; lent: that recipe, or one like it.
@@ -112,6 +113,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     hands_to: str = ""
     partial_training: tuple[ReadValue, ...] = ()
     untaken: tuple[ReadValue, ...] = ()
+    refused: tuple[Finding, ...] = ()
     unread: tuple[Note, ...] = ()
     unknown: tuple[UnknownValue, ...] = ()
     shape: Mapping[str, ReadValue] = field(default_factory=dict)

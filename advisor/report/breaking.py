@@ -3,6 +3,7 @@
 Prose is `blocks.Text`, which breaks at every blank.
 """
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -40,12 +41,12 @@ def hanging(text: str, width: int, columns: int) -> list[str]:
 
 
 def spec_lines(spec: str, width: int) -> list[str]:
-    """A recompute spec, cut after commas, before +, and after the underscores of a name that is
-    too long by itself."""
+    """A recompute spec, cut after commas, before +, and within a name that is too long by itself
+    after its underscores, slashes and colons."""
     pieces: list[str] = []
     for piece in spec.replace(",", ",\0").replace("+", "\0+").split("\0"):
         fits = len(piece) + len(_HANGING) <= width
-        pieces += [piece] if fits else piece.replace("_", "_\0").split("\0")
+        pieces += [piece] if fits else re.sub("[_/:]", "\\g<0>\0", piece).split("\0")
     return packed(pieces, width, hanging=_HANGING)
 
 

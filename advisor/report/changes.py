@@ -7,6 +7,7 @@ from advisor.answer.advice import ReadFile, ReadOption, UnknownOption
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.base.fields import spelled
+from advisor.base.rule import Finding
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.lint.left_out import left_out
@@ -32,7 +33,16 @@ def read_file(job: Job, read: ReadConfiguration) -> ReadFile:
         recompute_options=tuple(map(_option, sorted(read.recompute_at, key=attrgetter("place")))),
         not_taken=tuple(map(_option, read.untaken)),
         not_known=tuple(_unknown(job, one) for one in read.unknown),
+        refused=tuple(_refused(job, read, one) for one in read.refused),
     )
+
+
+def _refused(job: Job, read: ReadConfiguration, found: Finding) -> str:
+    """What lint says of an option, and whether the job has it all the same."""
+    own = (path.partition(".")[2] for path, one in read.values.items() if one.place == found.place)
+    idle = any(name in job.layout.idle_overlaps for name in own)
+    how = "left out" if idle else "refused, but predicted"
+    return f"line {found.place.line}: {found.reason}: {how}; {found.fix}"
 
 
 def caveat(read: ReadConfiguration | None) -> str:
@@ -77,6 +87,7 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     if file.not_taken:
         untaken = (f"{one.option} {one.value} in {_line(file, one)}" for one in file.not_taken)
         rows.append(("not used", Text(", ".join(untaken))))
+    rows += [("refused", Text(words)) for words in file.refused]
     for number, one in enumerate(file.not_known):
         rows.append(("" if number else "not known", Text(_unknown_words(one))))
     flags: list[Block] = []

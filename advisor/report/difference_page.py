@@ -43,9 +43,7 @@ def difference_page(found: Difference) -> Block:
     if found.memory_bytes:
         parts += ["", Text("Peak of the worst rank, GiB", "bold"), Indented(_memory(found), 2)]
         sides = (("first", found.first), ("second", found.second))
-        moments = (
-            (name, f"stage {one.peak_stage}, in the {one.peak_phase}") for name, one in sides
-        )
+        moments = ((name, f"stage {x.peak_stage}, in the {x.peak_phase}") for name, x in sides)
         parts.append(Indented(labelled_rows(moments), 2))
         parts += ["", Text(_STEP, "bold"), Indented(_time(found), 2)]
         if {one.field for one in found.job} & {"job.global_batch_size", "job.seq_length"}:

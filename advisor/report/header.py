@@ -98,8 +98,8 @@ def _both_ends(left: str, right: str) -> Fitted:
 
 
 def layout_words(layout: ParallelLayout, optimizer: Optimizer = Optimizer.ADAM) -> str:
-    """``TP 4 +SP · PP 4 · VPP 5 · DP 2 · distributed optimizer``; degrees of one left out, and on one
-    GPU all of them."""
+    """``TP 4 +SP · PP 4 · VPP 5 · DP 2 · distributed optimizer``; degrees of one left out; of one
+    GPU ``one GPU``."""
     if layout.world_size == 1:
         return _DOT.join(["one GPU", *[str(optimizer)] * optimizer.is_muon])
     sp = " +SP" if layout.sequence_parallel else ""

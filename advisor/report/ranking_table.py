@@ -262,7 +262,9 @@ class Gauge(Struct, frozen=True):
 def _layout_cells(shown: Sequence[RankedEvaluation], columns: "LayoutColumns") -> list[str]:
     """Head and one cell a row: the degrees in narrow columns of their own."""
     table = [columns.titles, *(columns.cells(candidate.evaluation.job) for candidate in shown)]
-    by_column = list(zip(*table, strict=True))
+    by_column = [
+        [cell.replace("all_gather", "ag") for cell in one] for one in zip(*table, strict=True)
+    ]
     widths = [max(map(len, column)) for column in by_column]
     return [" ".join(map(str.rjust, row, widths)) for row in zip(*by_column, strict=True)]
 

@@ -193,8 +193,8 @@ def way_out(advice: Answer) -> str:
     helpful = (one for one in advice.remedies if one.fit_probability >= LIKELY)
     if any(missing + remedy.effect_bytes <= 0 for remedy in helpful):
         return ""
-    several = advice.job.num_gpus > 1 and not advice.searched
-    layouts = "another layout (--search layout), " if several else ""
+    none = advice.searched or advice.job.num_gpus == 1
+    layouts = "" if none else "another layout (--search layout), "
     short = "These changes are not enough: try" if advice.remedies else "Try"
     return f"{short} {layouts}more GPUs, or GPUs with more memory."
 
@@ -209,8 +209,7 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
     none = next((row for row in rows if not recomputes(row.setting)), None)
     if none is None:
         return ""
-    jobs = {c.evaluation.job for c in advice.candidates}
-    several = len(jobs) > 1 and best.job.num_gpus > 1
+    several = best.job.num_gpus > 1 and len({c.evaluation.job for c in advice.candidates}) > 1
     if missing_bytes(none) >= _LEAST_SHOWN:
         what = "this layout" if several else "the job"
         over = f"{_about(none)}{gib(missing_bytes(none))} GiB"

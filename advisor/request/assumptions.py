@@ -59,6 +59,8 @@ def _of_source(facts: Facts) -> Iterator[str]:
             yield from _scaled(preset, facts)
         if facts.layout is not None and not preset.splits_as_published:
             yield "layers split as evenly as possible (the preset does not state its split)"
+    if preset is not None and facts.gpu.same_chip_as:
+        yield f"recipes of {facts.gpu.same_chip_as}: the same chip, with faster NVLink"
     yield from _of_lent(facts)
     yield from _of_left_out(facts)
 
@@ -134,7 +136,7 @@ def _of_options(facts: Facts) -> Iterator[str]:
     if config.deterministic_mode:
         yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"
     if config.main_grads_dtype is not DType.FP32:
-        yield "bf16 main gradients"
+        yield f"{'fp16' if config.main_grads_dtype is DType.FP16 else 'bf16'} main gradients"
     if config.optimizer_cpu_offload:
         yield "Adam on the host at 50 GB/s per GPU"
     if config.expandable_segments:

@@ -15,7 +15,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from advisor.frameworks import registry
 from advisor.frameworks.framework_parts import JobSupport
-from advisor.hardware.catalogue import full_name, gpu_names, resolve_gpu
+from advisor.hardware.catalogue import full_name, gpu_names, load_gpu
 from advisor.job.job import CudaGraphImpl, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -138,10 +138,10 @@ def _nearness(recipe: Recipe, wanted: Wanted) -> tuple[float, bool, bool, bool, 
 
 
 def _gpu_test(wanted: Wanted) -> Callable[[str], bool]:
-    """Whether a type of GPU is the one that is asked for."""
+    """Whether a type of GPU is the one that is asked for, or the one that has the same chip."""
     names = gpu_names(wanted.config_dir)
-    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
-    return lambda kind: full_name(kind, names) == gpu
+    gpu = load_gpu(wanted.gpu_type, wanted.config_dir)
+    return lambda kind: full_name(kind, names) in (gpu.name, gpu.same_chip_as)
 
 
 def _on_these_gpus(recipe: Recipe, wanted: Wanted) -> Experiment:

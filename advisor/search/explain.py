@@ -145,10 +145,9 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     ]
     exposed = sum(line.seconds for line in lines if line.phase == "exposed communication")
     gathered, rest = _gathered(evaluator, evaluation), time.exposed_communication - exposed
-    others = "DP and pipeline communication"
     lines += [
         TimeLine("recompute", "all-gather of checkpoint inputs", gathered, "network"),
-        TimeLine("exposed communication", others, rest, "network"),
+        TimeLine("exposed communication", "DP and pipeline communication", rest, "network"),
         TimeLine("pipeline bubble", "idle", time.pipeline_bubble, "schedule"),
         TimeLine("optimizer", "Adam step", time.optimizer, "memory bandwidth"),
         TimeLine("offload", "host transfers", time.offload, "host link"),

@@ -75,8 +75,8 @@ def rank_layouts(
     note = searched.note(searched.evaluated)
     if first.step_time_seconds < searched.least_seconds:  # by settings beyond those of a search
         note = replace(note, least_possible_seconds=None)
-    several = resolution.num_gpus > 1
-    said = f"every {'legal layout' if several else 'micro batch and option'} searched"
+    what = "legal layout" if resolution.num_gpus > 1 else "micro batch and option"
+    said = f"every {what} searched"
     if stopped:
         said = "search stopped: the best rows so far"
     elif not searched.whole:

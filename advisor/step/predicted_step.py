@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.memory.events import Peak
@@ -117,7 +117,12 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
     plans = found.plans(setting)
     if found.learned is not None:
         factors = _factors(found.time.step(plans), evaluation.time_seconds)
-    tail = _moved_tail(found.time.tail(plans), factors)
+    tail = found.time.tail(plans)
+    tail = StepTail(
+        reduced=tail.reduced * factors.exposed_communication,
+        accumulated=tail.accumulated * factors.offload,
+        optimizer=tail.optimizer * factors.optimizer,
+    )
     stages = zip(
         found.stages,
         found.time.directions(plans),
@@ -192,15 +197,4 @@ def _factors(shipped: TimeBreakdown, moved: TimeBreakdown) -> TimeBreakdown:
             name: getattr(moved, name) / getattr(shipped, name) if getattr(shipped, name) else 1.0
             for name in TimeBreakdown.__struct_fields__
         }
-    )
-
-
-def _moved_tail(tail: StepTail, factors: TimeBreakdown) -> StepTail:
-    if factors is _EVEN:
-        return tail
-    return replace(
-        tail,
-        reduced=tail.reduced * factors.exposed_communication,
-        accumulated=tail.accumulated * factors.offload,
-        optimizer=tail.optimizer * factors.optimizer,
     )

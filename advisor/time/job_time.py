@@ -44,15 +44,13 @@ class StagePart(Struct, frozen=True):
 class SlowestStage(Struct, frozen=True, kw_only=True):
     """The stage that sets the pace of a step. pace: of one microbatch through all its chunks; work:
     of all of them; exchange_seconds: of the experts' exchange in a step, what nothing hides;
-    bubble: seconds in which the others fill and drain the pipeline around it; stragglers: in which
-    it waits for the slowest GPU."""
+    bubble: seconds in which the others fill and drain the pipeline around it."""
 
     number: int
     pace: PassTimes
     work: PassTimes
     exchange_seconds: float
     bubble: float
-    stragglers: float
 
 
 class StepTail(Struct, frozen=True, kw_only=True):
@@ -124,6 +122,7 @@ class JobTime:
         """
         slowest = self.slowest(plans)
         work, tail = slowest.work, self._tail(slowest)
+        passes = work.total - work.exchange + slowest.exchange_seconds + slowest.bubble
         exposed = work.exposed + slowest.exchange_seconds
         return TimeBreakdown(
             forward=work.forward,
@@ -134,7 +133,7 @@ class JobTime:
             optimizer=tail.optimizer,
             offload=work.offload + tail.accumulated,
             host=work.host,
-            stragglers=slowest.stragglers,
+            stragglers=passes * self.straggling,
         )
 
     def slowest(self, plans: list[RecomputePlan]) -> SlowestStage:
@@ -142,16 +141,12 @@ class JobTime:
         stages = self._stage_times.of_each_stage(plans)
         totals = [stage.total for stage in stages]
         number = totals.index(max(totals))
-        work, bubble = stages[number].times(self._microbatches), sum(totals) - totals[number]
-        bubble /= self._vpp
-        exchange = self._exchange.shown_seconds(number, stages[number])
         return SlowestStage(
             number=number,
             pace=stages[number],
-            work=work,
-            exchange_seconds=exchange,
-            bubble=bubble,
-            stragglers=(work.total - work.exchange + exchange + bubble) * self.straggling,
+            work=stages[number].times(self._microbatches),
+            exchange_seconds=self._exchange.shown_seconds(number, stages[number]),
+            bubble=(sum(totals) - totals[number]) / self._vpp,
         )
 
     def tail(self, plans: list[RecomputePlan]) -> StepTail:

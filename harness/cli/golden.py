@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from advisor.base.output_file import check_output_file
 from advisor.report.command_help import read_page
 from advisor.report.figures.plot import check_figure
 from harness.cli.flags import Parser
@@ -40,6 +41,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _update(arguments: Namespace) -> None:
+    if arguments.diff:
+        check_output_file("--diff", arguments.diff, "diff.json")
     results = load_results(arguments.results).results
     folder = arguments.to or golden.FOLDER
     changes = golden_update.plan_update(results, arguments.reason, folder, append=arguments.append)

@@ -140,7 +140,7 @@ class GpuLoad(Struct, frozen=True, kw_only=True):
 
     sm_clock_mhz: float | None = None
     max_sm_clock_mhz: float | None = None
-    power_watts: float | None = None
+    power_watts: Annotated[float, Meta(ge=0, le=LARGEST)] | None = None
     temperature_celsius: int | None = None
     throttle_reasons: tuple[str, ...] | None = None
 

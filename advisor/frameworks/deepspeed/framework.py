@@ -80,7 +80,8 @@ class _Jobs(supported_jobs.TorchJobs):
     """The host may hold optimizer and parameters."""
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """The optimizer on the host, and in stage 3 the parameters as well; or both on the GPU."""
+        """Liger's kernels; optimizer and, in stage 3, parameters on the host; or both back."""
+        yield from super().job_changes(job)
         config, sharding = job.config, job.layout.data_parallel_sharding
         if config.optimizer_cpu_offload:
             near = replace(config, optimizer_cpu_offload=False, param_cpu_offload=False)

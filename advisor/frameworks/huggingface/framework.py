@@ -66,7 +66,8 @@ class _Jobs(supported_jobs.TorchJobs):
         return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
-        """Gradients reduced with every microbatch."""
+        """Liger's kernels, and gradients reduced with every microbatch."""
+        yield from super().job_changes(job)
         config = job.config
         if job.num_gpus > 1 and job.num_microbatches > 1 and not config.sync_each_batch:
             yield part_types.JobChange(

@@ -204,7 +204,8 @@ class MegatronJobs(JobSupport):
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """With the Transformer Engine that the release asks for, and without what of a recipe it
-        cannot capture, does not read or refuses."""
+        cannot capture, does not read or refuses. Gradients of fp16 are fp16 unless asked for in
+        fp32 (0.19.2 training/arguments.py; fp16_mixed of Bridge 0.3.1 and of NeMo 2.5.3)."""
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
@@ -225,9 +226,13 @@ class MegatronJobs(JobSupport):
             from advisor.frameworks.megatron.job_graphs import as_captured
 
             config = as_captured(model, config, given, revision)
+        reduced, half = config.main_grads_dtype, config.precision is Precision.FP16
+        if half and (reduced is not DType.FP32 or "job.main_grads_dtype" not in given):
+            reduced = DType.FP16
         release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
             config,
+            main_grads_dtype=reduced,
             transformer_engine_version=release,
             create_attention_mask=self._loads_attention_mask(config),
             fp8_recipe=self._optimizer_recipe(config),

@@ -148,8 +148,8 @@ def _wrapped(blocks: str, setting: TorchSetting) -> str:
         options = f", context_fn={listed}"
     wrapper = f"checkpoint_wrapper_fn=partial(checkpoint_wrapper{options}), " if options else ""
     if setting.offloads:
-        around = f"offload_wrapper(checkpoint_wrapper(module{options}))"
-        wrapper = f"checkpoint_wrapper_fn=lambda module: {around}, "
+        around = f"offload_wrapper(checkpoint_wrapper(m{options}))"
+        wrapper = f"checkpoint_wrapper_fn=lambda m: {around}, "
     check = f"check_fn=lambda module: module in {blocks}"
     return f"apply_activation_checkpointing(model, {wrapper}{check})"
 

@@ -16,10 +16,10 @@ from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
 from advisor.frameworks.option import Option
-from advisor.frameworks.part_types import Degrees
+from advisor.frameworks.part_types import Degrees, Effect, JobChange
 from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eager_experts
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
-from advisor.job.job import AttnImplementation, JobConfig
+from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.operators import WIDEST_FLASH_HEAD
 from advisor.models.options import (
@@ -102,6 +102,17 @@ class TorchJobs(JobSupport):
             f"is not a known version of {self.framework}",
             f"use {either(self.facts.versions)}",
         )
+
+    def job_changes(self, job: Job) -> Iterator[JobChange]:
+        """Liger's kernels in layers of transformers."""
+        fused = replace(job.config, use_liger_kernel=True)
+        if job.model.transformer_impl is TransformerImpl.TRANSFORMERS and fused != job.config:
+            yield JobChange(
+                "job.use_liger_kernel=true (package liger-kernel)",
+                "the loss is fused with the output layer: no logits of a whole microbatch",
+                lambda: replace(job, config=fused),
+                Effect.PACKAGE,
+            )
 
     def takes(self) -> Iterator[tuple[str, str]]:
         """Names of what the stack takes, and values."""

@@ -15,14 +15,7 @@ from msgspec import Struct, json
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.export_origin import ExportOrigin
-from advisor.report.figures.kit import (
-    BUBBLE,
-    COMMUNICATION,
-    OFFLOAD,
-    OPTIMIZER,
-    STRAGGLERS,
-    WAITING,
-)
+from advisor.report.figures import kit
 from advisor.step.predicted_step import TrainingStep, training_step
 from advisor.step.timeline import Timeline, live_memory, moments, seconds_of, tail_parts, timeline
 
@@ -33,13 +26,13 @@ _WHOLE: Final = 0
 _TAIL: Final = {
     "accumulated": "gradient accumulation on the host",
     "reduced": "gradient reduction",
-    "optimizer": OPTIMIZER.name,
+    "optimizer": kit.OPTIMIZER.name,
 }
 _PARTS: Final = {
-    "communication": COMMUNICATION.name,
-    "offload": OFFLOAD.name,
-    "waiting": WAITING.name,
-    "stragglers": STRAGGLERS.name,
+    "communication": kit.COMMUNICATION.name,
+    "offload": kit.OFFLOAD.name,
+    "waiting": kit.WAITING.name,
+    "stragglers": kit.STRAGGLERS.name,
 }
 _NOTES: Final = (
     "One rank per pipeline stage. Parts of a pass are drawn in a fixed order; their order within "
@@ -112,7 +105,7 @@ def _phases(found: _Step, stage: int) -> Iterator[Event]:
     """Every second of the step, one slice after the other."""
     place, free = (stage + 1, PHASES), 0.0
     for one in found.line.stages[stage]:
-        yield from _span(place, BUBBLE.name, (free, one.start), {})
+        yield from _span(place, kit.BUBBLE.name, (free, one.start), {})
         way = "backward" if one.backward else "forward"
         start, numbers = one.start, {"microbatch": one.microbatch, "chunk": one.chunk}
         parts = seconds_of(found.step.stages[stage], one).parts
@@ -123,7 +116,7 @@ def _phases(found: _Step, stage: int) -> Iterator[Event]:
             yield from _span(place, shown, (start, end), {"of": way, **numbers})
             start = end
         free = one.end
-    yield from _span(place, BUBBLE.name, (free, found.step.pipeline_seconds), {})
+    yield from _span(place, kit.BUBBLE.name, (free, found.step.pipeline_seconds), {})
     for part, start, end in tail_parts(found.step):
         yield from _span(place, _TAIL[part], (start, end), {})
 

@@ -8,7 +8,7 @@ from advisor.cli import commands, main
 from advisor.cli.help import SUBCOMMANDS
 from advisor.report.breaking import command_lines
 
-WIDTHS = (60, 140)
+WIDTHS = (60, 80, 140)
 JOB = "--model llama3_70b --gpus 32xH100"
 QWEN = "--model qwen3_32b --gpus 64xH100 --framework"
 LINES = (
@@ -35,6 +35,10 @@ LINES = (
     f"{QWEN} huggingface --show-rejected",
     "--model llama3_70b --gpus 8xA100-40GB",
     "--model llama3_8b --gpus 8xH100 --search layout",
+    "--model llama3_70b --gpus 64xH100 --search layout --top 20",
+    "--model llama3_8b --gpus 8xH100 --search optimum --framework torchtitan",
+    "--model llama3_8b --gpus 1xH100 --explain",
+    "models Qwen/Qwen3-30B-A3B",
     "--from tests/advisor/lint/configurations/jobs/axolotl.yaml --gpus 8xH100 --quick",
     "--from tests/advisor/lint/configurations/jobs/deepspeed_auto.sh --gpus 8xH100",
     "lint tests/advisor/lint/configurations/faulty/megatron_one_branch_wrong.sh",

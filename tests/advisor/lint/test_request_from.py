@@ -207,7 +207,7 @@ def test_a_script_says_its_optimizer_and_its_types(tmp_path: Path) -> None:
     assert (config.optimizer_cpu_offload, config.optimizer_offload_fraction) == (True, 1.0)
     assert config.create_attention_mask is False
     half = resolved(tmp_path, LLAMA.replace("--bf16", "--fp16")).config
-    assert (half.precision, half.main_grads_dtype) == ("fp16", DType.BF16)  # 16 bits of either kind
+    assert (half.precision, half.main_grads_dtype) == ("fp16", DType.FP16)
     muon = resolved(tmp_path, f"{LLAMA} --optimizer muon").config
     assert muon.optimizer == "muon"
 
@@ -292,6 +292,36 @@ def test_what_is_known_and_not_taken_is_said(tmp_path, capsys) -> None:
     words = "--max-position-embeddings 8192 --position-embedding-type rope"
     text = page_of(tmp_path, capsys, f"{LLAMA} {words}", "64xH100", "--top", "1")
     assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text
+
+
+@pytest.mark.parametrize(
+    ("directives", "launcher"),
+    [
+        ("--nodes=8 --gres=gpu:8", "srun python"),
+        ("-N 8 --gres gpu:h100:8,nvme:1", "srun python"),
+        ("--nodes=8 --gpus-per-node=8", "srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8"),
+        ("--nodes=8 --ntasks-per-node=8", "srun python"),
+        ("--nodes=8 --ntasks-per-node=8 --gpus=64", "srun python"),
+        ("--ntasks=64 --gpus-per-task=1", "srun python"),
+        ("--nodes=8", "N=${SLURM_NNODES:-1}\ntorchrun --nproc_per_node 8 --nnodes $N"),
+        ("--job-name=x", "srun -N 8 --gres=gpu:8 --ntasks-per-node=1 python"),
+    ],
+)
+def test_the_gpus_of_slurms_options(tmp_path: Path, directives: str, launcher: str) -> None:
+    file, options = tmp_path / "train.sh", LLAMA.partition("pretrain_gpt.py")[2]
+    file.write_text(f"#SBATCH {directives}\n{launcher} pretrain_gpt.py{options}\n")
+    assert read_job(str(file), {"gpus": "H100"}).request.gpus == "64xH100"
+
+
+def test_what_the_framework_refuses_is_said_with_what_came_of_it(tmp_path, capsys) -> None:
+    options = f"{LLAMA} --tensor-model-parallel-size 2 --tp-comm-overlap"
+    said = "tp_comm_overlap = True: left out; drop tp_comm_overlap, or set sequence_parallel"
+    assert said in page_of(tmp_path, capsys, options, "64xH100", "--quick")
+    words = ["--from", str(tmp_path / "train.sh"), "--gpus", "64xH100", "--format", "flags"]
+    cli.main([*words, "--quick"])
+    assert f"{said}\n" in capsys.readouterr().err
+    refused = f"{LLAMA} --recompute-granularity full"
+    assert ": refused, but predicted; add" in page_of(tmp_path, capsys, refused, "64xH100")
 
 
 def test_slime_shards_always_and_counts_tokens(tmp_path: Path) -> None:

@@ -305,8 +305,9 @@ def test_layout_words() -> None:
     split = {"pipeline_model_parallel_layout": "Ett|tttL"}
     text = "TP 1 · PP 2 · pipeline split Ett|tttL · DP 1 · distributed optimizer"
     assert layout_words(ParallelLayout(pipeline_model_parallel_size=2, **split)) == text
-    last = ParallelLayout(num_layers_in_last_pipeline_stage=1)
+    last = ParallelLayout(pipeline_model_parallel_size=2, num_layers_in_last_pipeline_stage=1)
     assert "last stage 1 layers" in layout_words(last)
+    assert layout_words(ParallelLayout()) == "one GPU"
 
 
 BARS = {0: "", 1 / 32: "▏", 1 / 4: "█", 12 / 32: "█▌", 1: "████", 33 / 32: "████▶", 28: "████▶"}

@@ -56,7 +56,9 @@ def _with_options(jobs: Iterator[Job], resolution: Resolution) -> Iterator[Job]:
         found = {job}
         while True:
             more = {
-                other for one in found for _, other in variants(one, frozenset(Effect), resolution)
+                other
+                for one in found
+                for _, other in variants(one, frozenset(Effect) - {Effect.PACKAGE}, resolution)
             }
             if more <= found:
                 break

@@ -37,18 +37,18 @@ def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
         for name, value in way.assigned.items():
             _put_assignment(read, name, value)
         read.place = min(read.places.values(), default=way.place)
-        calls = [text for call in way.calls for text in (call.name, *_checkpoints(call))]
+        calls = [call.name for call in way.calls]
+        calls += [str(one.value) for call in way.calls for one in _checkpoints(call)]
         read.texts = tuple(calls) if named_model(calls) else (source.file, *source.imports)
         if read and (read.given.values, read.places) not in seen:
             seen.append((read.given.values, read.places))
             yield read, way
 
 
-def _checkpoints(call: Call) -> Iterator[str]:
+def _checkpoints(call: Call) -> list[Value]:
     """What a call names that takes a model from the Hugging Face hub."""
-    if call.name.endswith("from_hf_pretrained"):
-        yield from (str(one.value) for one in call.positional)
-    yield from (str(one.value) for name, one in call.keywords.items() if name.startswith("hf_"))
+    named = [one for name, one in call.keywords.items() if name.startswith("hf_")]
+    return [*named, *call.positional * call.name.endswith("from_hf_pretrained")]
 
 
 def _framework(source: PythonSource) -> Framework | None:
