@@ -17,33 +17,13 @@ from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
 from advisor.base.units import human_count
+from advisor.explorer import step_numbers as numbers
 from advisor.explorer.nearby import Grid, differs, grid
-from advisor.explorer.step_numbers import (
-    TIMES,
-    UNIT,
-    Pool,
-    clearance,
-    columns,
-    layer_numbers,
-    micros,
-    packed,
-    schedule_numbers,
-    stage_numbers,
-    step_numbers,
-    times,
-    units,
-)
 from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
-from advisor.report.header import (
-    calibration_words,
-    framework_words,
-    layout_words,
-    measured_words,
-    run_words,
-)
+from advisor.report import header
 from advisor.report.job_changes import layout_cells, options_apart
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
@@ -73,14 +53,14 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
     return {
         "version": installed_version(),
         "command": request_line,
-        "unit": UNIT,
-        "times": TIMES,
+        "unit": numbers.UNIT,
+        "times": numbers.TIMES,
         "axes": [GPUS, *AXES, OPTIONS],
         **_subject(answer, grid.own),
         "frameworks": [label_of(name) for name in pages.frameworks],
-        "jobs": columns(jobs),
-        "settings": columns(pages.settings),
-        "rows": columns(rows),
+        "jobs": numbers.columns(jobs),
+        "settings": numbers.columns(pages.settings),
+        "rows": numbers.columns(rows),
         "pool": pages.pool.values,
         "toss": pages.toss(),
         "rejected": [
@@ -102,13 +82,13 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
         "global_batch": job.config.global_batch_size,
         "seq_length": job.config.seq_length,
         "recipe": answer.recipe,
-        "framework": framework_words(job),
-        "runs": run_words(job),
-        "card": units(job.gpu.memory_bytes),
-        "budget": units(best.budget_bytes),
+        "framework": header.framework_words(job),
+        "runs": header.run_words(job),
+        "card": numbers.units(job.gpu.memory_bytes),
+        "budget": numbers.units(best.budget_bytes),
         "basis": [
-            ["Calibration", [calibration_words(answer.calibration)]],
-            ["Measured runs", [" · ".join(measured_words(answer))]],
+            ["Calibration", [header.calibration_words(answer.calibration)]],
+            ["Measured runs", [" · ".join(header.measured_words(answer))]],
             ["Known error", [answer.calibration.known_error]],
             ["Assumed", [" · ".join(answer.assumptions)]],
             ["Recipe", [one.removeprefix("recipe ") for one in answer.recipe_differs]],
@@ -140,7 +120,7 @@ class _Page(Struct, frozen=True):
     grid: Grid
     lines: HarnessLines
     frameworks: tuple[str, ...]
-    pool: Pool = field(default_factory=Pool)
+    pool: numbers.Pool = field(default_factory=numbers.Pool)
     settings: list[dict[str, Any]] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
 
@@ -161,17 +141,17 @@ class _Page(Struct, frozen=True):
             "pp": job.layout.pipeline_model_parallel_size,
             "vpp": job.layout.virtual_pipeline_model_parallel_size,
             "microbatches": job.num_microbatches,
-            "layout": self.pool.number(layout_words(job.layout, job.config.optimizer)),
+            "layout": self.pool.number(header.layout_words(job.layout, job.config.optimizer)),
             "apart": self.pool.number(differs(job, self.grid.own)),
             "fixed": self.pool.number(
-                [[units(one.weights), units(one.gradients), units(one.optimizer)] for one in held]
+                [[*map(numbers.units, (one.weights, one.gradients, one.optimizer))] for one in held]
             ),
             "flags": self.pool.number(list(all_job_flags(first).values())),
             "unsaid": self.pool.number(
                 [parts_of(one).spelling.omitted(job) for one in self.frameworks]
             ),
             "measure": self.pool.number(self._measuring_command(job, rows)),
-            "schedule": schedule_numbers(self.pool, job),
+            "schedule": numbers.schedule_numbers(self.pool, job),
         }
 
     def _measuring_command(self, job: Job, rows: Sequence[Evaluation]) -> list[str]:
@@ -214,30 +194,30 @@ class _Page(Struct, frozen=True):
         for evaluation in evaluations:
             yield {
                 **self._figures(number, evaluation),
-                **step_numbers(self.pool, evaluation, evaluator),
-                "layers": layer_numbers(self.pool, evaluation, evaluator),
+                **numbers.step_numbers(self.pool, evaluation, evaluator),
+                "layers": numbers.layer_numbers(self.pool, evaluation, evaluator),
             }
 
     def _figures(self, job: int, evaluation: Evaluation) -> dict[str, Any]:
         """Its figures, with those of every stage."""
-        clear, sigma, most = clearance(evaluation)
-        stages = evaluation.stages
+        clear, sigma, most = numbers.clearance(evaluation)
+        stages, seconds = evaluation.stages, evaluation.step_time_seconds
         pool, remarks = self.pool, parts_of(evaluation.job.config.framework).settings
         return {
             "job": job,
             "setting": self.setting(evaluation.setting),
-            "reserved": units(evaluation.peak_reserved_bytes),
+            "reserved": numbers.units(evaluation.peak_reserved_bytes),
             "simulated": int(evaluation.requests is not None),
             "peak_stage": evaluation.peak.stage,
             "clear": clear,
             "sigma": sigma,
             "most": most,
-            "seconds": times(evaluation),
-            "overhead": micros(evaluation.recompute_overhead),
-            "below": micros(1 - evaluation.step_time_low_seconds / evaluation.step_time_seconds),
-            "error": micros(evaluation.step_time_high_seconds / evaluation.step_time_seconds - 1),
+            "seconds": numbers.times(evaluation),
+            "overhead": numbers.micros(evaluation.recompute_overhead),
+            "below": numbers.micros(1 - evaluation.step_time_low_seconds / seconds),
+            "error": numbers.micros(evaluation.step_time_high_seconds / seconds - 1),
             "flops": round(evaluation.tflops_per_gpu * 1e6),
-            "stages": [number for stage in stages for number in stage_numbers(stage)],
+            "stages": [number for stage in stages for number in numbers.stage_numbers(stage)],
             "phases": pool.number([pool.number(stage.peak_phase) for stage in stages]),
             "flags": pool.number(list(all_flags(evaluation).values())),
             "environment": pool.number(environment_words(evaluation)),
@@ -260,7 +240,7 @@ def explorer_page(
     that asked. UserError where the answer has no row."""
     if not answer.candidates:
         raise UserError("--format", "html", "has nothing to show: every setting is rejected")
-    data = packed(document(answer, grid(answer, request, watch), request, request_line))
+    data = numbers.packed(document(answer, grid(answer, request, watch), request, request_line))
     job = answer.job
     static = _static(answer)
     styles = list(dict.fromkeys(re.findall(_STYLE, static)))

@@ -116,7 +116,7 @@ def _promising(
 
 
 def _values(job: Job) -> set[tuple[str, str]]:
-    return {(title, cell) for title, cell in layout_cells(job).items() if title != "DP"}
+    return {pair for pair in layout_cells(job).items() if pair[0] != "DP"}
 
 
 def _rows(evaluator: Evaluator, frugal: Setting) -> list[Evaluation]:
@@ -187,7 +187,7 @@ def nearby(job: Job, resolution: Resolution, place: Place) -> Iterator[tuple[flo
     furthest, found = _NEAR[place.changed], [(0.0, same, own)]
     for away, layout in _layouts(job, there, furthest):
         for size in divisors(batch // layout.data_parallel_size):
-            found.append((away + _doublings(size, own), layout, size))
+            found.append((away + abs(log2(size / own)), layout, size))
     seen = set[tuple[int, ...]]()
     for away, layout, size in sorted(found, key=lambda one: one[0]):
         cuts = (size, *(getattr(layout, name) for name in _CUTS))
@@ -218,20 +218,12 @@ def _layouts(
         for group in with_experts(free, dense):
             away = cut + _apart(group, own, "EP") + _apart(group, own, "ETP")
             for other in of_group(free, group) if away <= furthest else ():
-                further = (
-                    away
-                    + _apart(other, own, "PP")
-                    + _apart(other, own, "VPP") * _HALF_STEP
-                    + (other.data_parallel_sharding != own.data_parallel_sharding)
-                )
+                further = away + _apart(other, own, "PP") + _apart(other, own, "VPP") * _HALF_STEP
+                further += other.data_parallel_sharding != own.data_parallel_sharding
                 if further <= furthest and batch % other.data_parallel_size == 0:
                     yield further, replace(own, **{name: getattr(other, name) for name in _DEGREES})
 
 
 def _apart(one: ParallelLayout, other: ParallelLayout, short: str) -> float:
     ours, theirs = (getattr(layout, SHORT_NAMES[short]) for layout in (one, other))
-    return _doublings(ours or 1, theirs or 1)
-
-
-def _doublings(one: float, other: float) -> float:
-    return abs(log2(one / other))
+    return abs(log2((ours or 1) / (theirs or 1)))

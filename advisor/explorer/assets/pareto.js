@@ -6,7 +6,7 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
   const [ref, width] = useWidth(560), height = Math.max(280, Math.min(440, width * 0.8)), canvas = useRef(null);
   const scale = useMemo(() => scaleOf(frontRows, chosen, other, budget, width, height), [frontRows, chosen, other, budget, width, height]);
   const { x, y } = scale;
-  useEffect(() => drawDots(canvas.current, list, scale, width, height, budget, D), [list, scale, budget]);
+  useLayoutEffect(() => drawDots(canvas.current, list, scale, width, height, budget, D), [list, scale, budget]);
   const inside = row => scale.holds(row), onFront = useMemo(() => new Set(frontRows), [frontRows]);
   const near = event => {
     const box = event.currentTarget.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;

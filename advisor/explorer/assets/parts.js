@@ -1,11 +1,11 @@
 /* Small pieces that every picture uses. */
 
-const { html, render, useState, useMemo, useEffect, useRef, useCallback } = htmPreact;
+const { html, render, useState, useMemo, useEffect, useLayoutEffect, useRef, useCallback } = htmPreact;
 
 /* The width in CSS pixels that an element has, as it changes. */
 function useWidth(fallback) {
   const ref = useRef(null), [width, setWidth] = useState(fallback);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!ref.current) return;
     const measure = () => setWidth(Math.max(240, Math.floor(ref.current.clientWidth)));
     measure();

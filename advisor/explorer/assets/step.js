@@ -96,7 +96,7 @@ function Step({ D, chosen, other, budget }) {
   const shape = step && { left: 64, right: 12, top: 6, lane, each: lane.bar + lane.memory + lane.gap, width, view,
     height: 6 + step.pp * (lane.bar + lane.memory + lane.gap) + 28, ...heights(step, beside, limits), limits, budget };
   const dark = useDark();
-  useEffect(() => { if (step) drawStep(canvas.current, D, step, beside, shape); }, [step, beside, width, view, dark, budget]);
+  useLayoutEffect(() => { if (step) drawStep(canvas.current, D, step, beside, shape); }, [step, beside, width, view, dark, budget]);
   useEffect(() => step && printed(() => drawStep(canvas.current, D, step, beside, shape)), [step, beside, width, view, budget]);
   const [tip, setTip] = useState("");
   if (!step) return html`<p>This step has too many passes to draw.</p>`;
