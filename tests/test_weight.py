@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 87_807, 577, 51_999
+LINES, FILES, STATEMENTS = 87_806, 577, 52_002
 LINES_OF_TESTS = 64_363
 
 

@@ -37,16 +37,15 @@ def in_python(error: UserError, given: Mapping[str, Any]) -> UserError:
 
 def _keyword(flag: str) -> str:
     """The keyword of a flag without its dashes; empty where it has none."""
-    name = flag.replace("-", "_")
-    return next((one for one in (_OTHER.get(name), name) if one in KNOWN), "") or ""
+    name = _OTHER.get(flag, flag.replace("-", "_"))
+    return name if name in KNOWN else ""
 
 
 def _flag(match: re.Match[str]) -> str:
     off, flag, value = match.groups(default="")
-    if (name := _keyword(flag)) in _SWITCHES:
+    name = _keyword(flag)
+    if name in _SWITCHES:
         return f"{name}={not off} {value}".rstrip()
-    return (
-        f"{name}={value if value.isdigit() else dumps(value)}"
-        if name and value
-        else name or match[0]
-    )
+    if not name or not value:
+        return name or match[0]
+    return f"{name}={value if value.isdigit() and name in SHORT else dumps(value)}"

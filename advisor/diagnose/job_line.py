@@ -48,7 +48,7 @@ def job_words(head: str) -> tuple[tuple[str, ...], str | None]:
     words = []
     for name in asked.__struct_fields__:
         value, flag = getattr(asked, name), f"--{name.replace('_', '-')}"
-        if isinstance(value, str | int) and name != "takes_recipe" and value is not False:
+        if value and isinstance(value, str | int) and name != "takes_recipe":
             words += [flag] if value is True else [flag, str(value)]
     stated = (one for one in asked.overrides if one.partition("=")[0] not in asked.omitted)
     words += [one for one in stated if not one.startswith("model.")]
