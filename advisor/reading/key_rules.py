@@ -5,10 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from msgspec import json
-
-from advisor.base.configuration import packaged_configs
 from advisor.base.rule import NOWHERE, Finding, Match, Rule, Verdict
+from advisor.base.rule_rows import rows_of
 from advisor.reading.document_keys import Keys, as_whole_number, known, near, truth
 
 
@@ -54,8 +52,7 @@ def key_findings(rules: Iterable[KeyRule], keys: Keys) -> Iterator[Finding]:
 def written(file: str) -> Iterator[KeyRule]:
     """The rules of a file of configs/rules, each where all keys of `when` are on (true), off or
     left out (false), or what a pattern matches; `a|b` is any of them. It stands at the first."""
-    rows = json.decode((packaged_configs() / "rules" / f"{file}.json").read_bytes())
-    for name, row in rows.items():
+    for name, row in rows_of(f"{file}.json").items():
         yield key_rule(
             next(iter(row["when"])).split("|"),
             partial(_all_are, row["when"]),

@@ -24,7 +24,7 @@ from advisor.frameworks.huggingface.training_arguments import (
     training_arguments,
 )
 from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
-from advisor.frameworks.torch.rules import Rules, TorchRule
+from advisor.frameworks.torch.rules import Rules, stated
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
@@ -156,38 +156,19 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
 class _Settings(recompute_settings.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
-    own_rules: ClassVar[Rules] = {
-        "fp8": TorchRule(
-            summary="te.Linear needs FSDP1 or one GPU, no recompute, and an untied output layer",
-            when=_refused_fp8,
-            source="accelerate 1.15.0 accelerator.py; transformer_engine 2.20.2 pytorch/utils.py",
-            example="job.precision=fp8_delayed",
-        ),
-        "gradient_checkpointing_kwargs.every_n_layers": TorchRule(
-            when=lambda setting, _, __: setting.granularity is Granularity.SELECTIVE,
-            reason="transformers 4.x checkpoints every layer",
-            fix="use full, or --framework-version 5",
-            source="transformers 5.23.0 modeling_utils.py",
-            versions=("4",),
-            example="selective:2",
-        ),
-        "accelerator_config.gradient_accumulation_kwargs.sync_each_batch": TorchRule(
-            when=lambda _, job, __: job.config.sync_each_batch,
-            reason="transformers 4.x calls no_sync for every microbatch except the last one",
-            fix="--framework-version 5",
-            source="transformers 5.23.0 trainer.py",
-            versions=("4",),
-            example="job.sync_each_batch=true",
-        ),
-        "gradient_checkpointing_kwargs.offload": TorchRule(
-            when=lambda setting, _, __: setting.offloads,
-            reason="transformers 4.x passes every keyword to torch, which does not know offload",
-            fix="use full, or --framework-version 5",
-            source="transformers 4.57.1, 5.23.0 modeling_utils.py",
-            versions=("4",),
-            example="full+offload",
-        ),
-    }
+    own_rules: ClassVar[Rules] = stated(
+        "huggingface",
+        {
+            "fp8": _refused_fp8,
+            "gradient_checkpointing_kwargs.every_n_layers": lambda setting, _, __: (
+                setting.granularity is Granularity.SELECTIVE
+            ),
+            "accelerator_config.gradient_accumulation_kwargs.sync_each_batch": lambda _, job, __: (
+                job.config.sync_each_batch
+            ),
+            "gradient_checkpointing_kwargs.offload": lambda setting, _, __: setting.offloads,
+        },
+    )
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """What the Trainer warns of, and Accelerate does."""

@@ -6,7 +6,7 @@ from advisor.base.dtypes import Precision
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import recompute_settings, stack, supported_jobs
-from advisor.frameworks.torch.rules import Rules, TorchRule
+from advisor.frameworks.torch.rules import Rules, stated
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting, as_torch
 from advisor.frameworks.torch.snippet import snippet
 from advisor.job.job import Job
@@ -34,40 +34,23 @@ def _segments_of_shards(setting: TorchSetting, job: Job, _: supported_jobs.Stack
 
 
 class _Settings(recompute_settings.TorchSettings):
-    own_rules: ClassVar[Rules] = {
-        "float8.fsdp1": TorchRule(
-            when=lambda _, job, __: job.config.flat_parameters and job.config.fp8_param_gather,
-            reason="FSDP1 gathers its flat parameters in 16 bits",
-            fix="leave job.flat_parameters or job.fp8_param_gather out",
-            source="torchao 0.18.0 float8/fsdp_utils.py",
-            example="job.precision=fp8_current job.fp8_param_gather=true job.flat_parameters=true",
-        ),
-        "checkpoint_sequential.reentrant": TorchRule(
-            given=lambda setting, _, __: setting.use_reentrant,
-            when=_segments_of_shards,
-            reason="with use_reentrant the first replayed segment ends FSDP2's backward for all "
-            "groups",
-            fix="leave +use_reentrant out",
-            source="torch 2.13 fully_shard/_fsdp_state.py _root_post_backward_final_callback",
-            example="sequential:2+use_reentrant",
-        ),
-        "checkpoint_sequential.fsdp1": TorchRule(
-            given=_segments_of_shards,
-            when=lambda _, job, __: job.config.flat_parameters,
-            reason="a segment spans several of FSDP1's groups, which is not modelled",
-            fix="selective or full",
-            source="advisor",
-            example="job.flat_parameters=true sequential:2",
-        ),
-        "checkpoint_sequential.offload": TorchRule(
-            given=lambda setting, _, __: setting.granularity is Granularity.SEQUENTIAL,
-            when=lambda setting, _, __: setting.options,
-            reason="offload_wrapper takes a module, but checkpoint_sequential takes functions",
-            fix="full+offload",
-            source="torch 2.13 checkpoint_wrapper.py",
-            example="sequential:2+offload",
-        ),
-    }
+    own_rules: ClassVar[Rules] = stated(
+        "fsdp2",
+        {
+            "float8.fsdp1": lambda _, job, __: (
+                job.config.flat_parameters and job.config.fp8_param_gather
+            ),
+            "checkpoint_sequential.reentrant": lambda setting, job, facts: (
+                setting.use_reentrant and _segments_of_shards(setting, job, facts)
+            ),
+            "checkpoint_sequential.fsdp1": lambda setting, job, facts: (
+                _segments_of_shards(setting, job, facts) and job.config.flat_parameters
+            ),
+            "checkpoint_sequential.offload": lambda setting, _, __: (
+                setting.granularity is Granularity.SEQUENTIAL and setting.options
+            ),
+        },
+    )
 
 
 class _Spelling(stack.TorchSpelling):

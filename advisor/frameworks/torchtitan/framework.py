@@ -13,7 +13,7 @@ from advisor.base.dtypes import DType, Precision
 from advisor.frameworks import framework_parts, names, part_types
 from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
-from advisor.frameworks.torch.rules import Rules, TorchRule, block_shape
+from advisor.frameworks.torch.rules import Rules, block_shape, stated
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, as_torch
 from advisor.frameworks.torchtitan import flags, options, sharding
 from advisor.job.job import Job, JobConfig
@@ -121,67 +121,26 @@ class _Settings(recompute_settings.TorchSettings):
     """The modes of each version."""
 
     layout_rules = sharding.LAYOUT_RULES
-    own_rules: ClassVar[Rules] = {
-        "moe.use_grouped_mm": TorchRule(
-            given=lambda _, job, __: job.gpu.compute_capability < _GROUPED_GEMM,
-            when=lambda _, job, __: (
-                job.model.num_moe_experts
+    own_rules: ClassVar[Rules] = stated(
+        "torchtitan",
+        {
+            "moe.use_grouped_mm": lambda _, job, __: (
+                job.gpu.compute_capability < _GROUPED_GEMM
+                and job.model.num_moe_experts
                 and (job.model.multi_latent_attention or not job.model.qk_layernorm)
             ),
-            reason="torchtitan runs the experts in a loop on GPUs before Hopper, which is not "
-            "modelled",
-            fix="use a Hopper or newer GPU",
-            source="torchtitan models/deepseek_v3/model/args.py",
-            example="gpus=A100 model.num_moe_experts=8 model.moe_ffn_hidden_size=1024",
-        ),
-        "selective_ac_option.layer_frequency": TorchRule(
-            when=lambda setting, _, __: setting.granularity is Granularity.SELECTIVE,
-            reason="torchtitan 0.3 removed checkpoints of every n-th layer",
-            fix="op:torchtitan, or --framework-version 0.2",
-            source="torchtitan pull request 2357",
-            versions=("0.3",),
-            example="selective:2",
-        ),
-        "blocks.version": TorchRule(
-            when=lambda setting, _, __: setting.granularity is Granularity.BLOCKS,
-            reason="torchtitan 0.1 does not accept custom checkpoints",
-            fix="--framework-version 0.2",
-            source="torchtitan 0.1.0 config",
-            versions=("0.1",),
-            example="blocks:32*full",
-        ),
-        "compile.components": TorchRule(
-            when=lambda _, job, __: job.config.torch_compile and not job.config.compiles_loss,
-            reason="torchtitan 0.1 compiles the loss with the model",
-            fix="leave job.compile_components out, or --framework-version 0.2",
-            source="torchtitan 0.1.0 components/loss.py",
-            versions=("0.1",),
-            example="job.torch_compile=true job.compile_components=model",
-        ),
-        "float8.enable_fsdp_float8_all_gather": TorchRule(
-            when=lambda _, job, __: job.config.fp8_param_gather,
-            reason="torchtitan 0.3 scales float8 by rows, and gathers parameters in 16 bits",
-            fix="job.fp8_param_gather=false, or --framework-version 0.2",
-            source="torchtitan 0.3.0 components/quantization/float8.py",
-            versions=("0.3",),
-            example="job.precision=fp8_current job.fp8_param_gather=true",
-        ),
-        "mode.memory_budget": TorchRule(
-            when=lambda setting, _, __: setting.granularity is Granularity.BUDGET,
-            reason="torchtitan 0.1 has no mode memory_budget",
-            fix="--framework-version 0.2",
-            source="torchtitan 0.1.0 config",
-            versions=("0.1",),
-            example="budget:0.5",
-        ),
-        "checkpoint.reentrant": TorchRule(
-            when=lambda setting, _, __: setting.use_reentrant,
-            reason="torchtitan uses only non-reentrant checkpoints",
-            fix="leave +use_reentrant out",
-            source=_FACTS.source,
-            example="full+use_reentrant",
-        ),
-    }
+            "selective_ac_option.layer_frequency": lambda setting, _, __: (
+                setting.granularity is Granularity.SELECTIVE
+            ),
+            "blocks.version": lambda setting, _, __: setting.granularity is Granularity.BLOCKS,
+            "compile.components": lambda _, job, __: (
+                job.config.torch_compile and not job.config.compiles_loss
+            ),
+            "float8.enable_fsdp_float8_all_gather": lambda _, job, __: job.config.fp8_param_gather,
+            "mode.memory_budget": lambda setting, _, __: setting.granularity is Granularity.BUDGET,
+            "checkpoint.reentrant": lambda setting, _, __: setting.use_reentrant,
+        },
+    )
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """A budget needs torch.compile; Mixtral needs a model of one's own."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from advisor.base.errors import UserError
 from advisor.base.rule import Match
 from advisor.base.units import divisors, either
-from advisor.frameworks.torch.rules import CONTEXT_RULES, Rules, TorchRule
+from advisor.frameworks.torch.rules import CONTEXT_RULES, Rules, stated
 from advisor.frameworks.torch.setting import TorchSetting
 from advisor.frameworks.torch.supported_jobs import (
     REPLICAS,
@@ -81,39 +81,17 @@ def _no_shards(_: TorchSetting, job: Job, __: StackFacts) -> Match | None:
     return None
 
 
-LAYOUT_RULES: Final[Rules] = {
-    **CONTEXT_RULES,
-    "parallelism.data_parallel_replicate_degree": TorchRule(
-        summary="replicas of shards (HSDP) divide the data-parallel ranks, with EP 1",
-        when=_no_shards,
-        fix="layout.data_parallel_replicate_size=1",
-        source="torchtitan 0.2.2 distributed/parallel_dims.py, models/llama3/infra/parallelize.py",
-        example="layout.data_parallel_replicate_size=3",
-    ),
-    "parallelism.expert_tensor_parallel_degree": TorchRule(
-        when=_other_expert_degree,
-        reason="Currently we only support ETP=TP or ETP=1",
-        fix="--etp {job.layout.tensor_model_parallel_size}",
-        source="torchtitan distributed/parallel_dims.py",
-        example="model.num_moe_experts=8 model.moe_ffn_hidden_size=1024 "
-        "layout.expert_model_parallel_size=2 layout.expert_tensor_parallel_size=2",
-    ),
-    "parallelism.enable_async_tensor_parallel": TorchRule(
-        when=lambda _, job, __: job.layout.tp_comm_overlap and not job.config.torch_compile,
-        reason="Async TP requires torch.compile",
-        fix="job.torch_compile=true",
-        source="torchtitan models/llama3/infra/parallelize.py",
-        example="layout.tensor_model_parallel_size=2 layout.sequence_parallel=true "
-        "layout.tp_comm_overlap=true",
-    ),
-    "parallelism.tensor_parallel_degree": TorchRule(
-        summary="TP must divide the key-value heads: torchtitan cannot split a head",
-        when=lambda _, job, __: job.model.num_query_groups % job.layout.tensor_model_parallel_size,
-        reason="TP {job.layout.tensor_model_parallel_size} must divide the "
-        "{job.model.num_query_groups} key-value heads: torchtitan cannot split a head",
-        fix="use a TP that divides {job.model.num_query_groups}",
-        source="torchtitan models, Attention",
-        example="layout.tensor_model_parallel_size=2 model.num_query_groups=1",
-    ),
-}
+LAYOUT_RULES: Final[Rules] = CONTEXT_RULES | stated(
+    "torchtitan.layout",
+    {
+        "parallelism.data_parallel_replicate_degree": _no_shards,
+        "parallelism.expert_tensor_parallel_degree": _other_expert_degree,
+        "parallelism.enable_async_tensor_parallel": lambda _, job, __: (
+            job.layout.tp_comm_overlap and not job.config.torch_compile
+        ),
+        "parallelism.tensor_parallel_degree": lambda _, job, __: (
+            job.model.num_query_groups % job.layout.tensor_model_parallel_size
+        ),
+    },
+)
 """What torchtitan asserts of a layout, or ends with."""

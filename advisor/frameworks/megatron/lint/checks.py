@@ -6,14 +6,13 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, Final
 
-from msgspec import json
 from msgspec.structs import replace
 
-from advisor.base.configuration import packaged_configs
 from advisor.base.grouping import grouped
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level, Match, Verdict
 from advisor.base.rule import findings as findings_of
+from advisor.base.rule_rows import rows_of
 from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES, silenced
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.unseen import Asks, Unseen
@@ -149,7 +148,7 @@ _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 def _settled(read: ReadSettings) -> dict[str, Any]:
     """What the model decides, and the function that Megatron Bridge names its recipe by."""
     called = {text.rpartition(".")[2] for text in read.texts}
-    rows = json.decode((packaged_configs() / "rules" / "bridge_recipes.json").read_bytes())["rows"]
+    rows = rows_of("bridge_recipes.json")["rows"]
     sets = (row["sets"] for row in rows if called.intersection(row["functions"]))
     return {**(facts(read.model) if read.model else {}), **next(sets, {})}
 

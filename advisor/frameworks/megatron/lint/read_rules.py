@@ -5,10 +5,12 @@ training/arguments.py:1854-1887.
 """
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import ClassVar, Final
 
 from advisor.base.place import Place
-from advisor.base.rule import Match, Rule, Verdict
+from advisor.base.rule import Match, Rule
+from advisor.base.rule_rows import rows_of, rules_of
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
@@ -58,16 +60,14 @@ def _switched_off(read: ReadSettings, settings: RawSettings, revision: Revision)
     return _arguments(revision, read.places[_SP])
 
 
-def _spelling(flag: str, *, renamed: bool, **rest: Any) -> _ReadRule:
+def _spelling(
+    flag: str, renamed: bool, read: ReadSettings, _: RawSettings, revision: Revision
+) -> Match | None:
     """A spelling of the modules of CUDA graphs, before or after they were renamed."""
-
-    def found(read: ReadSettings, _: RawSettings, revision: Revision) -> Match | None:
-        launched = revision.framework == Framework.MEGATRON_LM and flag in read.given.spellings
-        if not launched or revision.at_least(0, 18) != renamed:
-            return None
-        return _arguments(revision, read.places.get("cuda_graph_modules", read.place))
-
-    return _ReadRule(when=found, **rest)
+    launched = revision.framework == Framework.MEGATRON_LM and flag in read.given.spellings
+    if not launched or revision.at_least(0, 18) != renamed:
+        return None
+    return _arguments(revision, read.places.get("cuda_graph_modules", read.place))
 
 
 def _contradicted(read: ReadSettings, settings: RawSettings, _: Revision) -> Iterator[Match]:
@@ -93,63 +93,27 @@ def _one_connection(read: ReadSettings, settings: RawSettings, _: Revision) -> M
 
 
 _SP: Final = "sequence_parallel"
-_NEW: Final = "--cuda-graph-modules"
-_OLD: Final = "--cuda-graph-scope"
-_REPLACED: Final = "lint the command with its variables replaced by their values"
 
-READ_RULES: Final = {
-    "shell_variable": _ReadRule(
-        when=lambda read, _, __: (
+READ_RULES: Final = rules_of(
+    _ReadRule,
+    rows_of("megatron.json")["lint"],
+    {
+        "shell_variable": lambda read, _, __: (
             Match(found=where, place=read.places[name])
             for name, where in read.given.unresolved.items()
         ),
-        reason="the value of {found} is a variable that is not set here, so it is not checked",
-        fix=_REPLACED,
-        verdict=Verdict.NOTE,
-    ),
-    "shell_words": _ReadRule(
-        when=lambda read, _, __: (Match(found=text, place=place) for text, place in read.unknown),
-        reason="{found} is not known here, so options in it are not checked",
-        fix=_REPLACED,
-        verdict=Verdict.NOTE,
-    ),
-    "sequence_parallel_disabled": _ReadRule(
-        when=_switched_off,
-        reason="sequence_parallel is switched off: tensor_model_parallel_size is 1",
-        fix="drop --sequence-parallel",
-        verdict=Verdict.NOTE,
-    ),
-    "cuda_graph_spelling": _spelling(
-        _NEW, renamed=False, reason=f"{{revision.label}} has no {_NEW}", fix=f"write {_OLD}"
-    ),
-    "attention_environment": _ReadRule(
-        when=_contradicted,
-        reason="{name}={text} contradicts attention_backend = {settings.attention_backend}, which "
-        "expects {value}",
-        fix="unset {name}, and choose with --attention-backend",
-        source="megatron-core 0.16.1 core/models/common/language_module/language_module.py:98-126",
-    ),
-    "fsdp_connections": _ReadRule(
-        when=_one_connection,
-        reason=f"Megatron-FSDP refuses {_CONNECTIONS}=1",
-        fix=f"unset {_CONNECTIONS}",
-        source="megatron-core 0.19.2 training/arguments.py:1143",
-    ),
-    "device_max_connections": _ReadRule(
-        when=_several_connections,
-        reason=f"Megatron-LM refuses {_CONNECTIONS}={{found}} with tensor or context parallelism "
-        "on Hopper and older GPUs",
-        fix=f"export {_CONNECTIONS}=1",
-        verdict=Verdict.NO_EFFECT,
-        source="Megatron-LM training/arguments.py validate_args",
-    ),
-}
-DEPRECATED: Final = {
-    "cuda_graph_spelling": _spelling(
-        _OLD,
-        renamed=True,
-        reason=f"{_OLD} is deprecated in {{revision.label}}",
-        fix=f"write {_NEW}",
-        verdict=Verdict.NOTE,
-    )
-}
+        "shell_words": lambda read, _, __: (
+            Match(found=text, place=place) for text, place in read.unknown
+        ),
+        "sequence_parallel_disabled": _switched_off,
+        "cuda_graph_spelling": partial(_spelling, "--cuda-graph-modules", False),
+        "attention_environment": _contradicted,
+        "fsdp_connections": _one_connection,
+        "device_max_connections": _several_connections,
+    },
+)
+DEPRECATED: Final = rules_of(
+    _ReadRule,
+    rows_of("megatron.json")["lint.deprecated"],
+    {"cuda_graph_spelling": partial(_spelling, "--cuda-graph-scope", True)},
+)

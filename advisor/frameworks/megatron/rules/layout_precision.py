@@ -62,4 +62,3 @@ RULES: Final = stated(
     fp8_output_proj=_fp8_output_proj,
     fp4_with_fp8=lambda raw, _: raw.fp4 and raw.fp8,
 )
-"""In the order in which Megatron checks them."""

@@ -97,16 +97,16 @@ def _number(raw: RawSettings, name: str) -> int | None:
     return found if found is None else int(found)
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
+def _read(row: dict[str, Any]) -> dict[str, Any]:
     """A row as a rule takes it; its condition says the rest."""
     names = ("source", "verdict", "authority", "example")
-    told = {name: row[name] for name in names if name in row}
-    return fields({"summary": f"{row['says']}.", "authority": Authority.TRAINING} | told)
+    own = {name: row[name] for name in names if name in row}
+    return fields({"summary": f"{row['says']}.", "authority": Authority.TRAINING} | own)
 
 
 _ROWS: Final[dict[str, Any]] = {
     name: {"relation": "multiple"} | row for name, row in rows_of("megatron_jobs.json").items()
 }
 RULES: Final = rules_of(
-    Rule, _ROWS, {name: partial(_broken, row) for name, row in _ROWS.items()}, _told
+    Rule, _ROWS, {name: partial(_broken, row) for name, row in _ROWS.items()}, _read
 )

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from advisor.base.rule import Verdict
+from advisor.base.rule_rows import rows_of
 from advisor.frameworks.megatron import rules
+from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
+from advisor.frameworks.megatron.rules import written_jobs
 from advisor.frameworks.megatron.rules.engine import (
     RULES,
     check,
@@ -73,6 +76,8 @@ def test_no_table_takes_the_id_of_another_s_rule() -> None:
     assert len(ids) > 100
     assert len(ids) == len(set(ids))
     assert set(ids) == {*RULES, *HARDWARE_RULES}
+    rows = [name for table in rows_of("megatron.json").values() for name in table]
+    assert {*rows, *written_jobs.RULES} == {*ids, *READ_RULES, *DEPRECATED}
 
 
 def test_every_rule_says_what_it_is_and_none_fires_on_the_defaults() -> None:
