@@ -86,6 +86,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
         "runs": header.run_words(job),
         "card": numbers.units(job.gpu.memory_bytes),
         "budget": numbers.units(best.budget_bytes),
+        "certainty": job.config.certainty,
         "basis": [
             ["Calibration", [header.calibration_words(answer.calibration)]],
             ["Measured runs", [" · ".join(header.measured_words(answer))]],

@@ -13,12 +13,15 @@ const TIME_WORDS = {
   stragglers: "stragglers: waiting for the slowest rank",
 };
 const timeKey = name => [`t-${name}`, TIME_WORDS[name]];
-const LIKELY = 0.9, EDGE = 0.5;
+let LIKELY; // the certainty that the request asks for
+const EDGE = 0.5;
 
 async function unpacked(base64) {
   const bytes = Uint8Array.from(atob(base64), c => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
+  const D = JSON.parse(await new Response(stream).text());
+  LIKELY = D.certainty;
+  return D;
 }
 
 /* Every row as an object; bytes in units of D.unit, times in seconds. */
