@@ -7,7 +7,7 @@ text; what comes before the first of these is of the whole type.
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from textwrap import dedent, fill
@@ -77,7 +77,7 @@ KEYS: Final = (*GROUPS.values(), advisor.ModelSpec.__mro__[1], GpuFields)
 
 
 def types_of(*roots: type) -> list[type[Struct]]:
-    """The records that instances of `roots` hold, and those that they extend, by name."""
+    """The records that instances of `roots` hold, and those that they extend under other names."""
     found: list[type[Struct]] = []
     left: list[Any] = list(roots)
     while left:
@@ -88,8 +88,19 @@ def types_of(*roots: type) -> list[type[Struct]]:
                 left += [*field_types(kind).values(), *kind.__bases__]
         else:
             left += get_args(kind)
-    named = {kind.__name__: kind for kind in reversed(found)}  # of two of a name, the first
-    return sorted(named.values(), key=lambda kind: (kind not in roots, kind.__name__))
+    extended = {base for kind in found for base in _same(kind)[1:]}
+    own = (kind for kind in found if kind not in extended)
+    return sorted(own, key=lambda kind: (kind not in roots, kind.__name__))
+
+
+def heading(kind: type) -> str:
+    """The name of a type; of one of a run, where an answer's has the same name, whose it is."""
+    taken = kind.__name__ in {one.__name__ for one in types_of(*ANSWERS) if one is not kind}
+    return f"{kind.__name__} of a run" if taken else kind.__name__
+
+
+def _link(kind: type) -> str:
+    return f"[{kind.__name__}](#{heading(kind).lower().replace(' ', '-')})"
 
 
 def call(name: str) -> str:
@@ -158,10 +169,9 @@ _MORE: Final = {
 
 def types(*roots: type, known: Iterable[type] = ()) -> str:
     """A section for each type; those that are `known` have theirs elsewhere on the page."""
-    kinds, there = types_of(*roots), {kind.__name__ for kind in known}
-    names = [*(kind.__name__ for kind in kinds), *there]
-    own = (kind for kind in kinds if kind.__name__ not in there)
-    return "\n\n".join(_section(kind, names, kind in roots) for kind in own)
+    kinds, there = types_of(*roots), set(known)
+    own = (kind for kind in kinds if kind not in there)
+    return "\n\n".join(_section(kind, {*kinds, *there}, kind in roots) for kind in own)
 
 
 def meaning(kind: type[Struct], name: str) -> str:
@@ -175,7 +185,7 @@ def meaning(kind: type[Struct], name: str) -> str:
     return said or SAID.get(name, "")
 
 
-def _section(kind: type[Struct], known: list[str], public: bool) -> str:
+def _section(kind: type[Struct], known: set[type], public: bool) -> str:
     bases = [base for base in kind.__bases__ if base is not Struct and base not in _same(kind)]
     inherited = {name for base in bases for name in getattr(base, "__struct_fields__", ())}
     about, _ = _read(kind)
@@ -189,14 +199,14 @@ def _section(kind: type[Struct], known: list[str], public: bool) -> str:
             rows.append(f"| `{name}` | {words} | {_cell(meaning(kind, name))} |")
     if kind not in KEYS and (public or "harness" not in kind.__module__):
         rows += _members(kind, known)
-    linked = ", ".join(f"[{base.__name__}](#{base.__name__.lower()})" for base in bases)
+    linked = ", ".join(map(_link, bases))
     more = f"It also has the fields of {linked}." if linked else ""
     head = ["| field | type, unit | meaning |", "|---|---|---|", *rows] if rows else []
-    parts = (f"### {kind.__name__}", _text(about), more, "\n".join(head))
+    parts = (f"### {heading(kind)}", _text(about), more, "\n".join(head))
     return "\n\n".join(filter(None, parts))
 
 
-def _members(kind: type, known: list[str]) -> Iterator[str]:
+def _members(kind: type, known: set[type]) -> Iterator[str]:
     """Its properties and methods."""
     own = {name: member for base in reversed(_same(kind)) for name, member in vars(base).items()}
     for name, member in own.items():
@@ -242,7 +252,7 @@ def _read(kind: type) -> tuple[str, dict[str, str]]:
     return about if listed else parts[0], meanings
 
 
-def _type(kind: Any, known: list[str] | tuple[str, ...] = ()) -> str:
+def _type(kind: Any, known: Collection[type] = ()) -> str:
     """A type as Markdown, with the values of an enum and a link to a type of the page."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(f"`{member.value}`" for member in kind)
@@ -253,8 +263,7 @@ def _type(kind: Any, known: list[str] | tuple[str, ...] = ()) -> str:
     if arguments:
         between = " to " if issubclass(origin, Mapping) else ", "
         return f"{origin.__name__} of {between.join(arguments)}"
-    name = getattr(kind, "__name__", str(kind))
-    return f"[{name}](#{name.lower()})" if name in known else name
+    return _link(kind) if kind in known else getattr(kind, "__name__", str(kind))
 
 
 def _unit(name: str, annotation: Any, whole: str) -> str:
