@@ -36,8 +36,8 @@ class GpuFields(Struct, frozen=True, kw_only=True):
     ``pair_bytes_per_second``: of one pair of GPUs where such links are point to point, 0 where
     switches join them. ``peer_to_peer``: whether a GPU reads another's memory over PCIe.
     ``host_processor``: what launches its kernels. ``assumed_fields``: those that no source gives.
-    ``same_chip_as``: the type that it is but for slower links, whose recipes are for it, too; empty
-    where there is none.
+    ``same_chip_as``: the type with the same chip and faster links, whose recipes are for it, too;
+    empty where there is none.
     """
 
     memory_bytes: int

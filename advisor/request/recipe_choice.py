@@ -141,7 +141,7 @@ def _gpu_test(wanted: Wanted) -> Callable[[str], bool]:
     """Whether a type of GPU is the one that is asked for, or the one that has the same chip."""
     names = gpu_names(wanted.config_dir)
     gpu = load_gpu(wanted.gpu_type, wanted.config_dir)
-    return lambda kind: full_name(kind, names) in (gpu.name, gpu.same_chip_as)
+    return lambda kind: full_name(kind, names) in (gpu.name, gpu.same_chip_as or gpu.name)
 
 
 def _on_these_gpus(recipe: Recipe, wanted: Wanted) -> Experiment:
