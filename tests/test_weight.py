@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 87_600, 577, 51_850
-LINES_OF_TESTS = 64_250
+LINES, FILES, STATEMENTS = 87_720, 577, 51_960
+LINES_OF_TESTS = 64_360
 
 
 def _sources(*folders: str) -> list[str]:

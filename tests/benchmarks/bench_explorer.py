@@ -1,5 +1,5 @@
-"""How large the explorer's page is, and how quick: seconds of the processor beside its answer, its
-first paint, and a control in Chromium.
+"""How large the explorer's page is, and how quick: its making in CPU seconds, its first paint, and
+a control in Chromium.
 
 Run by `make bench`; figures are printed: pytest -s shows them. Nothing is asserted: a machine
 may be busy. Milliseconds of a control last until the picture that it changes has been painted.
