@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 87_763, 577, 51_988
-LINES_OF_TESTS = 64_375
+LINES, FILES, STATEMENTS = 87_759, 577, 51_986
+LINES_OF_TESTS = 64_387
 
 
 def _sources(*folders: str) -> list[str]:
