@@ -12,9 +12,8 @@ stale.
 
 import os
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,9 +148,4 @@ def unknown_name(
 def load_yaml(path: Path) -> Document:
     """The mapping that a YAML file holds; UserError where it is broken or something else."""
     text = read_text(path, MOST_CONFIG_BYTES)
-    return Document(path=path, values=compiled(text) or deepcopy(_parsed(text, path)))
-
-
-@lru_cache(maxsize=64)
-def _parsed(text: str, path: Path) -> dict[str, Any]:
-    return read_yaml(text, path)
+    return Document(path=path, values=compiled(text) or read_yaml(text, path))

@@ -37,8 +37,9 @@ _FASTER: Final = 2.0
 _NEAR, _LOOKED_AT = (3.0, 2.0, 2.0), (90, 16, 8)
 """Doublings up to which jobs are near, and how many of the nearest are looked at: with the job's
 own number of GPUs and sequence length, with another one of them, and with others of both."""
-_ROWS, _UNFIT = (160, 20, 5), (30, 2, 1)
-"""Rows of jobs that fit after which no others are looked at, and jobs that do not fit."""
+_MOST, _UNFIT = (640, 80, 20), (30, 2, 1)
+"""Stages of rows of jobs that fit after which no others are looked at, as each takes its time; and
+jobs that do not fit."""
 _EACH: Final = 10
 """Rows of a job that is near."""
 
@@ -77,7 +78,7 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     seen, places = {differs(job, own) for job in found}, tuple(_places(own))
     resolution = resolve(request)
     for number, place in enumerate(places):
-        most, unfit = _ROWS[place.changed], _UNFIT[place.changed]
+        most, unfit = _MOST[place.changed], _UNFIT[place.changed]
         for one in _promising(own, resolution, place, first.calibration):
             words = differs(one.job, own)
             if words in seen or most <= 0:
@@ -87,7 +88,8 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
             if rows and (fits or unfit > 0):
                 seen.add(words)
                 found[one.job] = rows
-            most, unfit = most - len(rows) * fits, unfit - (not fits)
+            most -= len(rows) * fits * one.job.layout.pipeline_model_parallel_size
+            unfit -= not fits
         if watch is not None:
             evaluated = sum(map(len, found.values()))
             watch(Progress(best=first, evaluated=evaluated, share=number / len(places)))

@@ -9,8 +9,7 @@ const COMPONENT_WORDS = {
 const TIME_WORDS = {
   forward: "forward", backward: "backward", recompute: "replay (recompute)",
   exposed_communication: "exposed communication", pipeline_bubble: "pipeline bubble",
-  optimizer: "optimizer", offload: "offload", host: "waiting for the host",
-  stragglers: "stragglers: waiting for the slowest rank",
+  optimizer: "optimizer", offload: "offload", host: "waiting for the host", stragglers: "waiting for stragglers",
 };
 const timeKey = name => [`t-${name}`, TIME_WORDS[name]];
 let LIKELY; // the certainty that the request asks for

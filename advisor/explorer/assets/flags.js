@@ -31,7 +31,7 @@ const PLAIN = /^[A-Za-z_][\w.:=+-]*$/;
 function Measure({ D, list, front, chosen, other, change }) {
   const line = (job, rows, name) => {
     const around = D.pool[D.jobs.measure[job]];
-    if (!around) return "";
+    if (!around.length) return "";
     const specs = rows.map(row => PLAIN.test(row.spec) ? row.spec : `'${row.spec}'`).join(",");
     const quote = specs.includes("'") ? '"' : "'";
     return `${around[0]}${quote}recompute.settings=[${specs}]${quote}${around[1]}${name ? ` name=${name}` : ""}`;

@@ -229,8 +229,7 @@ def test_arrow_keys_visit_the_parts_of_a_picture(shown: Shown) -> None:
 
 def test_one_gpu_is_asked_about_no_layout(pages: dict[str, Shown]) -> None:
     pages["one_gpu"].open()
-    page = pages["one_gpu"].text("body")
-    assert not re.search("harding|Tensor parallel|ll layouts|another layout", page)
+    assert not re.search("harding|Tensor par|ll layouts|ther layout", pages["one_gpu"].text("body"))
 
 
 def test_its_rows_are_those_of_the_answer(shown: Shown) -> None:
