@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 87_720, 577, 51_960
+LINES, FILES, STATEMENTS = 87_730, 577, 51_960
 LINES_OF_TESTS = 64_360
 
 
