@@ -48,9 +48,7 @@ def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
         if precision in RECIPES[gpu]:
             assert advisor.advise(**request, recompute=["none"], quick=True).candidates
             continue
-        with pytest.raises(
-            UserError, match=f"precision="{precision}": .*; use (bf16|fp16|fp8_cu)"
-        ):
+        with pytest.raises(UserError, match=f'precision="{precision}": .*; use (bf16|fp16|fp8_cu)'):
             advisor.advise(**request)
 
 
