@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 87_705, 577, 51_935
-LINES_OF_TESTS = 64_270
+LINES, FILES, STATEMENTS = 87_710, 577, 51_935
+LINES_OF_TESTS = 64_280
 
 
 def _sources(*folders: str) -> list[str]:
