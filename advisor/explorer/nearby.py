@@ -71,7 +71,7 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     frugal = max(every, key=lambda row: row.step_time_seconds).setting
     found: dict[Job, list[Evaluation]] = {own: []}
     if answer.fastest_found:
-        others = (row for row in _front(every) if row.setting != first.setting)
+        others = (row for row in every[1:] if row.setting != first.setting)
         found[own] = list(first_simulated([first, *others]))
     for candidate in answer.candidates:
         found.setdefault(candidate.evaluation.job, []).append(candidate.evaluation)

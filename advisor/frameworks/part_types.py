@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from enum import StrEnum
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -91,6 +91,10 @@ class Effect(StrEnum):
     MEMORY = "memory"
     SPEED = "speed"
     PACKAGE = "package"
+
+
+SEARCHED: Final = frozenset(Effect) - {Effect.PACKAGE}
+"""Effects of the changes that a search may make by itself."""
 
 
 class JobChange(Struct, frozen=True):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import SearchNote
 from advisor.answer.evaluation import Evaluation
+from advisor.frameworks.part_types import SEARCHED
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import LIKELY, Job
@@ -399,7 +400,7 @@ class Climb:
     def _near(self, centre: Job) -> Iterator[Job]:
         """Neighbours that have all that was given; with the resolution's own options, where none
         may change."""
-        for job in (neighbour.job for neighbour in neighbours(centre)):
+        for job in (neighbour.job for neighbour in neighbours(centre, SEARCHED)):
             if not self._options:
                 job = replace(job, layout=with_own_options(self._resolution, job.layout))
             if self._is_open(job):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
+from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import EVEN, DataParallelSharding, ParallelLayout
@@ -28,10 +29,10 @@ class Neighbour(Struct, frozen=True):
     job: Job
 
 
-def neighbours(job: Job) -> Iterator[Neighbour]:
-    """Jobs with one change each; a framework may refuse them."""
+def neighbours(job: Job, effects: frozenset[Effect] = frozenset(Effect)) -> Iterator[Neighbour]:
+    """Jobs with one change each, of options those with `effects`; a framework may refuse them."""
     parts = ((words, why, partial(replace, job, **part)) for words, why, part in _variants(job))
-    options = ((change.words, change.why, change.make) for change in changes(job))
+    options = ((change.words, change.why, change.make) for change in changes(job, effects))
     made: Iterable[tuple[str, str, Callable[[], Job]]] = chain(parts, options)
     for words, why, make in made:
         try:

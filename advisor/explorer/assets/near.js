@@ -48,14 +48,14 @@ const PLACE_TITLES = { seq: "Other sequence lengths", GPUs: "Other numbers of GP
 function Scale({ D, rows, axes, axis, chosen, budget, show }) {
   const found = useMemo(() => bestOfEach(D, rows, axes, axis, chosen, budget), [chosen, budget]), word = axis === "seq" ? "tokens" : axis;
   const fit = found.filter(one => one.fit).map(one => +one.value);
-  const said = !fit.length ? `None of these ${axis === "seq" ? "lengths" : "numbers"} fits.`
-    : axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice: ${Math.min(...fit)}.`;
+  const said = !fit.length ? `None of these ${axis === "seq" ? "lengths" : "numbers"} fits with the job's options; advise --solve ${axis === "seq" ? "seq_length" : "gpus"} may change them.`
+    : axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice with the job's options: ${Math.min(...fit)}. advise --solve gpus may change options, too.`;
   return html`<p>${said}</p><div class="scroll" tabindex="0" role="region" aria-label=${`The best row of each number of ${word}`}><table>
     <thead><tr><th scope="col">${word}</th><th scope="col" class="left">best row that fits</th><th scope="col">peak\u00a0GiB</th><th scope="col">step\u00a0s</th>
-      <th scope="col" class="spare">tokens/s per GPU</th><th scope="col">GPU hours per 10⁹ tokens</th></tr></thead>
+      <th scope="col" class="spare">tokens/s per GPU</th><th scope="col">GPU-hours per 10¹² tokens</th></tr></thead>
     <tbody>${found.map(({ value, row, fit }) => html`<tr key=${value} class=${axes[axis].own[chosen.job] === value ? "own" : ""}><th scope="row">${(+value).toLocaleString("en")}</th>
       <td class="left"><button type="button" class="row" onClick=${() => show(row)}>${broken(row.spec)}</button> ${changesOf(D, row.job).length > 0 && html`<${Chips} words=${changesOf(D, row.job)} />`}
         ${!fit && html`<span class="bad"> nothing fits; this is the smallest</span>`}</td>
       <td>${peakWords(row)}</td><td>${seconds(row.seconds)}</td><td class="spare">${Math.round(tokensOf(D, row)).toLocaleString("en")}</td>
-      <td>${fit ? Math.round(1e9 / 3600 / tokensOf(D, row)).toLocaleString("en") : "—"}</td></tr>`)}</tbody></table></div>`;
+      <td>${fit ? (+(1e12 / 3600 / tokensOf(D, row)).toPrecision(3)).toLocaleString("en") : "—"}</td></tr>`)}</tbody></table></div>`;
 }

@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from advisor.frameworks.part_types import SEARCHED
 from advisor.job.job import Job
 from advisor.models.options import CpCommType
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
 from advisor.search.near_changes import neighbours
 from tests.advisor.jobs import parallel
 from tests.advisor.search.small_jobs import small
@@ -116,3 +119,12 @@ def test_other_ways_across_context_parallel_ranks_where_there_are_some() -> None
         for one in neighbours(job_of(context_parallel_size=1, data_parallel_size=4))
     }
     assert alone == {CpCommType.P2P}
+
+
+def test_layers_of_transformers_may_run_on_ligers_kernels() -> None:
+    """With a package that a job may not have: a remedy, no change that a search makes."""
+    job = resolve(Request(model="llama3_8b", gpus="8xH100", framework="huggingface"))
+    job = job.job(job.layout)
+    (fused,) = (one for one in neighbours(job) if one.job.config.use_liger_kernel)
+    assert "package liger-kernel" in fused.words
+    assert not any("liger" in one.words for one in neighbours(job, SEARCHED))
