@@ -49,7 +49,7 @@ function Scale({ D, rows, axes, axis, chosen, budget, show }) {
   const found = useMemo(() => bestOfEach(D, rows, axes, axis, chosen, budget), [chosen, budget]), word = axis === "seq" ? "tokens" : axis;
   const fit = found.filter(one => one.fit).map(one => +one.value);
   const said = !fit.length ? `None of these ${axis === "seq" ? "lengths" : "numbers"} fits with the job's options; advise --solve ${axis === "seq" ? "seq_length" : "gpus"} may change them.`
-    : axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice with the job's options: ${Math.min(...fit)}. advise --solve gpus may change options, too.`;
+    : axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice with the job's options: ${Math.min(...fit)}. advise --solve gpus may also change options.`;
   return html`<p>${said}</p><div class="scroll" tabindex="0" role="region" aria-label=${`The best row of each number of ${word}`}><table>
     <thead><tr><th scope="col">${word}</th><th scope="col" class="left">best row that fits</th><th scope="col">peak\u00a0GiB</th><th scope="col">step\u00a0s</th>
       <th scope="col" class="spare">tokens/s per GPU</th><th scope="col">GPU-hours per 10¹² tokens</th></tr></thead>
