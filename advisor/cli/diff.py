@@ -144,8 +144,7 @@ def _advice(options: RankingOptions) -> "Advice":
     from msgspec.structs import replace
 
     from advisor.report.plain_advice import plain_advice
-    from advisor.report.wording import chosen
 
     answer = answer_to(replace(options.request, quick=True))
-    best = chosen(answer)
+    best = answer.chosen
     return plain_advice(answer, top=best.rank if best else None)

@@ -28,7 +28,7 @@ from advisor.report.job_changes import layout_cells, options_apart
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
-from advisor.report.wording import leading, remedy_line
+from advisor.report.wording import remedy_line
 from advisor.request.differences import HarnessLines
 from advisor.request.request import Request
 from advisor.search import answer_parts, evaluate, layout_search, measured_rows
@@ -272,7 +272,7 @@ def _policy(page: str) -> str:
 
 def _static(answer: Answer) -> str:
     """The table of a notebook, with all flags of its choice: layout and setting."""
-    advice, best = plain_advice(answer, top=10), leading(answer)
+    advice, best = plain_advice(answer, top=10), answer.leading
     assert best is not None
     evaluation = best.evaluation
     layout, environment = all_job_flags(evaluation), environment_words(evaluation)

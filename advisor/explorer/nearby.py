@@ -21,7 +21,6 @@ from advisor.job.layout import SHORT_NAMES, ParallelLayout
 from advisor.learning.learned import LearnedCalibration
 from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.report.job_changes import apart, layout_cells
-from advisor.report.wording import leading
 from advisor.request.layout_fields import freed
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution, resolve
@@ -63,7 +62,7 @@ class Grid(Struct, frozen=True):
 def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     """All rows of `answer`, which has some, and those of jobs near the one that it begins with;
     `watch` is told how far it is."""
-    best = leading(answer)
+    best = answer.leading
     assert best is not None
     first, own = best.evaluation, best.evaluation.job
     evaluator = Evaluator(own, first.calibration)

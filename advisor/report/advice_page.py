@@ -32,7 +32,7 @@ def page(
 ) -> Block:
     """The whole page with some `rows` of the ranking, `caveat` next to the verdict, and the `price`
     of a GPU-hour."""
-    shown, best = rows.shown(advice.candidates), wording.chosen(advice)
+    shown, best = rows.shown(advice.candidates), advice.chosen
     jobs = [candidate.evaluation.job for candidate in shown]
     columns = None
     others = (*jobs[1:], *filter(None, [advice.usual]))
@@ -76,7 +76,7 @@ def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
     """The sentence that decides, what its row trains and what it rests on; or what helps where
     nothing fits."""
     lines: list[Block] = [Text(f"{wording.verdict(advice)} {caveat}".strip(), "bold")]
-    best = wording.leading(advice)
+    best = advice.leading
     if best is not None and best.evaluation.fits:
         hours = best.evaluation.gpu_hours_per_trillion_tokens
         lines.append(rate_words(best.evaluation.tokens_per_second, hours, price))
@@ -150,7 +150,7 @@ _SHOWN_ERROR = 5e-4
 
 def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
     """What tells the framework the row that the first sentence names, to be copied."""
-    best = wording.leading(advice)
+    best = advice.leading
     if best is None:
         return None
     blocks: list[Block] = []

@@ -18,7 +18,6 @@ from advisor.report.blocks import Block, Text, group, labelled_rows
 from advisor.report.header import layout_words
 from advisor.report.job_changes import change_words
 from advisor.report.setting_flags import copied_block
-from advisor.report.wording import leading
 from advisor.request.origin import GROUPS
 
 RECOMPUTE: Final = "recompute"
@@ -91,7 +90,7 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     for number, one in enumerate(file.not_known):
         rows.append(("" if number else "not known", Text(_unknown_words(one))))
     flags: list[Block] = []
-    if row := leading(advice):
+    if row := advice.leading:
         best, found = row.evaluation, advice.fastest_found
         also = change_words(best.job, advice.job, advice.origin) if found else ""
         what, words = _instead(best, file, also, ", ".join(left_out(read)))

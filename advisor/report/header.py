@@ -13,7 +13,7 @@ from advisor.job.layout import SHARDED_GRADIENTS, ParallelLayout
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
 from advisor.report.blocks import Block, Fitted, group, labelled_rows
 from advisor.report.breaking import dotted_lines
-from advisor.report.wording import chosen, gib
+from advisor.report.wording import gib
 
 _PROVENANCE = {
     Provenance.MEASURED: "measured on this type of machine",
@@ -202,7 +202,7 @@ def _budget(advice: Answer, has_bars: Callable[[int], bool]) -> Fitted:
 def budget_words(advice: Answer) -> str:
     """``77.1 of 79.1 GiB usable per GPU``: the budget, and what the card has; one number where they
     are equal."""
-    best = chosen(advice)
+    best = advice.chosen
     card = advice.job.gpu.memory_bytes
     budget = best.evaluation.budget_bytes if best else advice.job.config.memory_budget_bytes
     of_card = f" of {gib(card)}" if budget and budget != card else ""

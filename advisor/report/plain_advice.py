@@ -30,7 +30,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.changes import caveat, read_file
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
-from advisor.report.wording import chosen, row_of, verdict
+from advisor.report.wording import row_of, verdict
 from advisor.request.origin import changes
 
 
@@ -46,7 +46,7 @@ def plain_advice(
     """`answer` with its `top` best candidates (all where None), of the Pareto `front` alone where
     that is asked for; `explained` is the rank of the candidate whose bytes and seconds are
     explained, `read` what the job was taken from."""
-    best = chosen(answer)
+    best = answer.chosen
     listed = [c for c in answer.candidates if c.pareto or not front][:top]
     of_jobs = {id(c.evaluation.job): c.evaluation for c in listed}
     extras = {number: _extras(evaluation, answer) for number, evaluation in of_jobs.items()}

@@ -10,7 +10,6 @@ from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.report.blocks import Block, Fitted, wrapped
 from advisor.report.breaking import command_lines, packed
-from advisor.report.wording import leading
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
 _MARGIN: Final = 17
@@ -144,7 +143,7 @@ def environment_words(evaluation: Evaluation) -> str:
 
 def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     """`--format flags`: the chosen setting's flags for the framework of the job, one line."""
-    best, framework = leading(advice), advice.job.config.framework
+    best, framework = advice.leading, advice.job.config.framework
     if best is None:
         return ""
     of_job = framework_job_flags(advice, best.evaluation, framework, with_layout=with_layout)
@@ -153,7 +152,7 @@ def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
 
 def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
     """What `--format flags` does not say; empty where it says all."""
-    best, framework = leading(advice), advice.job.config.framework
+    best, framework = advice.leading, advice.job.config.framework
     if best is None:
         return ""
     said = job_outside_flags(advice, best.evaluation, framework, with_layout=with_layout)
@@ -163,7 +162,7 @@ def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
 
 def file_report(advice: Answer) -> str:
     """`--format file`: the chosen setting and its job as the framework's own file."""
-    best = leading(advice)
+    best = advice.leading
     if best is None:
         return ""
     setting, job = best.evaluation.setting, best.evaluation.job

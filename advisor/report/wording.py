@@ -46,20 +46,10 @@ def seconds(value: float, smallest: float) -> str:
     return f"{value:.{2 if smallest >= 1 else 3}f}"
 
 
-def chosen(advice: Answer) -> RankedEvaluation | None:
-    """As Answer.chosen."""
-    return advice.chosen
-
-
-def leading(advice: Answer) -> RankedEvaluation | None:
-    """As Answer.leading."""
-    return advice.leading
-
-
 def row_of(advice: Answer, rank: int | None) -> RankedEvaluation:
     """The row of a rank, or where there is none the one that the first sentence names, of an answer
     with some."""
-    best = leading(advice)
+    best = advice.leading
     assert best is not None
     return next((one for one in advice.candidates if one.rank == rank), best)
 
@@ -72,7 +62,7 @@ def missing_bytes(evaluation: Evaluation) -> int:
 def verdict(advice: Answer) -> str:
     """Which row is the choice, with the number that decides, and what the alternative costs; first
     of all the fastest that was found, where that is of another job."""
-    best = chosen(advice)
+    best = advice.chosen
     if best is None:
         return "No setting could be evaluated: the framework refuses every setting asked for."
     if advice.fastest_found is not None:
@@ -115,7 +105,7 @@ def found_notes(advice: Answer) -> list[str]:
         said.append(line)
     if found is not None:
         said.append("Flags of the job as typed: --format flags --as-typed.")
-    if advice.search is not None and (best := leading(advice)) is not None:
+    if advice.search is not None and (best := advice.leading) is not None:
         said += _left_open(advice.search, best.evaluation.step_time_seconds)
     return said
 
@@ -229,7 +219,7 @@ def _bought(advice: Answer, best: Evaluation) -> str:
     other = next((c for c in without if c.evaluation.fits), None)
     if own is None or own.fits or other is None:
         return ""
-    first = chosen(advice)
+    first = advice.chosen
     # times compare where both rest on runs, or both on none
     if first is None or (first.basis is Basis.SHIPPED) != (other.basis is Basis.SHIPPED):
         return ""
@@ -251,7 +241,7 @@ def _bought(advice: Answer, best: Evaluation) -> str:
 
 def against_preset(advice: Answer) -> str:
     """What the choice changes against the setting that the preset ships with; "" without one."""
-    best = chosen(advice)
+    best = advice.chosen
     shipped = next((c for c in advice.candidates if c.preset), None)
     if best is None or shipped is None or best is shipped:
         return ""

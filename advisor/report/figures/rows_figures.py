@@ -18,7 +18,7 @@ from advisor.report import breaking, job_changes, ranking_table
 from advisor.report.figures import kit
 from advisor.report.figures.point_labels import label_points
 from advisor.report.figures.titles import job_title, row_label, rows_title
-from advisor.report.wording import chosen, gib, seconds
+from advisor.report.wording import gib, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,7 @@ def pareto_figure(advice: Answer) -> "Figure":
 
 
 def _picture(advice: Answer) -> _Picture:
-    best = chosen(advice)
+    best = advice.chosen
     assert best is not None
     front = by_memory([row for row in advice.candidates if row.pareto])
     named = [row for row in front if row.same_as is None or row is best]
@@ -204,7 +204,7 @@ def ranking_figure(advice: Answer, top: int | None) -> "Figure":
     from matplotlib.figure import Figure
 
     shown = advice.candidates[: min(top or MAX_CANDIDATES, MAX_CANDIDATES)]
-    best = chosen(advice)
+    best = advice.chosen
     labels = [row_label(candidate, shown, _NAME_WIDTH) for candidate in shown]
     num_lines = sum(label.count("\n") + 1.6 for label in labels)
     figure = Figure(figsize=(13, max(4.8, 2.2 + 0.19 * num_lines)), layout="constrained")
@@ -291,7 +291,7 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
         words = f"{seconds(one.step_time_seconds, smallest)} s"
         words += "" if one.fits else ", does not fit"
         kit.note(axes, words, (max(one.step_time_seconds, ends[1]), place))
-    best = chosen(advice)
+    best = advice.chosen
     axes.set_yticks(range(len(shown)), labels, fontsize=8)
     kit.bold_tick(axes, (row is best for row in shown))
     axes.invert_yaxis()

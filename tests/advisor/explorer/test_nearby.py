@@ -14,7 +14,6 @@ from advisor.explorer.explorer_data import explorer_page
 from advisor.explorer.nearby import Grid, Place, differs, grid, nearby
 from advisor.explorer.step_numbers import Pool
 from advisor.plan.recompute_plan import recomputes
-from advisor.report.wording import leading
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 from advisor.search.ranking import order
@@ -40,7 +39,7 @@ def test_the_answers_rows_come_first_and_are_all_there(found: Grid) -> None:
 def test_it_begins_with_the_fastest_found() -> None:
     request = replace(REQUEST, quick=False)
     answer = answer_to(request)
-    found, best = grid(answer, request), leading(answer)
+    found, best = grid(answer, request), answer.leading
     (job, rows), *others = found.jobs
     assert job == found.own == best.evaluation.job != answer.job
     assert min(rows, key=order).setting == best.evaluation.setting

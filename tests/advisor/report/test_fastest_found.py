@@ -13,7 +13,7 @@ from advisor.report.setting_flags import (
     job_outside_flags,
 )
 from advisor.report.text import plain_lines
-from advisor.report.wording import found_notes, leading, row_of, verdict
+from advisor.report.wording import found_notes, row_of, verdict
 from advisor.request.origin import changes
 from advisor.search.fastest_found import WORTH_A_CHANGE
 from tests.advisor.conftest import JOB
@@ -55,7 +55,7 @@ def test_what_fits_only_with_changes_says_so(found: Answer, hopeless: Answer) ->
 
 
 def test_flags_and_plain_data_are_those_of_the_first_sentence(found: Answer) -> None:
-    assert leading(found) is row_of(found, 0) is found.fastest_found.candidate
+    assert found.leading is row_of(found, 0) is found.fastest_found.candidate
     assert "--micro-batch-size 2" in flags_report(found)
     advice = plain_advice(found, explained=None)
     assert advice.best is advice.fastest_found

@@ -7,7 +7,6 @@ from advisor.answer.answer import Answer, Remedy
 from advisor.base.units import GIB, amount, percent, ranges, rate_words
 from advisor.report.wording import (
     against_preset,
-    chosen,
     missing_bytes,
     remedy_line,
     seconds,
@@ -32,9 +31,9 @@ def test_the_choice_is_the_best_that_fits(make_advice, make_evaluation, hopeless
     advice = make_advice(
         make_evaluation("none", 80, probability=0.1), make_evaluation("selective:mlp", 10)
     )
-    assert chosen(advice).rank == 2
-    assert chosen(hopeless).rank == 1
-    assert chosen(make_advice()) is None
+    assert advice.chosen.rank == 2
+    assert hopeless.chosen.rank == 1
+    assert make_advice().chosen is None
     assert missing_bytes(hopeless.candidates[0].evaluation) == 2 * GIB
 
 
