@@ -101,7 +101,9 @@ def solved(
     """
     check_prices(prices, 1)
     gpus = quantity is Quantity.GPUS
-    typed = inverse.same_job(request) if gpus else inverse.as_typed(request)
+    typed = request if gpus else inverse.as_typed(request)
+    if gpus or quantity is Quantity.SEQ_LENGTH:
+        typed = inverse.same_job(typed, quantity)
     values, start = inverse.values_of(quantity, typed)
     found: dict[int, Trial] = {}
 
@@ -125,7 +127,7 @@ def solved(
     harder, beyond, words = found[values[place + 1]] if place + 1 < len(values) else None, None, ""
     if harder is not None and not request.quick and quantity in _BEYOND:
         value = inverse.next_round(quantity, values, place) if best else values[start]
-        beyond, answer = ask(request, value)
+        beyond, answer = ask(replace(typed, quick=request.quick), value)
         words = beyond_words(beyond, quantity, answer)
     if gpus and best is not None:
         more = [best.value * 2**power for power in range(_COUNTS)]

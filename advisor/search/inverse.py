@@ -29,14 +29,15 @@ def as_typed(request: Request) -> Request:
     return replace(request, quick=request.quick or request.search is None)
 
 
-def same_job(request: Request) -> Request:
-    """With the sequence and the global batch that a recipe lends for these GPUs, for all GPUs; a
-    number of GPUs, where there is none."""
+def same_job(request: Request, quantity: Quantity = Quantity.GPUS) -> Request:
+    """With the global batch that a recipe lends for the request, and for numbers of GPUs its
+    sequence, whatever the value that is asked for; a number of GPUs, where there is none."""
     if not request.gpus[:1].isdigit():
         request = replace(request, gpus=f"{_SERVER}x{request.gpus}")
     config = advise(as_typed(request)).job.config
     said = {pair.partition("=")[0] for pair in request.overrides}
-    names = [name for name in ("seq_length", "global_batch_size") if f"job.{name}" not in said]
+    lent = ("global_batch_size", "seq_length")[: 1 + (quantity is Quantity.GPUS)]
+    names = [name for name in lent if f"job.{name}" not in said]
     return replace(request, **{name: getattr(config, name) for name in names})
 
 
