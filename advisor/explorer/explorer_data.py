@@ -28,7 +28,7 @@ from advisor.report.job_changes import layout_cells, options_apart
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
-from advisor.report.wording import remedy_line
+from advisor.report.wording import remedy_line, verdict, way_out
 from advisor.request.differences import HarnessLines
 from advisor.request.request import Request
 from advisor.search import answer_parts, evaluate, layout_search, measured_rows
@@ -63,6 +63,7 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
         "rows": numbers.columns(rows),
         "pool": pages.pool.values,
         "toss": pages.toss(),
+        "typed": pages.typed(),
         "rejected": [
             [one.setting.spec, one.reason, one.fix, f"{one.rule}: {one.source}"]
             for one in answer.rejected
@@ -83,10 +84,10 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
         "seq_length": job.config.seq_length,
         "recipe": answer.recipe,
         "framework": header.framework_words(job),
-        "runs": header.run_words(job),
         "card": numbers.units(job.gpu.memory_bytes),
         "budget": numbers.units(best.budget_bytes),
         "certainty": job.config.certainty,
+        "verdict": f"{verdict(answer)} {way_out(answer)}".strip(),
         "basis": [
             ["Calibration", [header.calibration_words(answer.calibration)]],
             ["Measured runs", [" · ".join(header.measured_words(answer))]],
@@ -142,6 +143,7 @@ class _Page(Struct, frozen=True):
             "pp": job.layout.pipeline_model_parallel_size,
             "vpp": job.layout.virtual_pipeline_model_parallel_size,
             "microbatches": job.num_microbatches,
+            "runs": self.pool.number(header.run_words(job)),
             "layout": self.pool.number(header.layout_words(job.layout, job.config.optimizer)),
             "apart": self.pool.number(differs(job, self.grid.own)),
             "fixed": self.pool.number(
@@ -173,9 +175,17 @@ class _Page(Struct, frozen=True):
         toss = self.answer.toss
         if toss is None:
             return None
-        numbers = {job: number for number, (job, _) in enumerate(self.grid.jobs)}
-        rows = [self.answer.candidates[rank - 1].evaluation for rank in toss.ranks]
-        return {"rows": [[numbers[row.job], row.setting.spec] for row in rows], "why": toss.why}
+        rows = [self._place(self.answer.candidates[rank - 1].evaluation) for rank in toss.ranks]
+        return {"rows": rows, "why": toss.why}
+
+    def typed(self) -> list[Any] | None:
+        """Job and setting of the best row of the job as typed."""
+        best = self.answer.chosen
+        return self._place(best.evaluation) if best else None
+
+    def _place(self, row: Evaluation) -> list[Any]:
+        jobs = [job for job, _ in self.grid.jobs]
+        return [jobs.index(row.job), row.setting.spec]
 
     def setting(self, setting: Setting) -> int:
         """Its number."""

@@ -11,12 +11,15 @@ function divide(block) {
   block.innerHTML = parts.join("");
 }
 
+/* --tp-comm-overlap, tp_comm_overlap and TP-COMM-OVERLAP are one word. */
+const plain = (text) => text.toLowerCase().replace(/(?<![\w-])--/g, "").replaceAll("-", "_");
+
 function textOf(entry) {
   const above = [];
   for (let at = entry.closest("section"); at; at = at.parentElement.closest("section")) {
     above.push(at.querySelector("h2, h3")?.textContent ?? "");
   }
-  return `${above.join(" ")} ${entry.textContent}`.toLowerCase();
+  return plain(`${above.join(" ")} ${entry.textContent}`);
 }
 
 function addFilter(selector) {
@@ -34,7 +37,7 @@ function addFilter(selector) {
   const [box, count] = bar.querySelectorAll("input, output");
 
   function show() {
-    const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = plain(box.value).split(/\s+/).filter(Boolean);
     for (const [entry, text] of entries) entry.hidden = !words.every((word) => text.includes(word));
     const shown = entries.filter(([entry]) => !entry.hidden);
     const kept = new Set(shown.map(([entry]) => entry));

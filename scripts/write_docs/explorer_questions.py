@@ -26,8 +26,8 @@ QUESTIONS: Final = (
     Question("why_is_it_the_peak", (_NONE,), "h-memory", "Largest there: "),
     Question("where_is_the_peak", (), "h-step", "Peak: "),
     Question("which_flags", (_TAB,), "h-flags", "recompute"),
-    Question("what_would_a_longer_sequence_cost", (), "h-seq", "Longest of these sequences"),
-    Question("how_many_gpus", (), "h-GPUs", "Fewest of these GPUs"),
+    Question("what_would_a_longer_sequence_cost", (), "h-seq", "Longest of these"),
+    Question("how_many_gpus", (), "h-GPUs", "is the fewest that fits"),
     Question("what_is_kept_in_a_layer", (_NONE,), "h-layer", "layers: kept"),
     Question("what_to_measure_and_gate", (), "h-measure", "harness compare"),
 )

@@ -23,7 +23,8 @@ function App({ D }) {
       [axis, isPlace(axis) || axes[axis].own[row.job] === axes[axis].own[beside.job] ? axes[axis].own[row.job] : ""])) }));
   const show = row => setState(before => ({ ...before, row: row.index, kind: "", offload: "", only: false,
     filters: Object.fromEntries(Object.keys(axes).map(axis => [axis, (isPlace(axis) || before.filters[axis]) && axes[axis].own[row.job]])) }));
-  const of = { D, axes, rows, state, list, visible, front, frontRows, chosen, other, verdict, budget: state.budget, choose, change, show, compare };
+  const home = () => setState(() => fresh(D, axes));
+  const of = { D, axes, rows, state, list, visible, front, frontRows, chosen, other, verdict, budget: state.budget, choose, change, show, home, compare };
   return html`<${Head} ...${of} /><${Controls} ...${of} />
     <main>
       <div class="stack most"><${Card} id="h-rows" title="Settings"><${Rows} ...${of} /><//>
@@ -59,17 +60,20 @@ function otherOf(rows, state, chosen) {
   return none && none !== chosen ? none : null;
 }
 
-function Head({ D, state, list, chosen, budget, show }) {
+function Head({ D, rows, state, list, chosen, verdict, budget, show, home }) {
+  const typed = D.typed && rows.find(row => row.job === D.typed[0] && row.spec === D.typed[1]);
   const best = list.find(one => one.tier === 0), p = chosen && fits(D, chosen, budget), job = chosen ? chosen.job : 0;
   const length = chosen ? D.jobs.seq[job] : +state.filters.seq, gpus = chosen ? gpusOf(D, chosen) : D.gpus;
   const said = [D.parameters + " parameters", `${gpus} × ${D.gpu}`, D.precision, `sequence ${length.toLocaleString("en")}`, `global batch ${D.global_batch.toLocaleString("en")}`];
   return html`<header><div class="top"><h1>${D.model}</h1><${Copy} text=${() => location.href} label="link of this view" words="Copy link" /></div>
     <p class="sub">${said.join(" · ")}</p>
-    <p class="sub"><b class="layout">${broken(D.pool[D.jobs.layout[job]], "| ")} · ${cellWords("mbs", D.pool[D.jobs.mbs[job]])}</b>${[D.recipe && html`recipe ${broken(D.recipe, "_")}`, D.framework, ...D.runs].filter(Boolean).map(text => html` · ${text}`)}</p>
+    <p class="sub"><b class="layout">${broken(D.pool[D.jobs.layout[job]], "| ")} · ${cellWords("mbs", D.pool[D.jobs.mbs[job]])}</b>${[D.recipe && html`recipe ${broken(D.recipe, "_")}`, D.framework, ...D.pool[D.jobs.runs[job]]].filter(Boolean).map(text => html` · ${text}`)}</p>
     <p class="verdict" role="status">${chosen ? html`<b class=${["good", "edge", "bad"][tierOf(p)]}>${nameOf(D, chosen)}</b>
       ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ${band(chosen)}, ${Math.round(tokensOf(D, chosen)).toLocaleString("en")} tokens/s per GPU.`}` : "No row matches the controls."}
       ${chosen && !best && html` <b class="bad">No row that matches the controls fits.</b>`}
       ${best && tierOf(p) > 0 && html` <button type="button" onClick=${() => show(best.row)}>Fastest that fits: ${nameOf(D, best.row)}, ${seconds(best.row.seconds)} s</button>`}</p>
+    <p class="note">${D.verdict}${typed && typed !== verdict && typed !== chosen && html` <button type="button" onClick=${() => show(typed)}>Show the job as typed</button>`}
+      ${chosen !== verdict && html` <button type="button" onClick=${home}>Back to the answer</button>`}</p>
     ${chosen && chosen.measured && html`<p class="note">${chosen.measured}; predicted: ${seconds(chosen.seconds)} s, ${peakWords(chosen)} GiB</p>`}
     ${chosen && D.pool[D.rows.notes[chosen.index]].map(note => html`<p class="note" key=${note}>${note}</p>`)}</header>`;
 }

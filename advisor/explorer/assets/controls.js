@@ -19,7 +19,7 @@ function Controls({ D, axes, rows, state, change, other }) {
     <div class="control budget"><label for="budget">Memory budget per GPU</label>
       <input id="budget" type="range" min=${Math.round(D.card * 0.3)} max=${D.card} step="16"
         value=${state.budget} aria-valuetext=${`${gib(state.budget)} GiB`}
-        onInput=${event => change({ budget: +event.target.value })} />
+        onInput=${event => change({ budget: D.card - event.target.value < 16 ? D.card : +event.target.value })} />
       <output for="budget">${gib(state.budget)} of ${gib(D.card)} GiB</output>
       ${state.budget !== D.budget && html`<button type="button" onClick=${() => change({ budget: D.budget })}>Reset</button>`}
     </div>
@@ -37,8 +37,8 @@ function Controls({ D, axes, rows, state, change, other }) {
         <option value="">any</option><option value="with">with offload</option><option value="without">without</option></select></div>`}
     <div class="control"><label for="other">Compare with</label>
       <select id="other" value=${other === null ? "" : other.index} onChange=${event => change({ other: event.target.value === "" ? -1 : +event.target.value })}>
-        <option value="">nothing</option>
-        ${compared(rows, state, other).map(row => html`<option value=${row.index} selected=${other === row}>${nameOf(D, row)}</option>`)}
+        <option value="">no other row</option>
+        ${compared(rows, state, other).map(row => html`<option value=${row.index} selected=${other === row}>${nameOf(D, row).replace(/^none/, "none (no recompute)")}</option>`)}
       </select></div>
     ${free.length < 3 ? free.map(select) : html`<details class="degrees" open=${innerWidth > 900}><summary>Degrees and options</summary><div>${free.map(select)}</div></details>`}
   </form>`;
@@ -48,7 +48,7 @@ function Controls({ D, axes, rows, state, change, other }) {
 const valuesOn = (axes, gpus, axis) => axes[axis].values.filter(value => axes[axis].own.some((own, job) => own === value && axes.GPUs.own[job] === gpus));
 
 const valueWords = (axis, value) => axis === "seq" ? (+value).toLocaleString("en")
-  : axis === "options" ? optionNames(value).join(", ") || "the answer's" : value;
+  : axis === "options" ? optionNames(value).join(", ") || "those of the answer" : value;
 
 /* Rows to compare with: those of the chosen row's job, the answer's own, and the one that is. */
 function compared(rows, state, other) {

@@ -9,7 +9,10 @@ function Faster({ D, rows, axes, chosen, verdict, budget, show, compare }) {
   const found = useMemo(() => {
     const bar = sure ? chosen.seconds * 0.99 : Infinity;
     const better = rows.filter(row => row.seconds < bar && samePlace(axes, row.job, chosen.job) && fits(D, row, budget) >= LIKELY);
-    const apart = row => Object.keys(axes).filter(axis => axes[axis].own[row.job] !== axes[axis].own[chosen.job]).length;
+    const own = changesOf(D, chosen.job), apart = row => {
+      const theirs = changesOf(D, row.job);
+      return Math.max(own.filter(one => !theirs.includes(one)).length, theirs.filter(one => !own.includes(one)).length);
+    };
     const all = [["same job", fastest(better.filter(row => row.job === chosen.job))], ["one change", fastest(better.filter(row => apart(row) === 1))], ["all", fastest(better)]];
     return all.filter(([, row], i) => row && !all.slice(0, i).some(([, before]) => before && before.seconds <= row.seconds));
   }, [chosen, budget]);
@@ -48,14 +51,14 @@ const PLACE_TITLES = { seq: "Other sequence lengths", GPUs: "Other numbers of GP
 function Scale({ D, rows, axes, axis, chosen, budget, show }) {
   const found = useMemo(() => bestOfEach(D, rows, axes, axis, chosen, budget), [chosen, budget]), word = axis === "seq" ? "tokens" : axis;
   const fit = found.filter(one => one.fit).map(one => +one.value);
-  const said = !fit.length ? `None of these ${axis === "seq" ? "lengths" : "numbers"} fits with the job's options; advise --solve ${axis === "seq" ? "seq_length" : "gpus"} may change them.`
-    : axis === "seq" ? `Longest of these sequences that fits: ${Math.max(...fit).toLocaleString("en")} tokens.` : `Fewest of these GPUs that suffice with the job's options: ${Math.min(...fit)}. advise --solve gpus may also change options.`;
+  const said = !fit.length ? `No row with any of these ${axis === "seq" ? "lengths" : "numbers"} fits with the job's options. advise --solve ${axis === "seq" ? "seq_length" : "gpus"} looks further.`
+    : axis === "seq" ? `Longest of these that fits, on any layout with the job's options: ${Math.max(...fit).toLocaleString("en")} tokens. advise --solve seq_length finds the longest of the job's own layout.` : `Of these numbers, ${Math.min(...fit)} is the fewest that fits with the job's options. advise --solve gpus looks further, and may change options.`;
   return html`<p>${said}</p><div class="scroll" tabindex="0" role="region" aria-label=${`The best row of each number of ${word}`}><table>
     <thead><tr><th scope="col">${word}</th><th scope="col" class="left">best row that fits</th><th scope="col">peak\u00a0GiB</th><th scope="col">step\u00a0s</th>
-      <th scope="col" class="spare">tokens/s per GPU</th><th scope="col">GPU-hours per 10¹² tokens</th></tr></thead>
+      <th scope="col" class="spare">tokens/s per GPU</th><th scope="col" class="spare">GPU-hours per 10¹² tokens</th></tr></thead>
     <tbody>${found.map(({ value, row, fit }) => html`<tr key=${value} class=${axes[axis].own[chosen.job] === value ? "own" : ""}><th scope="row">${(+value).toLocaleString("en")}</th>
       <td class="left"><button type="button" class="row" onClick=${() => show(row)}>${broken(row.spec)}</button> ${changesOf(D, row.job).length > 0 && html`<${Chips} words=${changesOf(D, row.job)} />`}
-        ${!fit && html`<span class="bad"> nothing fits; this is the smallest</span>`}</td>
+        ${!fit && html`<span class="bad"> no row fits; this is the smallest</span>`}</td>
       <td>${peakWords(row)}</td><td>${seconds(row.seconds)}</td><td class="spare">${Math.round(tokensOf(D, row)).toLocaleString("en")}</td>
-      <td>${fit ? (+(1e12 / 3600 / tokensOf(D, row)).toPrecision(3)).toLocaleString("en") : "—"}</td></tr>`)}</tbody></table></div>`;
+      <td class="spare">${fit ? (+(1e12 / 3600 / tokensOf(D, row)).toPrecision(3)).toLocaleString("en") : "—"}</td></tr>`)}</tbody></table></div>`;
 }

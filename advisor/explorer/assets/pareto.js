@@ -46,19 +46,19 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
       <line class="limit" x1=${x(budget)} x2=${x(budget)} y1=${PAD.top} y2=${height - PAD.bottom} />
       <text class="soft" x=${x(budget)} y=${PAD.top - 5} text-anchor=${x(budget) > width - 90 ? "end" : "middle"}>budget ${gib(budget)} GiB</text>
       <path class="front" d=${line} />
-      ${drawn.map(row => html`<${Mark} key=${row.index} x=${x(row.reserved)} y=${y(row.seconds)} over=${tierOf(fits(D, row, budget)) === 2} />`)}
+      ${drawn.map(row => html`<${Mark} key=${row.index} x=${x(row.reserved)} y=${y(row.seconds)} tier=${tierOf(fits(D, row, budget))} />`)}
       ${[[other, "other"], [chosen, "chosen"]].map(([row, name]) => row && inside(row) && html`<g key=${name} class=${name}>
         <line class="whisker" x1=${x(row.reserved)} x2=${x(row.reserved)} y1=${Math.max(PAD.top, y(row.seconds * (1 + row.error)))} y2=${Math.min(height - PAD.bottom, y(row.seconds * (1 - row.below)))} />
         <circle cx=${x(row.reserved)} cy=${y(row.seconds)} r="9" /></g>`)}
       ${labels.map(one => html`<text key=${one.row.index} class=${one.row === chosen ? "label strong" : "label"} x=${one.x} y=${one.y} text-anchor=${one.anchor}>${one.text}</text>`)}
     </svg></div>
-    <${Key} items=${[["s-fits", "fits"], ["s-over", "does not fit"], ["s-dot", "dominated: another row is no larger and no slower"], ["s-whisker", "band of the step time: 9 of 10 measured runs lie within it"]]} />
+    <${Key} items=${[["s-fits", `fits: at least ${Math.round(LIKELY * 1000) / 10} % likely`], ["s-edge", "may fit: at least 50 %"], ["s-over", "does not fit"], ["s-dot", "dominated: another row is no larger and no slower"], ["s-whisker", "band of the step time: 9 of 10 measured runs lie within it"]]} />
     ${away.length > 0 && html`<p class="note">${[[slower, "slower"], [away.length - slower, "larger"]].filter(([n]) => n).map(([n, word]) => `${many(n, word === "slower" ? "slower row" : "larger or smaller row")}`).join(" and ")} outside the picture.</p>`}`;
 }
 
-function Mark({ x, y, over }) {
-  return over ? html`<path class="c-over" d=${`M${x - 5},${y - 5}l10,10m0,-10l-10,10`} stroke-width="2.5" />`
-    : html`<circle class="c-fits" cx=${x} cy=${y} r="5" />`;
+function Mark({ x, y, tier }) {
+  return tier === 2 ? html`<path class="c-over" d=${`M${x - 5},${y - 5}l10,10m0,-10l-10,10`} stroke-width="2.5" />`
+    : html`<circle class=${tier ? "c-edge" : "c-fits"} cx=${x} cy=${y} r=${tier ? 4 : 5} />`;
 }
 
 function tipOf(D, row, budget) {

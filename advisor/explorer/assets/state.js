@@ -24,10 +24,8 @@ function axisValues(D) {
 /* A search opens on all layouts, any other page on that of its answer. */
 const opened = (D, axes) => Object.fromEntries(Object.keys(axes).map(axis => [axis, D.searched && !isPlace(axis) ? "" : axes[axis].own[0]]));
 
-function initial(D, axes, rows) {
-  const state = { budget: D.budget, filters: opened(D, axes), kind: "", offload: "", only: false, sort: "", row: null, other: null };
-  return fromHash(D, axes, rows, state);
-}
+const fresh = (D, axes) => ({ budget: D.budget, filters: opened(D, axes), kind: "", offload: "", only: false, sort: "", row: null, other: null });
+const initial = (D, axes, rows) => fromHash(D, axes, rows, fresh(D, axes));
 
 /* The row of the answer's verdict: the best of its job. */
 const verdictOf = (D, rows) => ranked(D, rows.filter(row => row.job === 0), D.budget)[0].row;

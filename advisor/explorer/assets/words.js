@@ -17,10 +17,12 @@ const band = row => row.below === row.error ? `±${(row.error * 100).toFixed(0)}
 const clock = (s, last) => last < 1 ? `${(s * 1e3).toFixed(last < 0.1 ? 2 : 1)} ms` : `${s.toFixed(last < 10 ? 3 : 2)} s`;
 const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
+/* What a verdict begins with only where it is reached (advisor/base/units.py). */
 function percent(p) {
-  if (p > 0.99) return ">99 %";
-  if (p < 0.01) return "<1 %";
-  return `${Math.round(p * 100)} %`;
+  if (p >= 0.995) return ">99 %";
+  if (p < 0.005) return "<1 %";
+  const whole = Math.round(p * 100);
+  return `${whole - ([50, 90, 95, 99].includes(whole) && p * 100 < whole)} %`;
 }
 
 function bytes(n) {
