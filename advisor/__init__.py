@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice, Candidate
-    from advisor.answer.solution import Solution, Trial
+    from advisor.answer.solution import Trial
     from advisor.api.calls import (
         Difference,
         advise,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         read,
     )
     from advisor.api.keywords import JobKeywords
-    from advisor.api.solutions import compare, solution_schema, solve
+    from advisor.api.solutions import Solution, compare, solution_schema, solve
     from advisor.base.errors import UserError
     from advisor.models.spec import ModelSpec
     from advisor.request.request import Request
@@ -64,8 +64,8 @@ _MODULES: Final = {
     "ModelSpec": "advisor.models.spec",
     "Request": "advisor.request.request",
     "UserError": "advisor.base.errors",
-    **dict.fromkeys(("Solution", "Trial"), "advisor.answer.solution"),
-    **dict.fromkeys(("compare", "solution_schema", "solve"), "advisor.api.solutions"),
+    "Trial": "advisor.answer.solution",
+    **dict.fromkeys(("Solution", "compare", "solution_schema", "solve"), "advisor.api.solutions"),
 }
 
 

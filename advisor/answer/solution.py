@@ -8,11 +8,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.answer.advice import Candidate, frame, in_gib
+from advisor.base.key_value import join_key_values
 from advisor.base.plain_json import to_plain, to_text
+from advisor.job.layout import SHORT_NAMES
 
 SCHEMA_VERSION: Final = 1
 _FIGURES: Final = (
-    *("micro_batch_size", "changes", "fits", "fit_probability", "peak_reserved_bytes"),
+    *("micro_batch_size", "fits", "fit_probability", "peak_reserved_bytes"),
     *("budget_bytes", "step_time_seconds", "tokens_per_second", "tokens_per_second_per_gpu"),
     *("gpu_hours_per_trillion_tokens", "price_per_trillion_tokens"),
 )
@@ -87,6 +89,10 @@ class Solution(Struct, frozen=True, kw_only=True):
 
 def _row(trial: Trial) -> dict[str, Any]:
     best = trial.best
+    degrees = {name: getattr(best.layout, name) if best else None for name in SHORT_NAMES.values()}
     figures = {name: to_plain(getattr(best, name)) if best else None for name in _FIGURES}
-    spec = best.recompute.spec if best else None
-    return {"value": trial.value, "gpus": trial.gpus, "recompute": spec} | figures
+    said = {
+        "recompute": best.recompute.spec if best else None,
+        "changes": join_key_values(best.changes) if best else None,
+    }
+    return {"value": trial.value, "gpus": trial.gpus, **said, **degrees, **figures}

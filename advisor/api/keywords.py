@@ -137,6 +137,8 @@ def job_of(
         read = read_job(source, given, whole=whole)
         return read.request, read.configuration
     for name, example in (("model", "llama3_70b"), ("gpus", "32xH100")):
+        if name == "gpus" and "," in given.get(name, ""):
+            raise UserError(name, given[name], "is several GPUs", "use advisor.compare([…])")
         if not given.get(name):
             raise UserError(name, None, "is missing", f'write e.g. {name}="{example}"')
     return Request(**given), None

@@ -2,13 +2,15 @@
 table; `--solve` and `--gpus` with several GPUs do the same."""
 
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, Final, Unpack
 
 from msgspec.structs import replace
 
+from advisor.answer import solution
 from advisor.answer.answer import Answer
-from advisor.answer.solution import Solution, Trial
+from advisor.answer.solution import Trial
 from advisor.api.answering import check_prices, checked_price
 from advisor.api.calls import python_errors
 from advisor.api.keywords import JobKeywords, given_by, job_of
@@ -16,8 +18,11 @@ from advisor.base.errors import UserError
 from advisor.base.fields import convert
 from advisor.base.json_schema import json_schema
 from advisor.base.units import parse_bytes, parse_gpus
+from advisor.frameworks.registry import label_of
+from advisor.hardware.catalogue import load_gpu
 from advisor.report.plain_advice import plain_advice
-from advisor.report.solution_page import SEVERAL, beyond_words, verdict
+from advisor.report.solution_page import SEVERAL, beyond_words, solution_page, verdict
+from advisor.report.text import plain_lines
 from advisor.request.request import Quantity, Request
 from advisor.request.resolve import resolve
 from advisor.search import inverse
@@ -31,6 +36,17 @@ class SolveKeywords(JobKeywords, total=False):
     recompute: str | Sequence[str]
     search: str | None
     quick: bool | None
+
+
+class Solution(solution.Solution, frozen=True, kw_only=True):
+    """One that prints as the page of `advise --solve`."""
+
+    def __str__(self) -> str:
+        return "\n".join(plain_lines(solution_page(self, label_of(self.framework))))
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: the same page."""
+        return f'<pre style="overflow-x:auto">{escape(str(self))}</pre>'
 
 
 Tell = Callable[[Trial], None]
@@ -77,6 +93,8 @@ def compare(
     fastest that fits. price_per_gpu_hour: one price, or one for each; the rest as for `advise`."""
     if isinstance(gpus, str) or not gpus:
         raise UserError("gpus", gpus, "is not a list", 'write e.g. gpus=["32xH100", "16xB200"]')
+    if keywords.get("gpus"):
+        raise UserError("gpus", keywords["gpus"], "is given twice", "name the GPUs in the list")
     job, _ = job_of(given_by({**keywords, "gpus": gpus[0]}, SolveKeywords), request)
     return compared(job, gpus, _prices(price_per_gpu_hour))
 
@@ -90,7 +108,7 @@ def _prices(given: Any) -> tuple[float, ...]:
 def solution_schema() -> dict[str, Any]:
     """The JSON Schema of `Solution.to_json`; the same text is shipped as
     advisor/api/solution.schema.json."""
-    return json_schema(Solution, title="advise --solve --format json, schema_version 1")
+    return json_schema(solution.Solution, title="advise --solve --format json, schema_version 1")
 
 
 def solved(
@@ -100,6 +118,9 @@ def solved(
     numbers of GPUs. tell: hears of each. UserError where the request is wrong whatever the value.
     """
     check_prices(prices, 1)
+    if request.memory_budget is not None and quantity is Quantity.MEMORY:
+        relation = "cannot be combined with --memory-budget, which is what is looked for"
+        raise UserError("--solve", quantity, relation, "leave one out")
     gpus = quantity is Quantity.GPUS
     typed = request if gpus else inverse.as_typed(request)
     if gpus or quantity is Quantity.SEQ_LENGTH:
@@ -120,7 +141,7 @@ def solved(
             found[value], _ = ask(typed, value)
         return found[value].fits
 
-    place = inverse.hardest(quantity, len(values), start, fits)
+    place = inverse.hardest(quantity, values, start, fits)
     if all(one.refused for one in found.values()):
         advise(typed)  # raises what is wrong with it
     best = found[values[place]] if place >= 0 else None
@@ -143,6 +164,8 @@ def compared(
 ) -> Solution:
     """The job that the request makes on the first of several GPUs, ``COUNTxTYPE``, on each."""
     check_prices(prices, len(gpus))
+    for one in gpus:
+        load_gpu(parse_gpus(one)[1], request.config_dir)
     each = prices if len(prices) > 1 else [*prices, None][:1] * len(gpus)
     job, trials = inverse.same_job(replace(request, gpus=gpus[0])), list[Trial]()
     for one, price in zip(gpus, each, strict=True):
@@ -180,6 +203,8 @@ def _trial(
         return Trial(**said, refused=str(error)), None
     plain = plain_advice(answer, price_per_gpu_hour=price)
     best = plain.best
+    if best is not None and not best.fits:
+        best = max(plain.candidates, key=lambda one: one.fit_probability)
     if best is not None and not best.job_flags:
         best = replace(best, job_flags=plain.job_flags)
     return Trial(**said, best=best, refused="" if best else "every setting is refused"), answer
@@ -194,9 +219,11 @@ _ASKED: Final = (
 def _asks(asked: Request, request: Request) -> str:
     """Flags by which one request differs from another."""
     changed = {name: getattr(asked, name) for name in _ASKED}
-    flags = {
-        f"--{name.replace('_', '-')}": value
-        for name, value in changed.items()
-        if value != getattr(request, name)
-    }
-    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags.items())
+    said = {pair.partition("=")[0] for pair in request.overrides}
+    words = []
+    for name, value in changed.items():
+        if value != getattr(request, name):
+            flag = f"--{name.replace('_', '-')}"
+            own = f"job.{name}={value}" if f"job.{name}" in said else f"{flag} {value}"
+            words.append(flag if value is True else own)
+    return " ".join(words)

@@ -69,6 +69,8 @@ def parse(arguments: Sequence[str]) -> RankingOptions:
     values: dict[str, Any] = vars(namespace)
     overrides = (*values.pop("overrides", ()), *_overrides(extras))
     source = values.pop("source", None)
+    if values.get("solve") == "gpus" and (values.get("gpus") or "1")[:1].isalpha():
+        values["gpus"] = f"8x{values['gpus']}"
     for field, flag, example in (("model", "--model", "llama3_70b"), ("gpus", "--gpus", "32xH100")):
         if values.get(field) is None and source is None:
             raise UsageError(f"{flag}: is missing; write e.g. {flag} {example}")
@@ -250,7 +252,7 @@ def _choice(option: str, text: str, flag: Flag) -> Any:
     return _ENUMS.get(flag.name, str)(text.lower())
 
 
-_ONE_ALONE: Final = ("search", "against")  # each is a search, or a comparison, of its own
+_ONE_ALONE: Final = ("search", "against", "solve")  # each is a search, or a comparison, of its own
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
     "search": SearchScope,

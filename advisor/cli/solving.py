@@ -26,7 +26,11 @@ def solve(options: RankingOptions) -> Outcome:
 
     request, gpus = options.request, [one.strip() for one in options.request.gpus.split(",")]
     several = f"--solve {options.solve}" if options.solve else "several --gpus"
-    wrong = [f"--{name.replace('_', '-')}" for name in _OF_ONE_ANSWER if getattr(options, name)]
+    wrong = [
+        f"--{name.replace('_', '-')}"
+        for name in _OF_ONE_ANSWER
+        if getattr(options, name) not in (None, False)
+    ]
     if options.output not in _FORMATS:
         wrong.append(f"--format {options.output}")
     if options.solve and len(gpus) > 1:

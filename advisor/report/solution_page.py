@@ -45,8 +45,12 @@ def verdict(solution: Solution) -> str:
         return _compared(solution)
     if best is None or best.best is None:
         within = "in" if quantity == _MEMORY else "with"
-        return f"Nothing fits, not even {within} {_likely(solution.trials[0], quantity)}."
-    said = f"{_BEST[quantity]}: {_likely(best, quantity)}, {_row(best.best)}"
+        legal = next((one for one in solution.trials if one.best), None)
+        if legal is None:
+            return f"Every value is refused: {solution.trials[0].refused}."
+        return f"Nothing fits, not even {within} {_likely(legal, quantity)}."
+    changes = f", with {words}" if quantity == Quantity.GPUS and (words := _changes(best)) else ""
+    said = f"{_BEST[quantity]}: {_likely(best, quantity)}, {_row(best.best)}{changes}"
     if harder is None:
         end = "the fewest there are" if quantity == Quantity.GPUS else "the most that is looked at"
         return f"{said}; {end}."
@@ -67,6 +71,8 @@ def beyond_words(beyond: Trial, quantity: Quantity, answer: Answer | None) -> st
     others = (one for one in answer.remedies if not one.change.startswith(TITLES[quantity]))
     if beyond.fits or (remedy := next(others, None)) is None:
         return ""
+    if remedy.fit_probability < answer.job.config.certainty:
+        return f"No single change makes {value} fit."
     return f"At {value} use {remedy.change} ({percent(remedy.fit_probability)} likely)."
 
 
@@ -84,6 +90,12 @@ def _likely(trial: Trial, quantity: str) -> str:
 
 def _row(best: Candidate) -> str:
     return f"{best.recompute.spec}, {seconds(best.step_time_seconds, 1)} s a step"
+
+
+def _changes(trial: Trial) -> str:
+    """Options of the row that no column says, and that the job as typed has not."""
+    changes = trial.best.changes if trial.best else {}
+    return join_key_values({k: v for k, v in changes.items() if k.split(".")[1] not in _HIDDEN})
 
 
 def _compared(solution: Solution) -> str:
@@ -105,7 +117,7 @@ def _compared(solution: Solution) -> str:
 def solution_page(solution: Solution, label: str) -> Block:
     """Table, answer, and the flags of what fits, of the framework with this label."""
     framework = solution.framework
-    likely = f"fits: at least {percent(solution.certainty)} likely"
+    likely = f"fits: at least {solution.certainty * 100:g} % likely"
     head = " · ".join((solution.model, label, likely))
     blocks: list[Block] = [Text(head, "bold"), "", _table(solution), "", solution.verdict]
     if (trial := solution.best) and (best := trial.best):
@@ -137,9 +149,8 @@ def _table(solution: Solution) -> Table:
     )
     least = min((row.step_time_seconds for row in rows), default=1.0)
     for trial in solution.trials:
-        changes = trial.best.changes if trial.best and trial.fits else {}
-        shown = {k: v for k, v in changes.items() if k.partition(".")[2] not in _HIDDEN}
-        under = trial.refused or (f"with {join_key_values(shown)}" if shown else "")
+        words = _changes(trial) if trial.fits else ""
+        under = trial.refused or (f"with {words}" if words else "")
         cells = list(_cells(trial.best, least)) if trial.best else [DASH] * len(found.columns)
         found.add_row(
             value_words(trial, solution.quantity),

@@ -161,7 +161,7 @@ def _nothing_fits(advice: Answer) -> str:
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
     over = missing_bytes(nearest[0].evaluation) > 0
-    fits = "fits" if over else f"is at least {percent(advice.job.config.certainty)} likely to fit"
+    fits = "fits" if over else f"is at least {advice.job.config.certainty * 100:g} % likely to fit"
     nothing = "The search was stopped, and nothing found so far" if advice.stopped else "Nothing"
     return f"{nothing} {fits} in {gib(budget)} GiB. Nearest: {near}.{hopeless * (fixed > budget)}"
 

@@ -4,6 +4,7 @@ From the easiest on: sequences and batches grow, GPUs and memory shrink.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from math import lcm, prod
 from typing import Final
 
 from msgspec.structs import replace
@@ -12,10 +13,9 @@ from advisor.base.units import GIB, divisors, parse_gpus
 from advisor.request.request import Quantity, Request
 from advisor.search.advise import advise
 
-_STRIDES: Final = {Quantity.GPUS: 4, Quantity.MICRO_BATCH_SIZE: 1, Quantity.MEMORY: 2**14}
+Fits = Callable[[int], bool]
 _STEPS: Final = 16
-"""Values from one to twice as much, of tokens and sequences: as many as a first, long stride takes;
-of the others so many (judgements)."""
+"""Values from one to twice as much, of tokens and sequences (a judgement)."""
 _FEWEST, _FIRST, _MOST_TOKENS = 64, 4096, 2**22
 """Tokens of a sequence."""
 _MOST_MICROBATCHES, _MOST_GPUS, _SERVER = 2**12, 2**14, 8
@@ -34,7 +34,10 @@ def same_job(request: Request, quantity: Quantity = Quantity.GPUS) -> Request:
     sequence, whatever the value that is asked for; a number of GPUs, where there is none."""
     if not request.gpus[:1].isdigit():
         request = replace(request, gpus=f"{_SERVER}x{request.gpus}")
-    config = advise(as_typed(request)).job.config
+    first = request
+    if quantity is Quantity.SEQ_LENGTH and request.seq_length is None and _FIRST % _unit(request):
+        first = replace(request, seq_length=values_of(quantity, request)[0][1])
+    config = advise(as_typed(first)).job.config
     said = {pair.partition("=")[0] for pair in request.overrides}
     lent = ("global_batch_size", "seq_length")[: 1 + (quantity is Quantity.GPUS)]
     names = [name for name in lent if f"job.{name}" not in said]
@@ -58,8 +61,8 @@ def values_of(quantity: Quantity, request: Request) -> tuple[list[int], int]:
         counts = sorted({asked, *_counts()}, reverse=True)
         return counts, counts.index(asked)
     if quantity is Quantity.SEQ_LENGTH:
-        lengths = list(_doublings(_FEWEST, _MOST_TOKENS))
-        return lengths, lengths.index(_FIRST)
+        lengths = list(_doublings(_unit(request), _MOST_TOKENS))
+        return lengths, next(place for place, one in enumerate(lengths) if one >= _FIRST)
     job = advise(replace(request, memory_budget=None)).job
     if quantity is Quantity.MEMORY:
         return list(range(job.gpu.memory_bytes * TENTHS // GIB, 0, -1)), 0
@@ -70,6 +73,12 @@ def values_of(quantity: Quantity, request: Request) -> tuple[list[int], int]:
     together = stages if layout.virtual_pipeline_model_parallel_size > 1 else 1
     batch = job.config.micro_batch_size * replicas * together
     return list(_doublings(batch, batch * _MOST_MICROBATCHES)), 0
+
+
+def _unit(request: Request) -> int:
+    """The fewest tokens, a multiple of which the degrees that are given can cut."""
+    degrees = request.context_parallel_size or 1, request.tensor_model_parallel_size or 1
+    return lcm(_FEWEST, 2 * prod(degrees))
 
 
 def next_round(quantity: Quantity, values: Sequence[int], place: int) -> int:
@@ -97,28 +106,32 @@ def _doublings(least: int, most: int, steps: int = _STEPS) -> Iterator[int]:
         value += max(least, power // steps)
 
 
-def hardest(quantity: Quantity, count: int, start: int, fits: Callable[[int], bool]) -> int:
+def hardest(quantity: Quantity, values: Sequence[int], start: int, fits: Fits) -> int:
     """The last place, of the easiest first, that fits where the next one does not; -1 where none
-    does. Long strides first, then halves; of the last few each, the hardest first, as what is legal
-    may be so here and there."""
-    low, high, stride = -1, count, _STRIDES.get(quantity, _STEPS)
-    if fits(start):
-        low = start
-        while low + 1 < count:
-            place = min(low + stride, count - 1)
-            if not fits(place):
-                high = place
-                break
-            low = place
-    else:
-        high = start
-        while high > 0:
-            place = max(high - stride, 0)
-            if fits(place):
-                low = place
-                break
-            high = place
+    does. First from value to twice or half of it, then halves of what is between; of the last few
+    the hardest first, as what is legal may be so here and there."""
+    harder = fits(start)
+    low, high, place = (start if harder else -1), (len(values) if harder else start), start
+    while low + 1 < high and (place := _leap(quantity, values, place, 1 if harder else -1)) >= 0:
+        low, high = (place, high) if fits(place) else (low, place)
+        if harder is not fits(place) or place in (0, len(values) - 1):
+            break
     while high - low > _FEW:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return next((place for place in range(high - 1, low, -1) if fits(place)), low)
+
+
+def _leap(quantity: Quantity, values: Sequence[int], place: int, step: int) -> int:
+    """The next place with twice or half the value, or the last; of divisors the next one, of memory
+    the last one. -1 where there is none."""
+    ahead = range(place + step, len(values) if step > 0 else -1, step)
+    if quantity is Quantity.MEMORY or not ahead:
+        return ahead[-1] if ahead else -1
+    least = 1 if quantity is Quantity.MICRO_BATCH_SIZE else 2
+    far = (
+        one
+        for one in ahead
+        if max(values[one], values[place]) >= least * min(values[one], values[place])
+    )
+    return next(far, ahead[-1])

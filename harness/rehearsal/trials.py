@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import ConfigGroup, config_names, load_config
-from advisor.base.dtypes import Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import parse_all, show
 from advisor.base.key_value import split_key_values
@@ -202,7 +202,8 @@ def check_legal(job: Job, specs: Iterable[str]) -> None:
 def workload_of(job: Job, recompute: str, device: Device) -> Workload:
     """What is rehearsed of `job`: in bf16, or in FP8 where Transformer Engine runs on a GPU."""
     workload = workload_of_job(job, recompute, Backend.REHEARSAL, device)
-    plain = replace(workload, precision=Precision.BF16)
+    grads = DType.BF16 if workload.main_grads_dtype is DType.FP16 else workload.main_grads_dtype
+    plain = replace(workload, precision=Precision.BF16, main_grads_dtype=grads)
     return workload if workload.precision.is_fp8 and computes_in_8_bits(plain) else plain
 
 

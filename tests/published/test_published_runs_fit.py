@@ -6,7 +6,7 @@ Left out: MPT, whose loss was a fused kernel that the advisor's torch stacks do 
 from collections.abc import Iterator
 
 from advisor.hardware.calibration import load_calibration
-from advisor.report.wording import LIKELY
+from advisor.job.job import LIKELY
 from advisor.search.evaluate import Evaluator
 from research.rows import all_targets
 from research.rows.targets import Quantity, Target

@@ -55,7 +55,7 @@ function Scale({ D, rows, axes, axis, chosen, budget, show }) {
     : axis === "seq" ? `Longest of these that fits, on any layout with the job's options: ${Math.max(...fit).toLocaleString("en")} tokens. advise --solve seq_length finds the longest of the job's own layout.` : `Of these numbers, ${Math.min(...fit)} is the fewest that fits with the job's options. advise --solve gpus looks further, and may change options.`;
   return html`<p>${said}</p><div class="scroll" tabindex="0" role="region" aria-label=${`The best row of each number of ${word}`}><table>
     <thead><tr><th scope="col">${word}</th><th scope="col" class="left">best row that fits</th><th scope="col">peak\u00a0GiB</th><th scope="col">step\u00a0s</th>
-      <th scope="col" class="spare">tokens/s per GPU</th><th scope="col" class="spare">GPU-hours per 10¹² tokens</th></tr></thead>
+      <th scope="col" class="spare">tokens/s per GPU</th><th scope="col" class="spare">GPU\u2011hours per 10¹² tokens</th></tr></thead>
     <tbody>${found.map(({ value, row, fit }) => html`<tr key=${value} class=${axes[axis].own[chosen.job] === value ? "own" : ""}><th scope="row">${(+value).toLocaleString("en")}</th>
       <td class="left"><button type="button" class="row" onClick=${() => show(row)}>${broken(row.spec)}</button> ${changesOf(D, row.job).length > 0 && html`<${Chips} words=${changesOf(D, row.job)} />`}
         ${!fit && html`<span class="bad"> no row fits; this is the smallest</span>`}</td>

@@ -38,7 +38,9 @@ def row_title(advice: Answer, row: RankedEvaluation) -> str:
     """The job, and below it rank, setting and layout of one row."""
     job = row.evaluation.job
     layout = ", ".join(LayoutColumns([job], job).words(job))
-    return f"{job_title(advice)}\nrow {row.rank}: {row.evaluation.setting.spec} ({layout})"
+    found = advice.fastest_found is not None and row is advice.fastest_found.candidate
+    name = "fastest found" if found else f"row {row.rank}"
+    return f"{job_title(advice)}\n{name}: {row.evaluation.setting.spec} ({layout})"
 
 
 def row_label(row: RankedEvaluation, shown: Sequence[RankedEvaluation], width: int) -> str:

@@ -75,7 +75,8 @@ def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
 def as_megatron_runs(job: Job, workload: Workload) -> Job:
     """`job` with the layers, precision, optimizer and batch of `workload` on this backend, see
     harness_config."""
-    config = replace(harness_config(job.config), precision=workload.precision)
+    types = {name: getattr(workload, name) for name in ("precision", "main_grads_dtype")}
+    config = replace(harness_config(job.config), **types)
     layout = replace(job.layout, tp_comm_overlap=_overlaps_tp(workload))
     return replace(job, model=megatron_model(workload), config=config, layout=layout)
 

@@ -71,6 +71,8 @@ def test_nothing_fits_has_its_exit_code(capsys: pytest.CaptureFixture[str]) -> N
         ),
         (["--gpus", "8xH100,8xB200", "--price-per-gpu-hour", "1,2,3"], "is 3 prices of 2 types"),
         (["--price-per-gpu-hour", "1,2"], "is 2 prices of 1 type"),
+        (["--gpus", "8xH100,8xFOO"], "FOO: unknown GPU type"),
+        (["--solve", "gpus", "--solve", "memory"], "cannot be combined with --solve gpus"),
         (["--gpus", "8xH100,B200"], "B200: is not COUNTxTYPE"),
         (["--certainty", "95"], "--certainty = 95.0: must be from 0.5 to 0.999"),
         (["--certainty", "high"], "is not a decimal number; write e.g. --certainty 0.95"),

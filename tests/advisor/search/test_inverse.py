@@ -109,6 +109,8 @@ def test_what_was_given_of_the_quantity_is_left() -> None:
         ("gpus", {"gpus": "8xH900"}, "H900"),
         ("seq_length", {"tp": 3}, "must divide"),
         ("seq_length", {"certainty": 1.5}, "must be from 0.5 to 0.999"),
+        ("memory", {"memory_budget": "40GiB"}, "cannot be combined with memory_budget"),
+        ("seq_length", {"gpus": "8xH100,8xB200"}, "use advisor.compare"),
     ],
 )
 def test_a_wrong_request_is_refused(quantity: str, request_: dict[str, Any], words: str) -> None:
@@ -120,7 +122,8 @@ def test_a_wrong_request_is_refused(quantity: str, request_: dict[str, Any], wor
 @pytest.mark.parametrize("start", [0, 7, 39])
 @pytest.mark.parametrize("last", [-1, 0, 5, 38, 39])
 def test_the_boundary_is_found_from_everywhere(last: int, start: int, quantity: Quantity) -> None:
-    assert hardest(quantity, 40, start, lambda place: place <= last) == last
+    values = list(range(1, 41))
+    assert hardest(quantity, values, start, lambda place: place <= last) == last
 
 
 def test_doublings_have_so_many_steps() -> None:
@@ -133,3 +136,38 @@ def test_every_quantity_has_its_words() -> None:
     from advisor.report.solution_page import TITLES
 
     assert set(Quantity) < set(TITLES)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "request_", "value"),
+    [
+        (
+            "gpus",
+            {"framework": "fsdp2", "model": "llama3_70b", "gpus": "H100", "quick": True},
+            None,
+        ),
+        ("seq_length", {"model": "llama3_8b", "gpus": "7xH100", "cp": 7, "quick": True}, None),
+    ],
+)
+def test_values_that_are_refused_hide_none(
+    quantity: str, request_: dict[str, Any], value: int | None
+) -> None:
+    """Numbers of GPUs that do not divide the batch; sequences that CP does not divide."""
+    found = advisor.solve(quantity, **request_)
+    assert found.best is not None
+    assert value in (None, found.value)
+    assert _directly(found.best, request_)
+
+
+def test_flags_ask_for_a_key_that_was_given() -> None:
+    given = {"overrides": ["job.seq_length=2048"], "quick": True}
+    found = advisor.solve("seq_length", model="llama3_8b", gpus="8xH100", tp=2, cp=1, **given)
+    assert found.best is not None
+    assert found.best.asks.startswith(f"job.seq_length={found.value}")
+
+
+def test_a_solution_prints_as_its_page_and_its_rows_have_degrees() -> None:
+    found = advisor.solve("micro_batch_size", model="llama3_8b", gpus="8xH100", tp=2, quick=True)
+    assert "Largest micro batch that fits: " in str(found)
+    assert found.verdict.partition(".")[0] in found._repr_html_().replace("&gt;", ">")
+    assert {row["tensor_model_parallel_size"] for row in found.rows()} == {2}
