@@ -1,7 +1,7 @@
 """`--solve … --plot FILE` and several GPUs: memory, step time and cost of each value."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from advisor.answer.advice import Candidate
 from advisor.answer.solution import Solution
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _FITS, _OVER = kit.Look("fits", kit.BLUE), kit.Look("does not fit", kit.VERMILION, "///")
 _MARGIN, _TICKS = 0.18, 4
+_BEHIND: Final = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+"""Of a number, where the line of the budget may run."""
 
 
 def write_solution_figure(solution: Solution, path: Path) -> None:
@@ -53,9 +55,10 @@ def _figure(solution: Solution, shown: dict[str, Candidate]) -> "Figure":
         axes.set_xlabel(title)
         for place, (row, size) in enumerate(zip(rows, sizes, strict=True)):
             axes.barh(place, size, height=0.7, **(_FITS if row.fits else _OVER).fill)
-            kit.note(axes, amount(size), (size, place))
+            kit.note(axes, amount(size), (size, place), bbox=_BEHIND)
         axes.margins(x=_MARGIN)
         axes.locator_params(axis="x", nbins=_TICKS)
+        axes.xaxis.set_major_formatter(lambda value, _: amount(value))
         kit.soften(axes, "x")
     first = figure.axes[0]
     first.set_yticks(range(len(rows)), shown)
@@ -65,6 +68,7 @@ def _figure(solution: Solution, shown: dict[str, Candidate]) -> "Figure":
     kit.bold_tick(first, [row == best for row in rows])
     if len({one.budget_bytes for one in rows}) == 1:
         kit.draw_budget(first, rows[0].budget_bytes)
-    looks = kit.legend_patches((_FITS, _OVER))
-    figure.legend(handles=looks, loc="outside lower center", ncols=2, fontsize=8)
+    looks = [look for look in (_FITS, _OVER) if look is _FITS or not all(one.fits for one in rows)]
+    handles = [*kit.legend_patches(looks), *first.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
     return figure
