@@ -69,8 +69,6 @@ def parse(arguments: Sequence[str]) -> RankingOptions:
     values: dict[str, Any] = vars(namespace)
     overrides = (*values.pop("overrides", ()), *_overrides(extras))
     source = values.pop("source", None)
-    if values.get("solve") == "gpus" and (values.get("gpus") or "1")[:1].isalpha():
-        values["gpus"] = f"8x{values['gpus']}"
     for field, flag, example in (("model", "--model", "llama3_70b"), ("gpus", "--gpus", "32xH100")):
         if values.get(field) is None and source is None:
             raise UsageError(f"{flag}: is missing; write e.g. {flag} {example}")
@@ -87,7 +85,12 @@ def parse(arguments: Sequence[str]) -> RankingOptions:
         return RankingOptions(request=Request(**request), **shown)
     from advisor.lint.request_from import read_job
 
-    job = read_job(source, request)
+    try:
+        job = read_job(source, request)
+    except UserError:
+        if values.get("solve") != "gpus" or not request.get("gpus", "")[:1].isalpha():
+            raise
+        job = read_job(source, request | {"gpus": f"8x{request['gpus']}"})  # any number will do
     return RankingOptions(request=job.request, read=job.configuration, **shown)
 
 

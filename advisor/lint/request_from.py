@@ -169,10 +169,12 @@ def request_from(
     values["gpus"] = gpus = given.get("gpus") or ""
     if gpus and configuration.num_gpus and not re.match(r"\d+x", gpus):
         values["gpus"] = f"{configuration.num_gpus}x{gpus}"  # `--gpus H100` leaves it to the file
-    for name, flag, example in (("model", "--model", "llama3_8b"), ("gpus", "--gpus", "8xH100")):
+    count = configuration.num_gpus
+    for name, example in (("model", "llama3_8b"), ("gpus", "H100" if count else "8xH100")):
         if whole and not values[name]:
-            relation = f"does not state the {name}"
-            raise UserError(_FLAG, configuration.place.file, relation, f"add {flag} {example}")
+            stated = "the type of its GPUs" if name == "gpus" and count else f"the {name}"
+            relation, nearest = f"does not state {stated}", f"add --{name} {example}"
+            raise UserError(_FLAG, configuration.place.file, relation, nearest)
     deep = configuration.layers_per_chunk if values["model"] else None
     if deep and not is_given(f"layout.{_CHUNKS}", given):
         values[_CHUNKS] = _num_chunks(deep, values)

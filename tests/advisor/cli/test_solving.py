@@ -94,3 +94,9 @@ def test_certainty_decides_what_fits(capsys: pytest.CaptureFixture[str]) -> None
         counts.append(sum(row["fits"] for row in rows))
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1]
+
+
+def test_the_type_of_gpus_is_enough_for_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    script = Path(__file__).parents[3] / "examples/pretrain_llama3_8b.sh"
+    assert main(["--from", str(script), "--gpus", "H100", "--solve", "gpus", "--quick"]) == 0
+    assert "Fewest GPUs that fit: 4xH100" in capsys.readouterr().out
