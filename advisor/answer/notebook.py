@@ -24,6 +24,11 @@ class NotebookTable(Struct, frozen=True, kw_only=True):
     below: str = ""
 
 
+def preformatted(text: str) -> str:
+    """A page of the terminal."""
+    return f'<pre style="overflow-x:auto">{escape(text)}</pre>'
+
+
 def notebook_html(
     *,
     title: str,

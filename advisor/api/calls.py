@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import wraps
-from html import escape
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
@@ -10,6 +9,7 @@ from msgspec.structs import asdict
 
 from advisor.answer import difference
 from advisor.answer.advice import Advice, Candidate
+from advisor.answer.notebook import preformatted
 from advisor.api.answering import answer_to
 from advisor.api.asked_files import AskedFiles, check_files, check_path, write_answer, write_files
 from advisor.api.in_python import in_python
@@ -116,7 +116,7 @@ class Difference(difference.Difference, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the same page."""
-        return f'<pre style="overflow-x:auto">{escape(str(self))}</pre>'
+        return preformatted(str(self))
 
 
 @python_errors

@@ -2,7 +2,6 @@
 table; `--solve` and `--gpus` with several GPUs do the same."""
 
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final, Unpack
 
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 
 from advisor.answer import solution
 from advisor.answer.answer import Answer
+from advisor.answer.notebook import preformatted
 from advisor.answer.solution import Trial
 from advisor.api.answering import check_prices, checked_price
 from advisor.api.calls import python_errors
@@ -46,7 +46,7 @@ class Solution(solution.Solution, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the same page."""
-        return f'<pre style="overflow-x:auto">{escape(str(self))}</pre>'
+        return preformatted(str(self))
 
 
 Tell = Callable[[Trial], None]
@@ -118,7 +118,9 @@ def solved(
     numbers of GPUs. tell: hears of each. UserError where the request is wrong whatever the value.
     """
     check_prices(prices, 1)
-    if request.memory_budget is not None and quantity is Quantity.MEMORY:
+    keys = {pair.partition("=")[0] for pair in request.overrides}
+    budget = request.memory_budget is not None or "job.memory_budget_bytes" in keys
+    if budget and quantity is Quantity.MEMORY:
         relation = "cannot be combined with --memory-budget, which is what is looked for"
         raise UserError("--solve", quantity, relation, "leave one out")
     gpus = quantity is Quantity.GPUS

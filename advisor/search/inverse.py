@@ -22,6 +22,7 @@ _MOST_MICROBATCHES, _MOST_GPUS, _SERVER = 2**12, 2**14, 8
 TENTHS: Final = 10
 """Memory is looked for in tenths of a GiB."""
 _FEW: Final = 4
+"""Values that are asked for one after the other (a judgement)."""
 
 
 def as_typed(request: Request) -> Request:

@@ -110,6 +110,7 @@ def test_what_was_given_of_the_quantity_is_left() -> None:
         ("seq_length", {"tp": 3}, "must divide"),
         ("seq_length", {"certainty": 1.5}, "must be from 0.5 to 0.999"),
         ("memory", {"memory_budget": "40GiB"}, "cannot be combined with memory_budget"),
+        ("memory", {"overrides": ["job.memory_budget_bytes=40GiB"]}, "cannot be combined with"),
         ("seq_length", {"gpus": "8xH100,8xB200"}, "use advisor.compare"),
     ],
 )
