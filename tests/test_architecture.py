@@ -238,6 +238,10 @@ ALLOWED: dict[str, tuple[str, set[str]]] = {
         "a value of model.transformer_impl, in files of models and in JSON",
         {"transformers"},
     ),
+    "advisor.job.loss_head": (
+        "whose code a head is: values of head.implementation",
+        {"transformers", "megatron", "nemo", "titan"},
+    ),
     "harness.trial.trial": ("a value of backend=, in requests and in result.json", {"megatron"}),
     "harness.report.evidence": ("a report cites whose convention its FLOPs follow", {"megatron"}),
 }

@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 87_450, 584, 52_800
-LINES_OF_TESTS = 65_000
+LINES, FILES, STATEMENTS = 91_950, 660, 55_800
+LINES_OF_TESTS = 68_500
 
 
 def _sources(*folders: str) -> list[str]:

@@ -12,7 +12,11 @@ from advisor.base.rule import Match, Rule, refuse
 from advisor.base.units import nearest_divisors
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
+from advisor.job.loss_head import LossHead
 from advisor.job.pipeline_split import pipeline_stages
+from advisor.job.reinforcement import Reinforcement
+from advisor.job.samples import Samples
+from advisor.job.tuning import Tuning
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
 
@@ -143,7 +147,9 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     ``compile_components``, what it compiles; ``attn_implementation``;
     ``use_liger_kernel``, Liger's norms, rotary embedding, SwiGLU and loss; ``tiled_mlp``,
     DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence; ``flat_parameters``,
-    torch's FSDP1 in place of FSDP2.
+    torch's FSDP1 in place of FSDP2. ``tuning``, ``head``, ``samples`` and ``rl`` are groups of keys
+    of their own: what is trained, how the loss is computed, how long samples are, and the phases of
+    reinforcement learning.
     """
 
     seq_length: int
@@ -186,6 +192,10 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     use_liger_kernel: bool = False
     tiled_mlp: bool = False
     flat_parameters: bool = False
+    tuning: Tuning = Tuning()
+    head: LossHead = LossHead()
+    samples: Samples = Samples()
+    rl: Reinforcement = Reinforcement()
 
     @property
     def transformer_engine(self) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.base.sharing import first_equal
+from advisor.job.tuning import StoredAs
 
 LAYER_INPUT = "layer_input"
 """Name of the tensor that enters a layer; the previous layer wrote it, this one keeps it."""
@@ -155,7 +156,9 @@ class Weight(Struct, frozen=True):
     """A parameter of one rank: local shape; `tp_sharded` tells whether TP ranks hold parts of it.
 
     `in_linear` marks weights of linear layers, whose gradient a fused GEMM accumulates. Of a routed
-    expert's weight (`expert`) there may be several `copies`, one an expert of the rank.
+    expert's weight (`expert`) there may be several `copies`, one an expert of the rank. A `frozen`
+    one has no gradient and no optimizer state; `dtype` is its own, where it is another than the
+    model's (an adapter's), `stored_as` the type between its uses.
     """
 
     name: str
@@ -164,6 +167,9 @@ class Weight(Struct, frozen=True):
     in_linear: bool = False
     expert: bool = False
     copies: int = 1
+    frozen: bool = False
+    dtype: DType | None = None
+    stored_as: StoredAs = StoredAs.AS_LOADED
 
     @property
     def num_elements(self) -> int:

@@ -4,6 +4,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
+from advisor.job.loss_head import LossHead
+from advisor.job.tuning import FULL, Tuning
 from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, PoolSide, Tensor
 from advisor.models.layer_kind import LayerKind
 from advisor.models.options import CpCommType, TransformerImpl
@@ -33,7 +35,8 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     whether a schedule holds the tokens that experts get, whatever these keep of them.
     ``takes_any_layout``: whether the GPU's 8-bit GEMMs do without transposed operands.
     ``deterministic``: whether cuBLAS has the workspace that repeats to the bit. ``side``: of two
-    pools, the one whose share of the layers this is; None is both.
+    pools, the one whose share of the layers this is; None is both. ``tuning`` and ``head``: what is
+    trained, and how the loss is computed.
     """
 
     model: ModelSpec
@@ -68,6 +71,8 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     takes_any_layout: bool = False
     deterministic: bool = False
     side: PoolSide | None = None
+    tuning: Tuning = FULL
+    head: LossHead = LossHead()
 
     def of_kind(self, kind: LayerKind) -> "RankShape":
         """The shape that one kind of the model's layers sees (ModelSpec.of_kind)."""

@@ -18,20 +18,28 @@ __all__ = ["LAYER_INPUT", "embedding_operators", "head_operators", "transformer_
 
 def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one layer."""
-    return _sided(shape, family_of(shape.model).layer(_whole(shape), kind))
+    return _sided(shape, _tuned(shape, family_of(shape.model).layer(_whole(shape), kind)))
 
 
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Embedding lookup, and its dropout where hidden_dropout > 0."""
-    return _sided(shape, family_of(shape.model).embedding(_whole(shape)))
+    return _sided(shape, _tuned(shape, family_of(shape.model).embedding(_whole(shape))))
 
 
 def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
     """Final norm, output layer and cross entropy of the last stage, by what runs as one."""
     groups = family_of(shape.model).head(_whole(shape))
-    if shape.side is None:
+    if shape.side is None and shape.tuning.trains_all:
         return groups
-    return tuple((name, _sided(shape, operators)) for name, operators in groups)
+    return tuple((name, _sided(shape, _tuned(shape, operators))) for name, operators in groups)
+
+
+def _tuned(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """`operators` with what `shape.tuning` freezes and adds."""
+    tuned = family_of(shape.model).tuned
+    if shape.tuning.trains_all or tuned is None:
+        return operators
+    return tuned(_whole(shape), operators)
 
 
 def _whole(shape: RankShape) -> RankShape:

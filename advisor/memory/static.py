@@ -135,6 +135,15 @@ def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[
     yield from ((weight, 1) for weight in _end_weights(shape, chunks))
 
 
+def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+    """Of the elements that stage_elements counts, those that are not frozen."""
+    return sum(
+        weight.num_elements * number
+        for weight, number in stage_weights(shape, chunks)
+        if not weight.frozen
+    )
+
+
 def static_memory(
     elements: int,
     optimizer_shards: int,

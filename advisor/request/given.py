@@ -9,7 +9,7 @@ from msgspec.structs import fields
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.base.fields import field_types, parse, parse_all, spelled, takes
+from advisor.base.fields import field_types, is_record, parse, parse_all, spelled, takes
 from advisor.base.key_value import split_key_value
 from advisor.base.units import nearest_names, parse_bytes
 from advisor.frameworks.registry import known_framework
@@ -20,10 +20,15 @@ from advisor.models.spec import ModelSpec
 from advisor.request.recipes import Experiment
 from advisor.request.request import Request
 
+RECORDS: Final[dict[str, type[Struct]]] = {
+    name: kind for name, kind in field_types(JobConfig).items() if is_record(kind)
+}
+"""Fields of a job that are groups of keys themselves: ``tuning.KEY=VALUE``."""
 GROUPS: Final[dict[str, type[Struct]]] = {
     "model": ModelSpec,
     "layout": ParallelLayout,
     "job": JobConfig,
+    **RECORDS,
 }
 _BUDGET: Final = "memory_budget_bytes"
 _JOB_FLAGS: Final = (
@@ -66,12 +71,21 @@ def read_given(request: Request) -> Given:
         gpus=request.gpus,
         model_fields=parse_all(ModelSpec, pairs["model"], "model."),
         layout_fields=_layout_fields(request, pairs["layout"]),
-        job_fields=_job_fields(request, pairs["job"]),
+        job_fields={**_job_fields(request, pairs["job"]), **_records(pairs)},
         config_dir=request.config_dir,
         takes_recipe=request.takes_recipe,
         omitted=frozenset(request.omitted),
         recompute=request.recompute,
     )
+
+
+def _records(pairs: Mapping[str, Mapping[str, str]]) -> dict[str, Struct]:
+    """Of each group of keys that is one field of a job, where any key is given."""
+    return {
+        name: kind(**parse_all(kind, pairs[name], f"{name}."))
+        for name, kind in RECORDS.items()
+        if pairs[name]
+    }
 
 
 def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
@@ -92,7 +106,7 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
                 path,
                 text,
                 "is not a known key",
-                f"write model.KEY, layout.KEY or job.KEY; {_known_key(path)}",
+                f"write {', '.join(f'{name}.KEY' for name in GROUPS)}; {_known_key(path)}",
             )
         if key not in field_types(GROUPS[group]) and (meant := _namesake(key)):
             raise UserError(path, text, "is not a known key", f"did you mean {meant}?")
@@ -113,6 +127,8 @@ def known_keys() -> Iterator[KnownKey]:
     for group, cls in GROUPS.items():
         types = field_types(cls)
         for known in fields(cls):
+            if known.name in RECORDS:
+                continue
             default = "" if known.required else spelled(known.default)
             yield KnownKey(f"{group}.{known.name}", takes(types[known.name]), default)
 

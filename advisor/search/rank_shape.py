@@ -39,6 +39,8 @@ def rank_shape(job: Job) -> RankShape:
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
         autocast=_autocasts(job),
         deterministic=config.deterministic_mode,
+        tuning=config.tuning,
+        head=config.head,
         takes_any_layout=_BLACKWELL <= job.gpu.cuda_capability < _CONSUMER_BLACKWELL,
     )
 

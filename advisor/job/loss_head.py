@@ -1,0 +1,78 @@
+"""`head.KEY`: how cross entropy, log-probabilities and entropy are computed from the last hidden
+states."""
+
+from enum import StrEnum
+from typing import ClassVar, Final
+
+from msgspec import Struct
+
+from advisor.base.rule import Rule, refuse
+
+
+class HeadImplementation(StrEnum):
+    """Whose code computes it; ``default`` is the framework's own for pre-training.
+
+    transformers: logits, their fp32 copy, log_softmax. liger: output layer and loss in chunks
+    (liger_grpo, liger_preference: its losses of reinforcement learning and of pairs). trl: TRL's
+    fused head in tiles; trl_logits: its kernel on whole logits. verl: whole logits and
+    flash-attention's cross entropy; verl_fused: chunks in torch; verl_triton: its fused kernel.
+    prime_rl: chunks of tokens and vocabulary; prime_rl_logits: whole logits (its "disabled").
+    openrlhf; automodel_chunked; cut_cross_entropy: no logits at all; torchtitan_chunked.
+    verl_megatron, slime, nemo_rl, nemo_rl_fused: on a vocabulary cut by TP.
+    """
+
+    DEFAULT = "default"
+    TRANSFORMERS = "transformers"
+    LIGER = "liger"
+    LIGER_GRPO = "liger_grpo"
+    LIGER_PREFERENCE = "liger_preference"
+    TRL = "trl"
+    TRL_LOGITS = "trl_logits"
+    VERL = "verl"
+    VERL_FUSED = "verl_fused"
+    VERL_TRITON = "verl_triton"
+    VERL_MEGATRON = "verl_megatron"
+    PRIME_RL = "prime_rl"
+    PRIME_RL_LOGITS = "prime_rl_logits"
+    OPENRLHF = "openrlhf"
+    AUTOMODEL_CHUNKED = "automodel_chunked"
+    CUT_CROSS_ENTROPY = "cut_cross_entropy"
+    TORCHTITAN_CHUNKED = "torchtitan_chunked"
+    SLIME = "slime"
+    NEMO_RL = "nemo_rl"
+    NEMO_RL_FUSED = "nemo_rl_fused"
+
+
+class LossHead(Struct, frozen=True, kw_only=True):
+    """How the output layer and what comes after it run.
+
+    Attributes:
+        implementation: whose code it is.
+        chunk_size: tokens of one chunk; None: as the implementation has it.
+        temperature: by which logits are divided, in some into a tensor of its own.
+        entropy: whether the entropy of each token is a term of the loss, with its gradient.
+    """
+
+    implementation: HeadImplementation = HeadImplementation.DEFAULT
+    chunk_size: int | None = None
+    temperature: float = 1.0
+    entropy: bool = False
+
+    def __post_init__(self) -> None:
+        refuse(_RULES, self)
+
+
+class _HeadRule(Rule[[LossHead]], frozen=True, kw_only=True):
+    """A rule on the head."""
+
+    names: ClassVar[tuple[str, ...]] = ("head",)
+
+
+_RULES: Final = (
+    _HeadRule.on(
+        "head.chunk_size",
+        lambda head: head.chunk_size is not None and head.chunk_size < 1,
+        "must be at least 1",
+    ),
+    _HeadRule.on("head.temperature", lambda head: head.temperature <= 0, "must be above 0"),
+)

@@ -1,0 +1,72 @@
+"""`rl.KEY`: the phases of reinforcement learning, and of preference tuning, on one set of GPUs."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Algorithm(StrEnum):
+    """What a step computes: supervised tuning alone, pairs with a reference (DPO), policy and
+    reference (GRPO and its kin without a critic), or with a critic as well (PPO)."""
+
+    SFT = "sft"
+    DPO = "dpo"
+    GRPO = "grpo"
+    PPO = "ppo"
+
+
+class Engine(StrEnum):
+    """What generates samples; none: nothing does, or the model itself (transformers' generate)."""
+
+    NONE = "none"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
+class Reference(StrEnum):
+    """Where the weights of the reference model are while they are not used: there is none, they are
+    the model's own with the adapter switched off, on the host, or on the GPU."""
+
+    NONE = "none"
+    ADAPTER_OFF = "adapter_off"
+    HOST = "host"
+    GPU = "gpu"
+
+
+class Reinforcement(Struct, frozen=True, kw_only=True):
+    """What a cycle has beyond the training step.
+
+    Attributes:
+        algorithm: see Algorithm.
+        engine: of the rollouts; colocated: on the GPUs of the training.
+        engine_tensor_parallel_size: GPUs of one engine.
+        gpu_memory_utilization: part of the GPU's memory that an engine takes while it is awake.
+        sleep_level: of the engine while the model is trained: 0 awake, 1 its weights wait on the
+            host, 2 they are dropped; either level frees the KV cache.
+        reference: see Reference. critic_on_gpu: whether a critic's weights and states stay there.
+        offload_params, offload_gradients, offload_optimizer: whether the trained model's wait on
+            the host in other phases.
+        log_prob_micro_batch_size, log_prob_token_budget: of the forward-only phases; None: as in
+            training.
+        weight_sync_bucket_bytes: of one bucket of the weights' copy to the engine.
+        prompt_length, response_length: most tokens of either; None: of seq_length.
+        num_generations: responses to one prompt.
+    """
+
+    algorithm: Algorithm = Algorithm.SFT
+    engine: Engine = Engine.NONE
+    colocated: bool = True
+    engine_tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    sleep_level: int = 0
+    reference: Reference = Reference.NONE
+    critic_on_gpu: bool = True
+    offload_params: bool = False
+    offload_gradients: bool = False
+    offload_optimizer: bool = False
+    log_prob_micro_batch_size: int | None = None
+    log_prob_token_budget: int | None = None
+    weight_sync_bucket_bytes: int | None = None
+    prompt_length: int | None = None
+    response_length: int | None = None
+    num_generations: int = 1

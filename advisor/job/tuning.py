@@ -1,0 +1,108 @@
+"""`tuning.KEY`: which parameters of a model are trained, and how the others are stored."""
+
+from enum import StrEnum
+from typing import ClassVar, Final
+
+from msgspec import Struct
+
+from advisor.base.dtypes import DType
+from advisor.base.rule import Rule, refuse
+
+
+class Adapter(StrEnum):
+    """Low-rank matrices that are trained in place of a linear layer's weight: LoRA (arXiv
+    2106.09685), with rsLoRA's scale the same in memory, or DoRA (arXiv 2402.09353), which has the
+    norm of each row as well."""
+
+    NONE = "none"
+    LORA = "lora"
+    DORA = "dora"
+
+
+class StoredAs(StrEnum):
+    """Type of the linear layers' frozen weights: the model's own, or bitsandbytes' (load_in_8bit,
+    load_in_4bit: QLoRA, arXiv 2305.14314)."""
+
+    AS_LOADED = "as_loaded"
+    INT8 = "int8"
+    NF4 = "nf4"
+
+
+ALL_LINEAR: Final = "all-linear"
+"""peft's word for all linear layers of the decoder, except the output layer."""
+
+
+class Tuning(Struct, frozen=True, kw_only=True):
+    """What is trained; as it stands, everything.
+
+    Attributes:
+        adapter: with one, the model's own parameters are frozen.
+        rank: of its two matrices.
+        target_modules: linear layers that have one, by their last names (transformers': q_proj, …,
+            Megatron's: linear_qkv, …), or ``all-linear``.
+        dropout: probability at the adapter's input, which costs a mask or a copy of it.
+        adapter_dtype: of the adapter's weights; None: as the framework makes them.
+        base_weights: type of the frozen linear layers.
+        double_quantization: whether the scales of NF4 are in 8 bits (bnb_4bit_use_double_quant).
+        modules_to_save: modules outside the layers that are trained whole next to the adapter, by
+            their last names (embed_tokens, lm_head).
+        num_trainable_layers: only so many layers, the last ones, are trained (LLaMA-Factory's
+            freeze); None: all.
+        freeze_embedding, freeze_output: whether the ends are frozen.
+        freeze_vision_model, freeze_vision_projection: of a model that sees (Bridge's names).
+    """
+
+    adapter: Adapter = Adapter.NONE
+    rank: int = 16
+    target_modules: tuple[str, ...] = (ALL_LINEAR,)
+    dropout: float = 0.0
+    adapter_dtype: DType | None = None
+    base_weights: StoredAs = StoredAs.AS_LOADED
+    double_quantization: bool = True
+    modules_to_save: tuple[str, ...] = ()
+    num_trainable_layers: int | None = None
+    freeze_embedding: bool = False
+    freeze_output: bool = False
+    freeze_vision_model: bool = False
+    freeze_vision_projection: bool = False
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether the model's own linear layers are frozen."""
+        return self.adapter is not Adapter.NONE
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether no parameter is frozen, as in pre-training."""
+        return self == FULL
+
+    def __post_init__(self) -> None:
+        refuse(_RULES, self)
+
+
+class _TuningRule(Rule[[Tuning]], frozen=True, kw_only=True):
+    """A rule on what is trained."""
+
+    names: ClassVar[tuple[str, ...]] = ("tuning",)
+
+
+_RULES: Final = (
+    _TuningRule.on("tuning.rank", lambda tuning: tuning.rank < 1, "must be at least 1"),
+    _TuningRule.on(
+        "tuning.dropout", lambda tuning: not 0.0 <= tuning.dropout < 1.0, "must be from 0 to 1"
+    ),
+    _TuningRule.on(
+        "tuning.base_weights",
+        lambda tuning: tuning.base_weights is not StoredAs.AS_LOADED and not tuning.has_adapter,
+        "is of frozen weights, but there is no adapter",
+        "tuning.adapter=lora",
+    ),
+    _TuningRule.on(
+        "tuning.num_trainable_layers",
+        lambda tuning: tuning.num_trainable_layers is not None and tuning.num_trainable_layers < 1,
+        "must be at least 1",
+    ),
+)
+
+FULL: Final = Tuning()
+"""All parameters are trained."""
