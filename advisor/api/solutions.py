@@ -67,7 +67,8 @@ def solve(
     """The hardest value with which a job fits: ``solve("seq_length", model=…, gpus=…)``.
 
     Args:
-        quantity: ``seq_length`` (the longest, tokens), ``micro_batch_size`` or
+        quantity: ``seq_length`` (the longest, tokens), ``tokens`` (the largest token budget of a
+            GPU's microbatch, max_tokens_per_gpu), ``micro_batch_size`` or
             ``global_batch_size`` (the largest, sequences), ``gpus`` (the fewest), ``memory`` (the
             least of each GPU, bytes).
         request, price_per_gpu_hour, keywords: as for `advise`; of the fewest GPUs the type alone is
@@ -125,7 +126,7 @@ def solved(
         raise UserError("--solve", quantity, relation, "leave one out")
     gpus = quantity is Quantity.GPUS
     typed = request if gpus else inverse.as_typed(request)
-    if gpus or quantity is Quantity.SEQ_LENGTH:
+    if gpus or quantity in (Quantity.SEQ_LENGTH, Quantity.TOKENS):
         typed = inverse.same_job(typed, quantity)
     values, start = inverse.values_of(quantity, typed)
     found: dict[int, Trial] = {}
@@ -214,7 +215,7 @@ def _trial(
 
 _ASKED: Final = (
     *("gpus", "seq_length", "micro_batch_size", "global_batch_size", "memory_budget"),
-    "quick",
+    *("max_tokens_per_gpu", "quick"),
 )
 
 

@@ -24,7 +24,7 @@ class Microbatches(Struct, frozen=True, kw_only=True):
             memory. The job itself where all samples are of seq_length.
         mean: the job with as many microbatches as the slowest rank has in a step, all with as many
             tokens as it has in the mean: it decides time.
-        tokens: of a step on all ranks, without padding.
+        tokens: of a step on all ranks, without padding; padded_tokens: with it.
         lengths: of the samples, cut at seq_length.
         samples: that each rank has in a step.
         capacity: tokens of a pack of several samples; None where rows hold one sample, or are all
@@ -35,6 +35,7 @@ class Microbatches(Struct, frozen=True, kw_only=True):
     worst: Job
     mean: Job
     tokens: float
+    padded_tokens: float
     lengths: Lengths
     samples: float
     capacity: int | None = None
@@ -68,7 +69,14 @@ def microbatches(job: Job) -> Microbatches:
     tokens = job.config.global_batch_size * job.config.seq_length
     lengths = Lengths((job.config.seq_length,), (1.0,))
     samples = job.config.global_batch_size / job.layout.data_parallel_size
-    return Microbatches(worst=job, mean=job, tokens=tokens, lengths=lengths, samples=samples)
+    return Microbatches(
+        worst=job,
+        mean=job,
+        tokens=tokens,
+        padded_tokens=tokens,
+        lengths=lengths,
+        samples=samples,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -91,6 +99,7 @@ def _of_samples(job: Job) -> Microbatches:
         "lengths": lengths,
         "samples": config.global_batch_size / ranks,
         "tokens": config.global_batch_size * lengths.mean,
+        "padded_tokens": config.global_batch_size * padded.mean,
         "multiple": rows.multiple,
     }
     if said.token_budget is not None:
@@ -101,7 +110,8 @@ def _of_samples(job: Job) -> Microbatches:
     if said.packed:
         full = rows.made(config.seq_length)
         tokens = config.global_batch_size * config.seq_length
-        return Microbatches(**found | {"worst": full, "mean": full, "tokens": tokens})
+        own = {"worst": full, "mean": full, "tokens": tokens, "padded_tokens": tokens}
+        return Microbatches(**found | own)
     return _of_padded(rows, lengths.padded(rows.multiple), found)
 
 
@@ -138,8 +148,11 @@ def _of_padded(rows: _Rows, lengths: Lengths, found: dict[str, Any]) -> Microbat
     job, ranks = rows.job, rows.job.layout.data_parallel_size
     size = job.config.micro_batch_size
     together = job.layout.data_parallel_sharding in SHARDED_GRADIENTS or job.config.sync_each_batch
-    mean, deviation = lengths.longest_of(size * ranks if together else size)
-    if not together:
+    mean, deviation = lengths.longest_of(size)
+    found["padded_tokens"] = job.config.global_batch_size * mean
+    if together:
+        mean, _ = lengths.longest_of(size * ranks)
+    else:
         mean += expected_most(ranks) * deviation / sqrt(job.num_microbatches)
     worst = rows.made(lengths.longest)
     return Microbatches(**found, worst=worst, mean=rows.made(min(mean, lengths.longest)))

@@ -15,6 +15,7 @@ from advisor.report import wording
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
+from advisor.report.sample_block import sample_block
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
 
 _USUAL = Rows()
@@ -50,6 +51,7 @@ def page(
         ),
         table,
         _answer(advice, caveat, price),
+        sample_block(advice),
         _optimum(advice),
         _toss(advice),
         _verified(advice.job, shown),
