@@ -128,12 +128,13 @@ class _Rows(Struct, frozen=True, kw_only=True):
         step, where it is not the number of samples."""
         config, row = self.job.config, _up(ceil(length - _ROUNDING), self.multiple)
         plain = replace(config.samples, lengths="", token_budget=None, packing=self.packing)
-        batch = config.global_batch_size
+        size, batch = config.micro_batch_size, config.global_batch_size
         if count is not None:
-            batch = count * config.micro_batch_size * self.job.layout.data_parallel_size
+            size, batch = 1, count * self.job.layout.data_parallel_size
         own = replace(
             config,
             seq_length=row,
+            micro_batch_size=size,
             global_batch_size=batch,
             mean_packed_length=self.attended and min(self.attended, row),
             samples=plain,
@@ -163,6 +164,8 @@ def _of_packs(
 ) -> Microbatches:
     """Packs of up to `capacity` tokens; each rank has as many as the one that needs most."""
     job, samples, ranks = rows.job, found["samples"], rows.job.layout.data_parallel_size
+    if job.config.samples.lengths and len(lengths.values) == 1:
+        capacity -= capacity % lengths.longest  # whole samples
     mean = lengths.mean
     deviation = sqrt(max(0.0, lengths.mean_square - mean**2) / samples)
     most = mean + (0.0 if job.config.samples.balanced else expected_most(ranks) * deviation)

@@ -3,6 +3,7 @@ a step meets one that does not fit."""
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Final
 
 from advisor.answer.answer import Answer, SampleNote
 from advisor.answer.evaluation import Evaluation
@@ -41,40 +42,41 @@ def sample_block(answer: Answer) -> Block | None:
             found.add_row(*cells, percent(one.fit_probability))
         blocks += ["The longest row of all ranks until a step, with even odds:"]
         blocks += [Indented(found, 2)]
-    return group(*blocks, *_too_long(note))
+    row = "Packs" if best.evaluation.job.config.samples.packed else "Rows"
+    return group(*blocks, *_too_long(note, row))
 
 
 def _sizes(note: SampleNote, config: JobConfig) -> Iterator[tuple[str, Block]]:
-    samples = config.samples
+    row = "pack" if config.samples.packed else "row"
     yield "samples", f"{round(note.mean_length):,} tokens in the mean, at most {note.longest:,}"
-    row = "pack" if samples.packed else "row"
-    rows = f" ({note.rows} rows in a microbatch)" if note.rows > 1 else ""
     alone = note.capacity is not None and note.longest > note.capacity
     why = " (one sample, longer than the budget)" if alone else ""
-    yield f"worst {row}", f"{note.worst_tokens:,} tokens{why}{rows}: what the peaks are for"
-    padding = f", of which {percent(note.padding)} padding" if note.padding >= 0.005 else ""
-    yield (
-        f"mean {row}",
-        f"{note.mean_tokens:,} tokens{padding}, {note.microbatches:,} microbatches a step: what "
-        "times are for",
-    )
-    if note.imbalance >= 0.005:
-        more = f"the slowest rank has {percent(note.imbalance)} more tokens than the mean one"
+    rows = f", {note.rows} rows in a microbatch" if note.rows > 1 else ""
+    yield f"worst {row}", f"{note.worst_tokens:,} tokens{why}{rows}: peaks are of it"
+    steps = f"{note.microbatches:,} microbatch{'es' * (note.microbatches > 1)} a step"
+    yield f"mean {row}", f"{note.mean_tokens:,} tokens on the slowest rank, {steps}: times are of it"
+    if note.imbalance >= _SHOWN:
+        more = f"the slowest rank has {note.imbalance * 100:.0f} % more tokens than the mean one"
         yield "balance", more
+    if note.padding >= _SHOWN:
+        yield "padding", f"{note.padding * 100:.0f} % of the tokens that are computed"
 
 
-def _too_long(note: SampleNote) -> Iterator[Block]:
+_SHOWN: Final = 0.01
+
+
+def _too_long(note: SampleNote, rows: str) -> Iterator[Block]:
     """How soon a step runs out of memory."""
     most = note.most_tokens_that_fit
     if most is None:
         return
     if most == 0:
-        yield "No row fits, however short."
+        yield f"{rows} do not fit, however short."
     elif note.even_odds_by_step == 1:
-        yield f"Rows of more than {most:,} tokens do not fit: the first step has one."
+        yield f"{rows} of more than {most:,} tokens do not fit: the first step likely has one."
     elif note.even_odds_by_step is not None:
         yield (
-            f"Rows of more than {most:,} tokens do not fit: one step in "
+            f"{rows} of more than {most:,} tokens do not fit: one step in "
             f"{round(1 / note.share_of_steps_that_run_out):,} has one, and half of the runs meet "
             f"it by step {note.even_odds_by_step:,}."
         )
