@@ -213,7 +213,9 @@ def _of_file(path: Path, _modified: int) -> Lengths:
         except (ValueError, TypeError, LookupError):
             length, times = 0, 0
         if not 1 <= length <= _LONGEST or times < 0:
-            where = f"line {lines.index(line) + 1}: {show(line.strip())} is not a length of 1 or more"
+            where = (
+                f"line {lines.index(line) + 1}: {show(line.strip())} is not a length of 1 or more"
+            )
             raise UserError(_KEY, show_path(path), where, "write one length a line")
         counts[length] += times * number
     if not any(counts.values()):

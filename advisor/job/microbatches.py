@@ -159,9 +159,7 @@ def _of_padded(rows: _Rows, lengths: Lengths, found: dict[str, Any]) -> Microbat
     return Microbatches(**found, worst=worst, mean=rows.made(min(mean, lengths.longest)))
 
 
-def _of_packs(
-    rows: _Rows, lengths: Lengths, capacity: int, found: dict[str, Any]
-) -> Microbatches:
+def _of_packs(rows: _Rows, lengths: Lengths, capacity: int, found: dict[str, Any]) -> Microbatches:
     """Packs of up to `capacity` tokens; each rank has as many as the one that needs most."""
     job, samples, ranks = rows.job, found["samples"], rows.job.layout.data_parallel_size
     if job.config.samples.lengths and len(lengths.values) == 1:

@@ -88,9 +88,7 @@ _RULES: Final = (
         lambda s: s.token_budget is not None and s.token_budget < 1,
         "must be at least 1",
     ),
-    _on(
-        "samples.pad_to_multiple_of", lambda s: s.pad_to_multiple_of < 1, "must be at least 1"
-    ),
+    _on("samples.pad_to_multiple_of", lambda s: s.pad_to_multiple_of < 1, "must be at least 1"),
     _on(
         "samples.packing",
         lambda s: s.packing is Packing.PADDED and s.token_budget is not None,

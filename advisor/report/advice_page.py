@@ -15,8 +15,8 @@ from advisor.report import wording
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
-from advisor.report.sample_block import sample_block
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
+from advisor.report.sample_block import sample_block
 
 _USUAL = Rows()
 

@@ -54,7 +54,10 @@ def _sizes(note: SampleNote, config: JobConfig) -> Iterator[tuple[str, Block]]:
     rows = f", {note.rows} rows in a microbatch" if note.rows > 1 else ""
     yield f"worst {row}", f"{note.worst_tokens:,} tokens{why}{rows}: peaks are of it"
     steps = f"{note.microbatches:,} microbatch{'es' * (note.microbatches > 1)} a step"
-    yield f"mean {row}", f"{note.mean_tokens:,} tokens on the slowest rank, {steps}: times are of it"
+    yield (
+        f"mean {row}",
+        f"{note.mean_tokens:,} tokens on the slowest rank, {steps}: times are of it",
+    )
     if note.imbalance >= _SHOWN:
         more = f"the slowest rank has {note.imbalance * 100:.0f} % more tokens than the mean one"
         yield "balance", more
