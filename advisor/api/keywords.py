@@ -25,7 +25,8 @@ class JobKeywords(TypedDict, total=False):
     from the recipe or is chosen. model is a preset (``llama3_70b``), the path of a YAML file or of
     a config.json, a ModelSpec, or a mapping of its fields (``base``: the preset below them); gpus
     is ``32xH100``. tp, pp, … are short names as in the flags; memory_budget is text with a unit
-    (``60GiB``); lengths is ``p50=900,p99=9000,max=32768`` or a file; calibration names folders of measured runs; overrides has any KEY."""
+    (``60GiB``); lengths is ``p50=900,p99=9000,max=32768`` or a file; calibration names folders of
+    measured runs; overrides has any KEY."""
 
     model: ModelSource | None
     gpus: str | None

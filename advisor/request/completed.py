@@ -16,7 +16,8 @@ from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision, predates_ampere, sixteen_bits
 from advisor.job.layout import ParallelLayout
 from advisor.job.samples import SampleMasks
-from advisor.models.options import AttentionBackend, PositionEmbedding, TransformerImpl
+from advisor.layers.family import family_of
+from advisor.models.options import AttentionBackend, PositionEmbedding
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
 from advisor.request.layout_fields import lowered, made_legal, reshaped, whole_tensors
@@ -225,9 +226,9 @@ def _with_samples(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig
 def _check_masks(model: ModelSpec, config: JobConfig) -> None:
     """UserError where rows of several samples have a mask that is not modelled."""
     masks = config.samples.masks
-    if masks is SampleMasks.DENSE and model.transformer_impl is not TransformerImpl.TRANSFORMERS:
-        reason = "is modelled with transformers' layers alone"
-        raise UserError("samples.masks", masks, reason, "--framework huggingface")
+    if masks is SampleMasks.DENSE and not family_of(model).masks_rows:
+        reason = f"is not modelled with layers of {config.framework}"
+        raise UserError("samples.masks", masks, reason, "leave it out")
 
 
 def base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:

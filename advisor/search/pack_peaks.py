@@ -2,13 +2,13 @@
 until some steps, and how soon a step meets one that does not fit."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from math import log
 from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import LongestUntil, SampleNote
+from advisor.answer.answer import Answer, LongestUntil, SampleNote
 from advisor.answer.evaluation import Evaluation
 from advisor.job.job import Job
 from advisor.job.microbatches import Microbatches, microbatches
@@ -19,68 +19,56 @@ _PARTS: Final = 64
 """Of the worst row: to a part of it the longest row that fits is looked for (a judgement)."""
 
 
-def sample_note(evaluation: Evaluation) -> SampleNote | None:
-    """Of an evaluation's job and setting; None where all samples are of one length."""
-    job = evaluation.job
-    if not job.config.samples.varies:
-        return None
-    found, peak = microbatches(job), cache(_peaks(evaluation))
-    worst, most = found.worst.config, found.worst.config.seq_length
-    fits = job.config.certainty
-    largest = None if evaluation.fits else _largest(found, lambda row: peak(row)[1] >= fits)
-    above = 0.0 if largest is None else found.share_of_steps_above(largest)
-    if largest is not None and found.longest_until(1) > largest:
-        above = 1.0
-    steps = {} if not found.varies else {step: found.longest_until(step) for step in _STEPS}
+def sample_note(answer: Answer) -> SampleNote | None:
+    """Of the row that the first sentence names; None where all samples are of seq_length."""
+    best = answer.leading
+    varies = best is not None and best.evaluation.job.config.samples.varies
+    return _note(best.evaluation) if best is not None and varies else None
+
+
+@lru_cache(maxsize=8)
+def _note(evaluation: Evaluation) -> SampleNote:
+    found = microbatches(evaluation.job)
+    worst, mean = found.worst.config, found.mean.config
+
+    @cache
+    def peak(row: int) -> tuple[int, float]:
+        """Of a microbatch with rows of so many tokens, and how likely it fits."""
+        one = evaluation if row == worst.seq_length else _with_rows(evaluation, found.worst, row)
+        return one.peak_reserved_bytes, one.fit_probability
+
+    def fits(row: int) -> bool:
+        return peak(row)[1] >= evaluation.job.config.certainty
+
+    steps = {step: found.longest_until(step) for step in _STEPS}
+    largest = None if evaluation.fits else _largest(found, fits)
+    over = 0.0 if largest is None else found.share_of_steps_above(largest)
     return SampleNote(
         mean_length=found.lengths.mean,
         longest=found.lengths.longest,
-        capacity=found.capacity,
         rows=worst.micro_batch_size,
-        worst_tokens=most,
-        mean_tokens=found.mean.config.seq_length,
+        capacity=found.capacity,
+        worst_tokens=worst.seq_length,
+        mean_tokens=mean.seq_length,
         microbatches=found.mean.num_microbatches,
         padding=1 - found.tokens / found.padded_tokens,
-        imbalance=_slowest(found) / found.padded_tokens - 1,
-        until=tuple(
-            LongestUntil(step, row, *(peak(row) if row < most else _own(evaluation)))
-            for step, row in steps.items()
-        ),
+        imbalance=mean.global_batch_size * mean.seq_length / found.padded_tokens - 1,
+        until=tuple(LongestUntil(step, row, *peak(row)) for step, row in steps.items())
+        if steps[1] < worst.seq_length
+        else (),
         most_tokens_that_fit=largest,
-        share_of_steps_that_run_out=above,
-        even_odds_by_step=None if above == 0 else 1 if above == 1 else round(_half(above)) or 1,
+        share_of_steps_that_run_out=over,
+        even_odds_by_step=max(1, round(log(0.5) / log(1 - over))) if 0 < over < 1 else None,
     )
 
 
-def _half(share: float) -> float:
-    """Steps by which half of the runs have met what a share of steps has."""
-    return log(0.5) / log(1 - share)
-
-
-def _slowest(found: Microbatches) -> int:
-    """Tokens of a step on all ranks with padding, had all as many as the slowest one."""
-    config = found.mean.config
-    return config.global_batch_size * config.seq_length
-
-
-def _own(evaluation: Evaluation) -> tuple[int, float]:
-    return evaluation.peak_reserved_bytes, evaluation.fit_probability
-
-
-def _peaks(evaluation: Evaluation) -> Callable[[int], tuple[int, float]]:
-    worst = microbatches(evaluation.job).worst
-
-    def of_row(row: int) -> tuple[int, float]:
-        """Peak of a microbatch with rows of so many tokens, and how likely it fits."""
-        packed = worst.config.mean_packed_length
-        config = replace(
-            worst.config, seq_length=row, mean_packed_length=packed and min(packed, row)
-        )
-        job: Job = replace(worst, config=config)
-        found = Evaluator(job, evaluation.calibration).evaluate(evaluation.setting)
-        return _own(found if evaluation.requests is None else found.simulated)
-
-    return of_row
+def _with_rows(evaluation: Evaluation, worst: Job, row: int) -> Evaluation:
+    """The evaluation of the worst job with other rows."""
+    packed = worst.config.mean_packed_length
+    own = replace(worst.config, seq_length=row, mean_packed_length=packed and min(packed, row))
+    found = Evaluator(replace(worst, config=own), evaluation.calibration)
+    one = found.evaluate(evaluation.setting)
+    return one if evaluation.requests is None else one.simulated
 
 
 def _largest(found: Microbatches, fits: Callable[[int], bool]) -> int:

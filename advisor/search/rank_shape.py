@@ -56,17 +56,15 @@ _WIDEST: Final = 128
 
 
 def _masks(job: Job) -> SampleMasks:
-    """What keeps samples of a row apart, and from padding: layers of transformers make a mask
-    [b, 1, s, s] where attention is torch's (5.23.0 masking_utils.py, _preprocess_mask_arguments);
-    rows with padding at their ends alone need none."""
+    """What keeps samples of a row apart, and from padding, where nobody says it: a mask where the
+    layers make one and attention is torch's (masking_utils.py, _preprocess_mask_arguments)."""
     config, samples = job.config, job.config.samples
     if samples.masks is not None and samples.packed:
         return samples.masks
     torchs = config.attn_implementation is AttnImplementation.SDPA
-    if job.model.transformer_impl is not TransformerImpl.TRANSFORMERS or not torchs:
-        return SampleMasks.VARLEN
     filled = samples.packed or (samples.padded and config.micro_batch_size > 1)
-    return SampleMasks.DENSE if filled else SampleMasks.VARLEN
+    masked = filled and torchs and family_of(job.model).masks_rows
+    return SampleMasks.DENSE if masked else SampleMasks.VARLEN
 
 
 def _autocasts(job: Job) -> bool:

@@ -48,8 +48,8 @@ def _is_masked(shape: RankShape) -> bool:
 
 def mask_bytes(shape: RankShape) -> int:
     """Bytes of the masks that a model of transformers makes for all its layers: booleans [seq, seq]
-    for SDPA, of all sequences together, or of each where samples differ; eager attention has 16-bit ones [micro_batch_size, 1, seq,
-    seq], for layers with a window and for those without."""
+    for SDPA, of all sequences together, or of each where samples differ; eager attention has 16-bit
+    ones [micro_batch_size, 1, seq, seq], for layers with a window and for those without."""
     model, pairs = shape.model, shape.seq_length**2
     if shape.eager_attention or model.attn_logit_softcapping is not None:
         kinds = 1 if model.window_size is None else 2
