@@ -526,7 +526,7 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
         )
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     microbatches = config.global_batch_size // per_pass
-    if vpp > 1 and microbatches % pp:
+    if vpp > 1 and microbatches % pp and config.samples.token_budget is None:
         down = microbatches // pp * pp
         raise UserError(
             "job.global_batch_size",

@@ -32,7 +32,7 @@ _ROUNDING: Final = 1e-12
 _QUANTILE: Final = re.compile(r"(?:p(\d+(?:\.\d+)?)|max)=(\d+)")
 _EXAMPLE: Final = "write e.g. p50=900,p99=9000,max=32768, or the path of a file"
 _LINES: Final = "write one length a line, or name the columns length and count"
-_NAMES: Final = (r"(?i)len|tok|input_ids", r"(?i)count|freq|weight|samples")
+_LENGTH, _COUNT = r"(?i)len|tok|input_ids", r"(?i)count|freq|weight|samples"
 
 
 class Lengths(Struct, frozen=True):
@@ -169,27 +169,15 @@ def _of_counts(counts: Mapping[int, float]) -> Lengths:
 
 @lru_cache(maxsize=4)
 def _of_file(path: Path, _modified: int) -> Lengths:
-    lines = Counter(path.read_text(encoding="utf-8").splitlines())
-    head = next((line for line in lines if line.strip()), "")
-    cells, names = _cells_of(head)
-    places: list[int | None] = [0, 1 if len(names) > 1 else None]
-    titled = not names[0].strip().lstrip("+-").replace(".", "").isdigit()
-    if titled and head:
-        places = [
-            next((k for k, one in enumerate(names) if re.search(name, one)), None)
-            for name in _NAMES
-        ]
-        places[1] = None if places[1] == places[0] else places[1]
-    if places[0] is None or not head:
-        raise UserError(_KEY, show_path(path), "holds no lengths", _LINES)
+    lines = Counter(filter(str.strip, path.read_text(encoding="utf-8").splitlines()))
+    head = next(iter(lines), "")
+    row, titled = _reader(head)
+    if titled:
+        del lines[head]
     counts: Counter[int] = Counter()
     for line, number in lines.items():
-        if not line.strip() or (line == head and titled and not head.startswith("{")):
-            continue
         try:
-            row = cells(line)
-            length = len(row[places[0]]) if isinstance(row[places[0]], list) else row[places[0]]
-            length, times = int(length), 1 if places[1] is None else int(row[places[1]])
+            length, times = row(line)
         except (ValueError, TypeError, LookupError, DecodeError):
             length, times = 0, 0
         if not 1 <= length <= _LONGEST or times < 0:
@@ -201,12 +189,35 @@ def _of_file(path: Path, _modified: int) -> Lengths:
     return _of_counts(+counts)
 
 
-def _cells_of(head: str) -> tuple[Callable[[str], list[Any]], list[str]]:
-    """What reads the cells of a line like the first one, and the names or cells of that."""
+def _reader(head: str) -> tuple[Callable[[str], tuple[int, int]], bool]:
+    """What reads length and count of a line like the first one, and whether that has names only."""
+    cells, names, named = _cells_of(head)
+    length, count = 0, 1 if len(names) > 1 else None
+    titled = any(re.search(_LENGTH, name) for name in names)
+    if named or titled:
+        length = next((k for k, name in enumerate(names) if re.search(_LENGTH, name)), len(names))
+        counted = (k for k, name in enumerate(names) if re.search(_COUNT, name) and k != length)
+        count = next(counted, None)
+
+    def row(line: str) -> tuple[int, int]:
+        found = cells(line)
+        size = found[length]
+        tokens = len(size) if isinstance(size, list) else int(size)
+        return tokens, 1 if count is None else int(found[count])
+
+    return row, titled and not named
+
+
+def _cells_of(head: str) -> tuple[Callable[[str], list[Any]], list[str], bool]:
+    """What reads the cells of a line like the first one, names or cells of that, and whether each
+    line names its cells."""
     if head.startswith("{"):
-        names = list(json.decode(head, type=dict[str, Any]))
-        return lambda line: [json.decode(line).get(name) for name in names], names
+        try:
+            names = list(json.decode(head, type=dict[str, Any]))
+        except DecodeError:
+            names = []
+        return lambda line: [json.decode(line).get(name) for name in names], names, True
     mark = next((one for one in ",;\t" if one in head), None)
     if mark is None:
-        return str.split, head.split() or [""]
-    return lambda line: next(csv.reader([line], delimiter=mark)), head.split(mark)
+        return str.split, head.split(), False
+    return lambda line: next(csv.reader([line], delimiter=mark)), head.split(mark), False
