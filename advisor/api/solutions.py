@@ -183,6 +183,9 @@ def _with_verdict(
     request: Request, quantity: str, trials: tuple[Trial, ...], words: str = "", **found: Any
 ) -> Solution:
     job = resolve(request)
+    if quantity == Quantity.TOKENS and found.get("best") is None:
+        longest = f"The longest sample, of {job.config.seq_length:,} tokens, is a pack by itself."
+        words = f"{longest} {words}".strip()
     one = Solution(
         quantity=quantity,
         model=job.model.name,

@@ -25,12 +25,12 @@ class SampleMasks(StrEnum):
 
     varlen: the attention kernel is told where each ends (THD, cu_seqlens). dense: a mask [b, 1, s,
     s], of which all pairs are computed (neat_packing's, and transformers' without FlashAttention).
-    none: nothing does; samples attend to those before them.
+    joined: nothing does; samples attend to those before them.
     """
 
     VARLEN = "varlen"
     DENSE = "dense"
-    NONE = "none"
+    JOINED = "joined"
 
 
 class Samples(Struct, frozen=True, kw_only=True):

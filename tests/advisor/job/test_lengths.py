@@ -1,5 +1,6 @@
 """Distributions of lengths, from quantiles and from files."""
 
+import json
 import math
 import random
 import statistics
@@ -41,8 +42,7 @@ WRITTEN = {
     "csv": "id,num_tokens,count\n1,10,2\n2,30,1\n",
     "csv without counts": "token_count;text\n10;a\n30;b\n10;c\n",
     "json lines": '{"text": "a", "length": 10}\n{"text": "b", "length": 30}\n{"length": 10}\n',
-    "lists of tokens": '{"input_ids": [%s]}\n{"input_ids": [%s]}\n{"input_ids": [%s]}\n'
-    % tuple(", ".join("1" * n) for n in (10, 30, 10)),
+    "lists of tokens": "\n".join(json.dumps({"input_ids": [1] * n}) for n in (10, 30, 10)),
 }
 
 
