@@ -56,10 +56,9 @@ class Microbatches(Struct, frozen=True, kw_only=True):
         return min(self.worst.config.seq_length, _up(max(longest, filled), self.multiple))
 
     def share_of_steps_above(self, row: int) -> float:
-        """How likely a step has a longer row than this one."""
-        return float(self.longest_until(1) > row) or (
-            1 - self.lengths.not_above(row) ** self.samples_of_step
-        )
+        """How likely a step has a longer row than this one: a longer sample, or a full pack."""
+        full = self.capacity > row and self.longest_until(1) > row
+        return 1.0 if full else float(1 - self.lengths.not_above(row) ** self.samples_of_step)
 
 
 @lru_cache(maxsize=4096)

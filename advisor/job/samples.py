@@ -1,11 +1,10 @@
 """`samples.KEY`: how long the samples are, and how they become microbatches."""
 
 from enum import StrEnum
-from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from advisor.base.rule import Rule, refuse
+from advisor.base.errors import UserError
 
 
 class Packing(StrEnum):
@@ -72,27 +71,10 @@ class Samples(Struct, frozen=True, kw_only=True):
         return not self.packed and (self.packing is Packing.PADDED or bool(self.lengths))
 
     def __post_init__(self) -> None:
-        refuse(_RULES, self)
-
-
-class _SamplesRule(Rule[[Samples]], frozen=True, kw_only=True):
-    """A rule on the samples of a job."""
-
-    names: ClassVar[tuple[str, ...]] = ("samples",)
-
-
-_on = _SamplesRule.on
-_RULES: Final = (
-    _on(
-        "samples.token_budget",
-        lambda s: s.token_budget is not None and s.token_budget < 1,
-        "must be at least 1",
-    ),
-    _on("samples.pad_to_multiple_of", lambda s: s.pad_to_multiple_of < 1, "must be at least 1"),
-    _on(
-        "samples.packing",
-        lambda s: s.packing is Packing.PADDED and s.token_budget is not None,
-        "cannot be combined with samples.token_budget, which packs",
-        "leave one out",
-    ),
-)
+        for name in ("token_budget", "pad_to_multiple_of"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"samples.{name}", value, "must be at least 1")
+        if self.packing is Packing.PADDED and self.token_budget is not None:
+            relation = "cannot be combined with samples.token_budget, which packs"
+            raise UserError("samples.packing", self.packing, relation, "leave one out")
