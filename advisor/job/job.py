@@ -546,7 +546,10 @@ def _check_phases(config: JobConfig, num_gpus: int) -> None:
         )
     if rl.reference is Reference.ADAPTER_OFF and not config.tuning.has_adapter:
         raise UserError(
-            "rl.reference", rl.reference, "needs an adapter to switch off", "use tuning.adapter=lora"
+            "rl.reference",
+            rl.reference,
+            "needs an adapter to switch off",
+            "use tuning.adapter=lora",
         )
 
 
