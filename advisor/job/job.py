@@ -436,6 +436,11 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.config.global_batch_size // per_pass
 
     @property
+    def gpus_of_a_server(self) -> int:
+        """GPUs of the job that share the memory of one host."""
+        return min(self.num_gpus, _SERVER)
+
+    @property
     def has_te_linear(self) -> bool:
         """Whether eager layers have Transformer Engine's linear layers in 8 bits (Accelerate)."""
         eager = self.model.transformer_impl.is_eager
@@ -446,6 +451,10 @@ class Job(Struct, frozen=True, kw_only=True):
         """Whether eager layers compute in 8 bits without torch.compile."""
         eager = self.model.transformer_impl.is_eager and not self.config.torch_compile
         return eager and self.config.precision.is_fp8
+
+
+_SERVER: Final = 8
+"""GPUs of a server at most; trays of Grace have fewer, and less memory."""
 
 
 def predates_ampere(gpu: Gpu) -> bool:

@@ -68,7 +68,8 @@ class Cycle:
         """All of them in order, under `plans` with which the update has these stages."""
         trained = [self._trained(PhaseName.UPDATE, self.update, plans, update)]
         if (critic := self._critic_update) is not None:
-            stages = list(critic.each_stage(plans))
+            simulated = update[0].reserved.unused is not None
+            stages = critic.simulated(plans) if simulated else list(critic.each_stage(plans))
             trained.insert(0, self._trained(PhaseName.CRITIC_UPDATE, critic, plans, stages))
         before = [one for one in self.quiet if one.name is not PhaseName.WEIGHT_SYNC]
         return (*before, *trained, *(one for one in self.quiet if one not in before))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from advisor.search.job_memory import JobMemory, StageDetail
 from advisor.search.rank_shape import rank_shape
 from advisor.search.step_time_band import step_time_error
 from advisor.time.job_time import JobTime
-from advisor.time.rank_links import node_size
 
 if TYPE_CHECKING:
     from advisor.learning.applied import Applied
@@ -248,7 +247,7 @@ class Evaluator:
         others = (one.fit_probability for one in phases if one.name is not PhaseName.UPDATE)
         host = self.job.config.host_memory_bytes
         if host is not None:
-            taken = gpus_of_a_server(self.job) * self.host_bytes(setting, stages)
+            taken = self.job.gpus_of_a_server * self.host_bytes(setting, stages)
             found *= taken <= host
         return min((found, *others))
 
@@ -328,14 +327,6 @@ def learned_of(job: Job, calibration: Calibration) -> "Applied | None":
 
     assert isinstance(calibration, LearnedCalibration)
     return applied(calibration, job)
-
-
-def gpus_of_a_server(job: Job) -> int:
-    """GPUs of the job that share one host: eight at most, as in the servers of every type."""
-    return min(job.num_gpus, node_size(job.gpu), _SERVER)
-
-
-_SERVER: Final = 8
 
 
 def is_legal(setting: Setting, job: Job) -> bool:
