@@ -16,9 +16,11 @@ from msgspec.structs import replace
 
 from advisor.answer.phases import Phase, PhaseMemory, PhaseName
 from advisor.base.dtypes import DType
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
-from advisor.job.reinforcement import Engine, Reference
+from advisor.job.pipeline_split import Pipeline, Stages
+from advisor.job.reinforcement import Algorithm, Engine, Reference
 from advisor.layers.shape import RankShape
 from advisor.memory.allocator import Reserved
 from advisor.memory.resident import NamedBytes
@@ -29,6 +31,23 @@ from advisor.search.job_memory import JobMemory, StageDetail
 
 _NOTHING: Final = StaticMemory(weights=0, gradients=0, optimizer=0)
 _REFERENCE, _CRITIC = "reference model", "critic"
+
+
+def cycle_of(
+    job: Job,
+    shape: RankShape,
+    stages: Stages,
+    plain: JobMemory,
+    none: list[RecomputePlan],
+    budget: int,
+) -> "Cycle":
+    """The phases of a job that has any. See Cycle and JobMemory."""
+    critic = None
+    if job.config.rl.algorithm is Algorithm.PPO:  # its head is one row, and no logits
+        chunks = tuple(tuple([replace(chunk, head=False) for chunk in held]) for held in stages)
+        model = parts_of(job.config.framework).memory
+        critic = JobMemory(job, shape, chunks, Pipeline(chunks), model)
+    return Cycle(job, plain, critic, none, budget)
 
 
 class Cycle:
@@ -101,7 +120,7 @@ class Cycle:
         if name is PhaseName.ROLLOUT and self.engine is not None:
             tokens, longest = self.engine.tokens, self._longest
             note = f"KV cache of {tokens:,} tokens: {tokens // longest:,} sequences of {longest:,}"
-            if tokens < longest:
+            if not self.has_room:
                 note = f"the KV cache has no room for one sequence of {longest:,} tokens"
                 likely = 0.0
         return Phase(
@@ -112,6 +131,11 @@ class Cycle:
             host_bytes=host,
             note=note,
         )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the KV cache holds one sequence: vLLM refuses to start otherwise."""
+        return self.engine is None or self.engine.tokens >= self._longest
 
     @property
     def _longest(self) -> int:

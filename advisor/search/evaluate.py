@@ -14,7 +14,6 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, band_ends
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline, Stages, pipeline_of, pipeline_stages
-from advisor.job.reinforcement import Algorithm
 from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.flops import model_flops, replayed_flops
@@ -104,19 +103,12 @@ class Evaluator:
     @cached_property
     def cycle(self) -> "Cycle | None":
         """The phases of the job; None where a step is its update alone."""
-        rl = self.job.config.rl
-        if not rl.has_phases:
+        if not self.job.config.rl.has_phases:
             return None
-        from advisor.search.cycle import Cycle
+        from advisor.search.cycle import cycle_of
 
-        critic = None
-        if rl.algorithm is Algorithm.PPO:  # its head is one row, and no logits
-            chunks = tuple(
-                tuple([replace(chunk, head=False) for chunk in held]) for held in self.stages
-            )
-            critic = JobMemory(self.job, self.shape, chunks, Pipeline(chunks), self._model)
-        plans = self.plans(self.none)
-        return Cycle(self.job, self._plain_memory, critic, plans, self.budget_bytes)
+        none, budget = self.plans(self.none), self.budget_bytes
+        return cycle_of(self.job, self.shape, self.stages, self._plain_memory, none, budget)
 
     @property
     def is_hopeless(self) -> bool:
