@@ -196,6 +196,12 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return self._detail.host_bytes
 
     @property
+    def exceeds_host(self) -> bool:
+        """Whether its ranks need more host memory than a server of the job is known to have."""
+        has = self.job.config.host_memory_bytes
+        return has is not None and self.job.gpus_of_a_server * self.host_bytes > has
+
+    @property
     def saved_bytes_per_layer(self) -> dict[LayerKind, int]:
         """Bytes that a layer of each kind keeps of one microbatch."""
         return self._detail.saved_bytes_per_layer

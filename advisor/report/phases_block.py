@@ -8,10 +8,9 @@ from msgspec import Struct
 from advisor.answer.evaluation import Evaluation
 from advisor.answer.phases import Phase
 from advisor.base.units import percent
-from advisor.job.job import Job
 from advisor.report.blocks import Block, Column, Indented, Line, Table, Text, group, table
 from advisor.report.ranking_table import Gauge
-from advisor.report.wording import gib
+from advisor.report.wording import gib, host_words
 
 PART_WORDS: Final = {
     "reference": "reference model",
@@ -94,17 +93,5 @@ def phases_block(evaluation: Evaluation, name: str) -> Block | None:
             ),
         ]
     if evaluation.host_bytes:
-        lines.append(host_words(evaluation.job, evaluation.host_bytes))
+        lines.append(f"Host memory: {host_words(evaluation)}.")
     return group(*lines) if lines else None
-
-
-def host_words(job: Job, host_bytes: int) -> str:
-    """``Host memory: 81.5 GiB a GPU, 652.0 GiB a server of 8 GPUs``, against what a server has."""
-    gpus, has = job.gpus_of_a_server, job.config.host_memory_bytes
-    whole = gpus * host_bytes
-    line = f"Host memory: {gib(host_bytes)} GiB per GPU"
-    if gpus > 1:
-        line += f", {gib(whole)} GiB per server of {gpus} GPUs"
-    if has is None:
-        return f"{line}; give job.host_memory_bytes to have it checked"
-    return f"{line}, {'more than' if whole > has else 'within'} its {gib(has)} GiB"

@@ -151,6 +151,17 @@ def _room(evaluation: Evaluation) -> str:
     return f"{size} of {gib(evaluation.budget_bytes)} GiB{where}, {likely} likely"
 
 
+def host_words(evaluation: Evaluation) -> str:
+    """``81.5 GiB per GPU, 652.0 GiB per server of 8 GPUs``, against what a server has."""
+    job, each = evaluation.job, evaluation.host_bytes
+    gpus, has = job.gpus_of_a_server, job.config.host_memory_bytes
+    server = f"{gib(gpus * each)} GiB per server of {gpus} GPUs"
+    words = f"{gib(each)} GiB per GPU{f', {server}' * (gpus > 1)}"
+    if has is None:
+        return f"{words}; job.host_memory_bytes=1TiB has it checked"
+    return f"{words}, {'more than' if evaluation.exceeds_host else 'within'} its {gib(has)} GiB"
+
+
 def _phase(evaluation: Evaluation) -> Phase | None:
     """The phase of a cycle that decides."""
     certainty = evaluation.job.config.certainty
@@ -184,6 +195,8 @@ def _miss(evaluation: Evaluation) -> str:
     if missing > 0:
         return f"is {_about(evaluation)}{gib(missing)} GiB over the budget{where}"
     why = f" ({phase.note})" if phase is not None and phase.note else ""
+    if evaluation.exceeds_host:
+        why = f"; host memory: {host_words(evaluation)}"
     return f"takes {_room(evaluation)}{why}"
 
 

@@ -86,7 +86,8 @@ def _first_that_helps(
 def _helps(other: Evaluation, best: Evaluation) -> bool:
     if tier(other) != tier(best):
         return tier(other) < tier(best)
-    return other.peak_reserved_bytes < best.peak_reserved_bytes - _LEAST_BYTES
+    smaller = other.peak_reserved_bytes < best.peak_reserved_bytes - _LEAST_BYTES
+    return smaller and not best.exceeds_host
 
 
 def _remedy(change: Neighbour, other: Evaluation, best: Evaluation) -> Remedy:
