@@ -19,7 +19,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.assumptions import Facts, assumed_lines
 from advisor.request.given import Given, read_given
 from advisor.request.lent_and_legal import legal_with_given
-from advisor.request.origin import SEARCHED, Origin, changed_fields, changed_values
+from advisor.request.origin import GIVEN, SEARCHED, Origin, changed_fields, changed_values
 from advisor.request.recipe_choice import RecipeChoice, Wanted, choose_recipe
 from advisor.request.recipes import Experiment
 from advisor.request.request import Request
@@ -121,7 +121,7 @@ def resolve_given(given: Given) -> Resolution:
         differs=choice.differs,
         without_graphs=choice.without_graphs if its is not None else {},
         wanted=wanted if given.takes_recipe else None,
-        origins=made.origins,
+        origins=made.origins | dict.fromkeys(given.keys, GIVEN),
     )
 
 

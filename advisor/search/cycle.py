@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from advisor.answer.phases import Phase, PhaseMemory, PhaseName
 from advisor.base.dtypes import DType
+from advisor.base.units import counted
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
@@ -119,7 +120,8 @@ class Cycle:
         note = ""
         if name is PhaseName.ROLLOUT and self.engine is not None:
             tokens, longest = self.engine.tokens, self._longest
-            note = f"KV cache of {tokens:,} tokens: {tokens // longest:,} sequences of {longest:,}"
+            sequences = counted(tokens // longest, "sequence")
+            note = f"KV cache of {tokens:,} tokens: {sequences} of {longest:,}"
             if not self.has_room:
                 note = f"the KV cache has no room for one sequence of {longest:,} tokens"
                 likely = 0.0
@@ -203,7 +205,8 @@ class Cycle:
         largest, layout = self._plain.largest_weight(stage), self._job.layout
         tensor = largest * DType.BF16.itemsize
         gathered = tensor * (layout.tensor_model_parallel_size > 1)
-        if layout.data_parallel_sharding is DataParallelSharding.FULL:
+        whole = layout.data_parallel_sharding is not DataParallelSharding.FULL
+        if layout.sharding_ranks > 1 and not whole:
             gathered = largest * DType.FP32.itemsize
         return gathered + (self._rl.weight_sync_bucket_bytes or tensor)
 
