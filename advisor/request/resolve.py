@@ -112,7 +112,8 @@ def resolve_given(given: Given) -> Resolution:
         layout_fields=made.layout_fields,
         assumptions=assumed_lines(facts),
         of_search=assumed_lines(replace(facts, layout=None)),
-        micro_batch_is_free="micro_batch_size" not in given.job_fields,
+        micro_batch_is_free="micro_batch_size" not in given.job_fields
+        and made.config.samples.token_budget is None,
         open_degrees=choice.left_open if preset is None else (),
         shipped=parts_of(choice.framework).settings.parse(shipped) if shipped else None,
         borrowed=choice.borrowed and its is not None,

@@ -35,19 +35,14 @@ _REFERENCE, _CRITIC = "reference model", "critic"
 
 
 def cycle_of(
-    job: Job,
-    shape: RankShape,
-    stages: Stages,
-    plain: JobMemory,
-    none: list[RecomputePlan],
-    budget: int,
+    job: Job, stages: Stages, plain: JobMemory, none: list[RecomputePlan], budget: int
 ) -> "Cycle":
-    """The phases of a job that has any. See Cycle and JobMemory."""
+    """The phases of a job that has any. See Cycle."""
     critic = None
     if job.config.rl.algorithm is Algorithm.PPO:  # its head is one row, and no logits
         chunks = tuple(tuple([replace(chunk, head=False) for chunk in held]) for held in stages)
         model = parts_of(job.config.framework).memory
-        critic = JobMemory(job, shape, chunks, Pipeline(chunks), model)
+        critic = JobMemory(plain.job, plain.shape, chunks, Pipeline(chunks), model)
     return Cycle(job, plain, critic, none, budget)
 
 
@@ -314,8 +309,9 @@ def _log_probs(job: Job, shape: RankShape) -> RankShape:
     """The shape of a microbatch of the phases that only run forward."""
     rl = job.config.rl
     if rl.log_prob_token_budget is not None:
-        whole = max(rl.log_prob_token_budget, job.config.seq_length)
-        cut = job.layout.sequence_shards * 2 * job.layout.context_parallel_size
+        cp = job.layout.context_parallel_size
+        whole = max(rl.log_prob_token_budget * cp, job.config.seq_length)
+        cut = job.layout.sequence_shards * 2 * cp
         return replace(shape, seq_length=-(-whole // cut) * cut, micro_batch_size=1)
     if rl.log_prob_micro_batch_size is not None:
         return replace(shape, micro_batch_size=rl.log_prob_micro_batch_size * rl.sequences)
