@@ -281,7 +281,7 @@ class Cycle:
         used: int,
     ) -> int:
         """Host memory of one rank: of each model what is not on the GPU, except gradients, which
-        have served; the reference but for the bytes `used`; and the weights of an engine that
+        have served; the reference where none of it is `used`; and the weights of an engine that
         sleeps lightly."""
         found = _missing(self._policy[stage], policy) + _missing(self._values[stage], critic)
         if self._rl.reference is Reference.HOST and not used:
