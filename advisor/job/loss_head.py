@@ -51,12 +51,32 @@ class LossHead(Struct, frozen=True, kw_only=True):
         chunk_size: tokens of one chunk; None: as the implementation has it.
         temperature: by which logits are divided, in some into a tensor of its own.
         entropy: whether the entropy of each token is a term of the loss, with its gradient.
+        logits_to_keep: positions of a sample, the last ones, that have logits; None: all.
     """
 
     implementation: HeadImplementation = HeadImplementation.DEFAULT
     chunk_size: int | None = None
     temperature: float = 1.0
     entropy: bool = False
+    logits_to_keep: int | None = None
+
+    @property
+    def is_of_another_package(self) -> bool:
+        """Whether it is not the loss that models of all stacks have in pre-training."""
+        own = (HeadImplementation.DEFAULT, HeadImplementation.TRANSFORMERS)
+        return self.implementation not in own or self.logits_to_keep is not None
+
+    @property
+    def words(self) -> str:
+        """``trl, chunks of 4096 tokens, temperature 0.7``; empty for the default."""
+        said = {
+            str(self.implementation): self.implementation is not HeadImplementation.DEFAULT,
+            f"chunks of {self.chunk_size} tokens": self.chunk_size is not None,
+            f"temperature {self.temperature}": self.temperature != 1.0,
+            "entropy": self.entropy,
+            f"{self.logits_to_keep} positions": self.logits_to_keep is not None,
+        }
+        return ", ".join(words for words, on in said.items() if on)
 
     def __post_init__(self) -> None:
         refuse(_RULES, self)
@@ -72,6 +92,11 @@ _RULES: Final = (
     _HeadRule.on(
         "head.chunk_size",
         lambda head: head.chunk_size is not None and head.chunk_size < 1,
+        "must be at least 1",
+    ),
+    _HeadRule.on(
+        "head.logits_to_keep",
+        lambda head: head.logits_to_keep is not None and head.logits_to_keep < 1,
         "must be at least 1",
     ),
     _HeadRule.on("head.temperature", lambda head: head.temperature <= 0, "must be above 0"),

@@ -124,11 +124,13 @@ def _narrow(shape: RankShape, source: Tensor, reader: str) -> Tensor:
     return Tensor(f"{source.name}.for_{reader}", source.shape, shape.dtype)
 
 
-def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
-    """`operator` whose weights get gradients of their own, in the type of its output; on one device
-    they are the parameters' own, or are added to them one by one."""
-    elements = sum(weight.num_elements for weight in operator.weights)
-    made = operator.outputs[0].dtype
+def with_weight_gradients(
+    shape: RankShape, operator: Operator, dtype: DType | None = None
+) -> Operator:
+    """`operator` whose weights get gradients of their own, in `dtype` or the type of its output; on
+    one device they are the parameters' own, or are added to them one by one."""
+    elements = sum(weight.num_elements for weight in operator.weights if not weight.frozen)
+    made = dtype or operator.outputs[0].dtype
     own = shape.weight_grads_dtype or made
     narrow = elements * made.itemsize if own is not made else 0
     stays = 0 if shape.adds_weight_grads else elements * own.itemsize
