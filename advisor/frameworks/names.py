@@ -13,3 +13,4 @@ class Framework(StrEnum):
     FSDP2 = "fsdp2"
     DEEPSPEED = "deepspeed"
     HUGGINGFACE = "huggingface"
+    TRL = "trl"

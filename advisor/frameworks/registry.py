@@ -40,6 +40,7 @@ _KNOWN: Final[dict[str, _Registration]] = {
     Framework.FSDP2: _shipped("PyTorch", "torch.fsdp2"),
     Framework.DEEPSPEED: _shipped("DeepSpeed", "deepspeed.framework"),
     Framework.HUGGINGFACE: _shipped("Hugging Face", "huggingface.framework"),
+    Framework.TRL: _shipped("TRL", "trl.framework"),
 }
 _BUILDERS: Final = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.HUGGINGFACE)
 """Who builds a model where no framework is named: the first of these that has its layers."""

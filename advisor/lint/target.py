@@ -16,7 +16,8 @@ from advisor.base.fields import show, show_path
 from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level, Verdict
-from advisor.frameworks.readers import readers
+from advisor.frameworks.dialect_rows import LAUNCHERS, dialect_of
+from advisor.frameworks.readers import readers_of
 from advisor.frameworks.registry import framework_of_recipe
 from advisor.lint.embedded import commands_in
 from advisor.lint.ignored import without_ignored
@@ -142,8 +143,11 @@ def _refuse_programs(name: str, script: Script) -> None:
 def _asked(
     documents: Sequence[Document], script: Script
 ) -> Iterator[tuple[Reader, ReadConfiguration]]:
+    commands = [one for one in documents if isinstance(one, ShellCommand)]
+    named = {Path(f).name: dialect_of(one) for one in commands for f in _file_names(one)}
     for document in documents:
-        for reader in readers():
+        spoken = "" if _is_launchers(document) else named.get(Path(document.place.file).name, "")
+        for reader in readers_of(document, spoken):
             for configuration in reader.read(document):
                 if isinstance(document, ShellCommand):
                     configuration = replace(
@@ -162,6 +166,11 @@ def _asked(
                 if configuration.recipe and not (lent and lent.certain):
                     unread = (*unread, Note("the recipe that it changes", configuration.place))
                 yield reader, replace(configuration, lent=lent, unread=unread)
+
+
+def _is_launchers(document: Document) -> bool:
+    """Whether it is a file of DeepSpeed or Accelerate, which a dialect's command may name too."""
+    return not isinstance(document, Tree) or not LAUNCHERS.isdisjoint(document.values)
 
 
 def _lent(configuration: ReadConfiguration) -> LentJob | None:

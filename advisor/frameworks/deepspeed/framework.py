@@ -4,7 +4,6 @@ Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runt
 """
 
 import json
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,6 +19,7 @@ from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
     kernel_arguments,
     training_arguments,
+    words,
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
@@ -180,13 +180,13 @@ class _Spelling(stack.TorchSpelling):
         if calls_deepspeed(job):
             return written
         explicit = replace(own, use_reentrant=bool(own.use_reentrant))
-        return shlex.join(["--deepspeed", written, *training_arguments(explicit, "4")])
+        return words([("deepspeed", written), *training_arguments(explicit, "4")])
 
     def layout_flags(self, job: Job) -> str:
         """What the file cannot say: compilation, which is a call, and transformers' kernels."""
         if calls_deepspeed(job):
             return "engine.compile();" if job.config.torch_compile else ""
-        return shlex.join(kernel_arguments(job.config))
+        return words(kernel_arguments(job.config))
 
     def assumed_flags(self, job: Job) -> str:
         return self.layout_flags(job)

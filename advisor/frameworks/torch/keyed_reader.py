@@ -189,7 +189,7 @@ class KeyedReader(ABC):
         above, below = command.settings, file.settings
         both = replace(
             above,
-            values=below.values | above.values,
+            values=below.values | {k: v for k, v in above.values.items() if not v.omitted},
             faults=(*below.faults, *above.faults),
             about=below.about | above.about,
             unread=(*below.unread, *(one for one in above.unread if one.text[:1] in "$`@")),
