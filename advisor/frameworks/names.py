@@ -14,3 +14,6 @@ class Framework(StrEnum):
     DEEPSPEED = "deepspeed"
     HUGGINGFACE = "huggingface"
     TRL = "trl"
+    LLAMA_FACTORY = "llama_factory"
+    AXOLOTL = "axolotl"
+    MS_SWIFT = "ms_swift"
