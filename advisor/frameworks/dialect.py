@@ -75,24 +75,31 @@ class DialectReader(KeyedReader):
         return {path: one for path, one in found.items() if path not in idle}
 
     def omitted(self, keys: Keys) -> dict[str, Any]:
-        """Defaults of what is left out."""
+        """Defaults of what is left out, and what follows from what is said."""
         said, found = self.values(keys), super().omitted(keys)
         for row in reversed(self.rows):  # its own go before those of the framework below
             value = row.omitted_meaning
             if row.ours.partition(".")[1] and row.ours not in said and value is not None:
                 found.setdefault(row.ours, value)
-        return self._counted(found, {**found, **said})
+        found = self._counted(found, {**found, **said})
+        every = found | {path: one.value for path, one in said.items()}
+        more = self.derived(keys, every).items()
+        return found | {path: value for path, value in more if path not in said}
+
+    def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of ours that follow from keys and what is `said` together, where none is given."""
+        return {}
 
     def _configuration(self, keys: Keys) -> ReadConfiguration:
         """With the names of the framework below, and the defaults that are not that one's."""
         named: dict[str, ReadValue] = {}
         for row in self.rows:
-            given = keys.values.get(row.name)
-            if row.named and row.named not in {*keys.values} - {*named} and given is not None:
+            given, taken = keys.values.get(row.name), row.named in keys.values
+            if row.named and given is not None and (not taken or row.named == row.name):
                 said = keys.truth(row.name) if row.kind is bool else keys.get(row.name)
                 value = meant(row.values, said) if row.values else given.value
                 if value is not None:
-                    named[row.named] = given.meaning(value)
+                    named[row.named] = replace(given, value=value)
         for row in self.rows:
             if row.named and row.default is not None and row.named not in {*named, *keys.values}:
                 value = meant(row.values, row.default) if row.values else row.default

@@ -10,7 +10,7 @@ it has, `programs`, a pattern of the words of a command, and `calls`, one of tho
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import chain
 from typing import Any, Final
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from advisor.base.configuration import packaged_configs
 from advisor.base.fields import field_types
 from advisor.base.record import defaults
+from advisor.base.units import whole_number
 from advisor.frameworks.option import Option, Status, listed
 from advisor.job.job import Job, JobConfig
 from advisor.reading.command_options import options
@@ -56,8 +57,8 @@ class Row(Option, frozen=True, kw_only=True):
             return theirs.get(ours, [*ours]) if isinstance(ours, tuple) else ours
         names = (name for name, meant in self.values.items() if _text(meant) == _text(ours))
         found = next((name for name in names if name != _OTHERS), None)
-        is_switch = found in ("true", "false")
-        return truth(found) if is_switch else found
+        number = whole_number(found or "")
+        return truth(found) if found in ("true", "false") else found if number is None else number
 
 
 def _text(value: Any) -> str:
@@ -116,6 +117,11 @@ def rows_of(name: str) -> tuple[Row, ...]:
         (key, one) for key, said in rows for one in (said if isinstance(said, list) else [said])
     )
     return tuple(_row(key, one) for key, one in each)
+
+
+def names_of(name: str) -> tuple[str, ...]:
+    """All options that its parsers know; empty where they are not listed."""
+    return tuple(_file(name).get("names", "").split())
 
 
 def options_of(name: str, below: Iterable[Option] = ()) -> tuple[Option, ...]:
@@ -197,14 +203,22 @@ def counts(row: Row, value: Callable[[str], Any]) -> bool:
 
 def renamed(name: str, below: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the framework below, under the names and values that a dialect has for them."""
-    rows = {row.named: row for row in rows_of(name) if row.named and row.printed}
+    rows = {row.named: row for row in reversed(rows_of(name)) if row.named and row.printed}
     found = {}
-    for key, value in below.items():
+    for key, value in _leaves(below):
         row = rows.get(key)
         said = value if row is None else row.spelled(value)
         if said is not None:
             found[key if row is None else row.name] = said
-    return found
+    return nested(found)
+
+
+def _leaves(values: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, *path, name)
+        else:
+            yield ".".join((*path, name)), value
 
 
 def written(name: str, job: Job) -> dict[str, Any]:

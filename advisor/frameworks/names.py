@@ -21,3 +21,6 @@ class Framework(StrEnum):
     SLIME = "slime"
     PRIME_RL = "prime_rl"
     OPENRLHF = "openrlhf"
+    LLAMA_FACTORY = "llama_factory"
+    AXOLOTL = "axolotl"
+    MS_SWIFT = "ms_swift"

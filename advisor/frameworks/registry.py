@@ -50,6 +50,9 @@ _KNOWN: Final[dict[str, _Registration]] = {
     Framework.SLIME: _shipped("slime", "slime.framework"),
     Framework.PRIME_RL: _shipped("prime-rl", "prime_rl.framework"),
     Framework.OPENRLHF: _shipped("OpenRLHF", "openrlhf.framework"),
+    Framework.LLAMA_FACTORY: _shipped("LLaMA-Factory", "llama_factory.framework"),
+    Framework.AXOLOTL: _shipped("axolotl", "axolotl.framework"),
+    Framework.MS_SWIFT: _shipped("ms-swift", "ms_swift.framework"),
 }
 _BUILDERS: Final = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.HUGGINGFACE)
 """Who builds a model where no framework is named: the first of these that has its layers."""

@@ -80,8 +80,9 @@ def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadC
     framework = str(given.get("framework") or read.hands_to or read.framework)
     kept, foreign = dict(read.values), []
     for path, found in read.values.items():
-        if not found.omitted and (relation := _refusal(path, found, framework)):
-            foreign.append(Untaken.of(kept.pop(path), relation))
+        if relation := _refusal(path, found, framework):
+            one = kept.pop(path)  # a default of the one that handed it over is none of its own
+            foreign += [] if one.omitted else [Untaken.of(one, relation)]
     return replace(read, values=kept, untaken=(*read.untaken, *foreign))
 
 

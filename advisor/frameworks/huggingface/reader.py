@@ -240,10 +240,14 @@ class HuggingFaceReader(DialectReader):
         if any(keys.truth(f"{s}.offload") for s in SECTIONS) or keys.truth(INSIDE_OFFLOAD):
             text += "+offload"
         said = (f"{s}.use_reentrant" for s in SECTIONS if keys.has(f"{s}.use_reentrant"))
-        reentrant = keys.get(next(said, ""))
-        if isinstance(reentrant, bool) and reentrant != (keys.release == _REENTRANT):
+        reentrant = keys.truth(next(said, ""))
+        if reentrant is not None and reentrant != self.is_reentrant(keys):
             text += "+use_reentrant" if reentrant else "+no_reentrant"
         return text
+
+    def is_reentrant(self, keys: Keys) -> bool:
+        """Whether a checkpoint is reentrant unless the keys say otherwise."""
+        return keys.release == _REENTRANT
 
     def understood(self, keys: Keys) -> str:
         """What is checkpointed."""

@@ -4,13 +4,21 @@ Source: trl 1.16.0 trainer/sft_trainer.py, dpo_trainer.py, grpo_trainer.py, gene
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.base.dtypes import DType
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.options import CHECKPOINTING
-from advisor.frameworks.huggingface.trainer_dialect import TrainerDialectReader, trainer_parts
+from advisor.frameworks.huggingface.trainer_dialect import (
+    DialectSpelling,
+    TrainerDialectReader,
+    trainer_parts,
+)
 from advisor.frameworks.names import Framework
+from advisor.job.job import Job
+from advisor.job.reinforcement import Algorithm, Reference
+from advisor.job.tuning import StoredAs
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document
 from advisor.reading.shell import ShellCommand
@@ -40,24 +48,41 @@ class _Reader(TrainerDialectReader):
                 keys.put(CHECKPOINTING[1], False, keys.place, "TRL before 0.20")
             yield keys
 
-    def omitted(self, keys: Keys) -> dict[str, Any]:
-        """A reference is the model without its adapter, or a second one; what is generated follows
-        a prompt."""
-        found = super().omitted(keys)
-        said = {path: one.value for path, one in self.values(keys).items()} | found
+    def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
+        """What is generated follows a prompt; QLoRA's adapters are in 16 bits; its own programs
+        load weights in fp32 (ModelConfig)."""
+        found = super().derived(keys, said)
         algorithm = said.get("rl.algorithm")
-        beta = keys.get("beta")
-        pairs = algorithm == "dpo" and not keys.truth("precompute_ref_log_probs")
-        penalty = algorithm == "grpo" and beta is not None and float(beta) > 0
-        if pairs or penalty:
-            its = "adapter_off" if said.get("tuning.adapter") else "gpu"
-            found["rl.reference"] = its
-        if algorithm == "grpo":
+        if algorithm == Algorithm.GRPO:
             length = said["rl.response_length"] + (keys.number("max_prompt_length") or _PROMPT)
-            found.setdefault("job.seq_length", keys.number("vllm_max_model_length") or length)
-        if said.get("tuning.base_weights") == "nf4":
-            found["tuning.adapter_dtype"] = "bf16"
+            found["job.seq_length"] = keys.number("vllm_max_model_length") or length
+        elif algorithm is not None:
+            found["job.seq_length"] = 1024
+        if said.get("tuning.base_weights") == StoredAs.NF4:
+            found["tuning.adapter_dtype"] = DType.BF16
+        elif keys.about["kind"] != "python" and keys.has(_TRAINER):
+            found["job.weights_dtype"] = DType.FP32
         return found
+
+    def has_reference(self, keys: Keys, said: Mapping[str, Any]) -> bool:
+        """Not where its log-probabilities are there before; GRPO weighs none by default."""
+        if keys.truth("precompute_ref_log_probs"):
+            return False
+        is_grpo = said.get("rl.algorithm") == Algorithm.GRPO
+        weighed = keys.get("beta") not in (None, 0, 0.0, "0", "0.0")
+        return super().has_reference(keys, said) or (is_grpo and weighed)
+
+
+class _Spelling(DialectSpelling):
+    """GRPO's lengths are of what is generated."""
+
+    def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
+        """Without the length of a sample where no option says it; with a reference, its weight."""
+        if job.config.rl.algorithm is Algorithm.GRPO:
+            said.pop("max_length", None)
+            if job.config.rl.reference is not Reference.NONE:
+                said["beta"] = 0.04
+        return said
 
 
 READER: Final = _Reader()
@@ -65,4 +90,4 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_parts(READER, "1.16")
+    return trainer_parts(READER, "1.16", spelling=_Spelling)
