@@ -3,7 +3,7 @@
 A row is an option by its key: `path`, the field of ours that it means, or `as`, the option of the
 framework below that it is another name of; `default`, its value where it is left out; `values`,
 ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
-words); `if`: a path that has to be set for the option to count; `printed`: false where it is read
+words), `times`: ours is as many times its number; `if`: a path that has to be set for the option to count; `printed`: false where it is read
 alone. An option that means several fields has a list of rows. `harmless`, `unpriced` and
 `predicted` are those of `option.listed`; `marks` tell whose a document is: `keys`, one of which
 it has, `programs`, a pattern of the words of a command, and `calls`, one of those in Python.
@@ -25,7 +25,7 @@ from advisor.base.units import whole_number
 from advisor.frameworks.option import Option, Status, listed
 from advisor.job.job import Job, JobConfig
 from advisor.reading.command_options import options
-from advisor.reading.document_keys import truth
+from advisor.reading.document_keys import as_whole_number, truth
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Document
 from advisor.reading.shell import ShellCommand
@@ -80,11 +80,17 @@ def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
 
 
 @cache
-def _file(name: str) -> dict[str, Any]:
+def file_of(name: str) -> dict[str, Any]:
+    """What a dialect's file holds."""
     found: dict[str, Any] = json.decode(
         (packaged_configs() / "options" / f"{name}.json").read_bytes()
     )
     return found
+
+
+def _product(times: int, value: Any) -> int | None:
+    number = as_whole_number(value)
+    return None if number is None else number * times
 
 
 def _row(name: str, said: Mapping[str, Any]) -> Row:
@@ -93,6 +99,8 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
     usual = bool if is_switch else object if values or default is None else type(default)
     of_names = said.get("kind") == "names"
     means = partial(_names if of_names else meant, values) if values or of_names else None
+    if "times" in said:
+        means, usual = partial(_product, said["times"]), object
     named = said.get("as", "")
     return Row(
         name=name,
@@ -112,7 +120,7 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
 @cache
 def rows_of(name: str) -> tuple[Row, ...]:
     """The rows of a dialect that mean something."""
-    rows = _file(name).get("rows", {}).items()
+    rows = file_of(name).get("rows", {}).items()
     each = (
         (key, one) for key, said in rows for one in (said if isinstance(said, list) else [said])
     )
@@ -121,12 +129,12 @@ def rows_of(name: str) -> tuple[Row, ...]:
 
 def names_of(name: str) -> tuple[str, ...]:
     """All options that its parsers know; empty where they are not listed."""
-    return tuple(_file(name).get("names", "").split())
+    return tuple(file_of(name).get("names", "").split())
 
 
 def options_of(name: str, below: Iterable[Option] = ()) -> tuple[Option, ...]:
     """All options of a dialect, and those of the framework `below` that it says nothing of."""
-    own = (*rows_of(name), *(listed(name) if "harmless" in _file(name) else ()))
+    own = (*rows_of(name), *(listed(name) if "harmless" in file_of(name) else ()))
     names = {row.name for row in own if not (isinstance(row, Row) and row.named == row.name)}
     return (*(row for row in below if row.name not in names), *own)
 
@@ -164,7 +172,7 @@ def _marks() -> dict[str, _Marks]:
     return {
         path.stem: convert(found, _Marks)
         for path in files
-        if (found := _file(path.stem).get("marks"))
+        if (found := file_of(path.stem).get("marks"))
     }
 
 
@@ -226,7 +234,7 @@ def written(name: str, job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {}
     paths = set[str]()
     for row in rows_of(name):
-        if not row.ours or not row.printed or row.ours in paths:
+        if "." not in row.ours or not row.printed or row.ours in paths:
             continue
         paths.add(row.ours)
         ours = value_of(job, row.ours)
@@ -241,7 +249,7 @@ def written(name: str, job: Job) -> dict[str, Any]:
 def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfig:
     """A job with what a dialect's file says under `assumed`, a value by its path, where it is not
     `given` (``job.NAME``): within a group of keys where it is not set otherwise."""
-    for path, value in _file(name).get("assumed", {}).items():
+    for path, value in file_of(name).get("assumed", {}).items():
         group, _, field = path.partition(".")
         record: JobConfig | Struct = config if group == "job" else getattr(config, group)
         if getattr(record, field) != plain(path) or (group == "job" and path in given):
