@@ -24,7 +24,18 @@ from advisor.layers.transformer import (
     transformer_layer,
 )
 from advisor.memory import liveness
-from advisor.memory.events import GIVE, SPENT, TAKE, WORK, Event, Peak, Segment, fold, in_a_row
+from advisor.memory.events import (
+    GIVE,
+    SPENT,
+    TAKE,
+    WORK,
+    Event,
+    Peak,
+    Segment,
+    fold,
+    highest,
+    in_a_row,
+)
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import FeedForward, Role
 from advisor.plan.recompute_plan import (
@@ -165,6 +176,30 @@ def _kept(shape: RankShape, layers: Layers) -> int:
     (operators,), runs = _layers_of(shape, layers), layers.runs
     away = offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
     return liveness.layer_kept_bytes(operators, runs) - away
+
+
+@lru_cache(maxsize=8192)
+def bytes_on_host(shape: RankShape, plan: RecomputePlan) -> int:
+    """Bytes of one microbatch that the layers of a chunk keep on the host until their backward."""
+    return sum(segment.copies * _on_host(shape, segment) for segment in plan.segments)
+
+
+def _on_host(shape: RankShape, layers: Layers) -> int:
+    if layers.whole:
+        return shape.hidden(LAYER_INPUT).num_bytes if layers.input.offloaded else 0
+    (operators,), runs = _layers_of(shape, layers), layers.runs
+    return offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
+
+
+@lru_cache(maxsize=4096)
+def without_grad(shape: RankShape, row: Row, overhead: ShardingOverhead | None = None) -> Peak:
+    """The most bytes of a unit's forward that keeps nothing, next to what is gathered for it: its
+    input, [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size], is alive in a caller's
+    variable. A forward under torch.no_grad() replays nothing and checkpoints nothing."""
+    found, each = overhead or ShardingOverhead(), _layers_of(shape, row)
+    peaks = (fold(liveness.events_without_grad(operators)).peak for operators in each)
+    gathers = Peak(shape.hidden(LAYER_INPUT).num_bytes + found.entry, "all-gather")
+    return highest(gathers, *(peak.above(found.forward) for peak in peaks))
 
 
 def kept_input(shape: RankShape, layers: Layers) -> int:
