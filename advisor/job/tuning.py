@@ -72,6 +72,21 @@ class Tuning(Struct, frozen=True, kw_only=True):
         return self.adapter is not Adapter.NONE
 
     @property
+    def freezes_embedding(self) -> bool:
+        """Whether the model's own embedding is frozen; modules_to_save have a copy that is not."""
+        return self.freeze_embedding or self.trains_parts
+
+    @property
+    def trains_parts(self) -> bool:
+        """Whether only parts of layers are trained: no end, and no norm outside them."""
+        return self.has_adapter or self.num_trainable_layers is not None
+
+    def saves(self, *names: str) -> bool:
+        """Whether the module of one of these names is trained whole next to the adapter: a copy of
+        it, as peft 0.21.2 utils/other.py ModulesToSaveWrapper keeps the original."""
+        return self.has_adapter and bool({*names} & {*self.modules_to_save})
+
+    @property
     def trains_all(self) -> bool:
         """Whether no parameter is frozen, as in pre-training."""
         return self == FULL
