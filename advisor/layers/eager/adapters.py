@@ -50,6 +50,8 @@ def _tuned(shape: RankShape, operator: Operator) -> Iterator[Operator]:
     stays = tuning.base_weights if linear and place is not Module.OUTPUT_LAYER else None
     base = frozen(operator, stays or StoredAs.AS_LOADED)
     base = replace(base, backward_workspace=base.backward_workspace - gone)
+    if not linear:
+        base = _with_temporaries(base, operator)
     expert = base.weights[0].expert
     if linear and not expert:
         base = _quantized(shape, base)
@@ -74,6 +76,17 @@ def _is_trained(shape: RankShape, operator: Operator) -> bool:
         return tuning.saves(*OUTPUT_LAYERS) or not (tuning.trains_parts or tuning.freeze_output)
     return not tuning.has_adapter and (
         place is not Module.FINAL_LAYERNORM or not tuning.trains_parts
+    )
+
+
+def _with_temporaries(base: Operator, before: Operator) -> Operator:
+    """`base` with what it no longer saves, and still makes: a norm's workspaces, of either pass,
+    are counted next to its normalized tensor."""
+    gone = sum(one.num_bytes for one in before.saved if one not in base.saved)
+    return replace(
+        base,
+        forward_workspace=base.forward_workspace + gone,
+        backward_workspace=base.backward_workspace + gone,
     )
 
 
