@@ -10,7 +10,8 @@ optim/adam.py (run in tests/oracles); bitsandbytes 0.50.2 optim/optimizer.py and
 optim/adam.py, whose kernels need a GPU: read.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -31,11 +32,10 @@ from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import (
     StaticMemory,
-    layer_elements,
-    num_elements,
     stage_elements,
     stage_expert_elements,
     stage_weights,
+    tuned_bytes,
 )
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import LayerKind
@@ -87,21 +87,23 @@ def adam_memory(
     kernel nothing. Quantized moments have
     an fp32 scale a block, and are computed by one kernel a tensor.
     """
-    weights = list(_tensors(shape, chunks))
+    weights = [(weight, n) for weight, n in _tensors(shape, chunks) if not weight.frozen]
+    found = Counter[DType]() if elements is None else Counter({dtype: elements * ranks})
     if elements is None:
-        elements = -(
-            -sum(weight.num_elements // weight.copies * n for weight, n in weights) // ranks
-        )
-    whole = elements * dtype.itemsize
+        for weight, n in weights:
+            found[weight.dtype or dtype] += weight.num_elements // weight.copies * n
+    whole = sum(-(-number // ranks) * one.itemsize for one, number in found.items())
     if config.optimizer.is_quantized:
         states = sum(
-            n * _quantized(weight, ranks, config.optimizer, dtype) for weight, n in weights
+            n * _quantized(weight, ranks, config.optimizer, weight.dtype or dtype)
+            for weight, n in weights
         )
         return AdamMemory(states=states, step=0)
+    widest = max((one.itemsize for one in found), default=0)
     step = {
         OptimizerImplementation.FUSED: 0,
         OptimizerImplementation.FOREACH: whole,
-        OptimizerImplementation.FOR_LOOP: -(-_looped(weights) // ranks) * dtype.itemsize,
+        OptimizerImplementation.FOR_LOOP: -(-_looped(weights) // ranks) * widest,
     }
     return AdamMemory(states=_MOMENTS * whole, step=step[config.optimizer_implementation])
 
@@ -109,7 +111,8 @@ def adam_memory(
 def _looped(weights: list[tuple[Weight, int]]) -> int:
     """The most elements alive in the loop over tensors: two of one, one of that before it."""
     sizes = [weight.num_elements // weight.copies for weight, _ in weights]
-    return max(2 * size + before for before, size in zip([0, *sizes], sizes, strict=False))
+    pairs = zip([0, *sizes], sizes, strict=False)
+    return max((2 * size + before for before, size in pairs), default=0)
 
 
 def adam_words(config: JobConfig) -> tuple[str, str]:
@@ -148,9 +151,12 @@ def lone_memory(
     """Memory except the activations, of weights in `dtype`, whose gradients have their type."""
     accumulates, steps = job.num_microbatches > 1, job.config.optimizer_in_backward
     adam = adam_memory(shape, chunks, job.config, dtype)
-    whole = stage_elements(shape, chunks) * dtype.itemsize
+    whole, frozen = tuned_bytes(stage_weights(shape, chunks), dtype, shape.tuning)
     static = StaticMemory(
-        weights=whole, gradients=whole if accumulates else 0, optimizer=adam.states
+        weights=whole + frozen,
+        gradients=whole if accumulates else 0,
+        optimizer=adam.states,
+        frozen=frozen,
     )
     appearing = not (accumulates or steps)
     step = 0 if steps else adam.step + (whole if appearing else 0)
@@ -170,19 +176,24 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
     """Gradients that stay when a block has gone back. Those of tied ends are summed when both are
     there, into a third tensor."""
     kinds = shape.model.layer_kinds
-    layers = sum(layer_elements(shape, kind) for kind in kinds) // len(kinds)
-    embedding = num_elements(embedding_weights(shape))
     tied = shape.model.share_embeddings_and_output_weights
-    head = num_elements(output_weights(shape, holds_embedding=tied))
-    left = dtype.itemsize if appearing else 0
-    layer = ShardingOverhead(left=layers * left)
-    sums = 2 * embedding_weights(shape)[0].num_elements * shape.dtype.itemsize if tied else 0
+
+    def trained(weights: Iterable[tuple[Weight, int]]) -> int:
+        return tuned_bytes(weights, dtype, shape.tuning)[False] if appearing else 0
+
+    whole, size = trained(stage_weights(shape, (ModelChunk(kinds),))), dtype.itemsize
+    layers = whole // (len(kinds) * size) * size
+    shared, ends = embedding_weights(shape), output_weights(shape, holds_embedding=tied)
+    embedding, head = (trained((one, 1) for one in end) for end in (shared, ends))
+    layer = ShardingOverhead(left=layers)
+    summed = tied and not shared[0].frozen
+    sums = 2 * shared[0].num_elements * shape.dtype.itemsize if summed else 0
     return WorkingSet(
-        embedding=ShardingOverhead(exit=sums, left=embedding * left),
+        embedding=ShardingOverhead(exit=sums, left=embedding),
         first_layer=layer,
         layer=layer,
         last_layer=layer,
-        head=ShardingOverhead(left=head * left),
+        head=ShardingOverhead(left=head),
         step=step,
         weight_grads_dtype=dtype,
         adds_weight_grads=not appearing,
