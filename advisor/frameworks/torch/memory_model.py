@@ -32,8 +32,6 @@ from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import (
     StaticMemory,
-    stage_elements,
-    stage_expert_elements,
     stage_weights,
     tuned_bytes,
 )
@@ -256,17 +254,20 @@ def eager_memory(
         accumulates=job.num_microbatches > 1,
         accumulates_whole=job.num_microbatches > 1 and not syncs_every_microbatch,
         weights_dtype=dtype,
+        frozen_dtype=config.weights_dtype or DType.BF16 if upcasts else None,
         steps_in_backward=config.optimizer_in_backward,
         flat=config.flat_parameters,
         in_8_bits=config.fp8_param_gather,
     )
-    elements, experts = stage_elements(shape, chunks), stage_expert_elements(shape, chunks)
-    own = sharding.elements(elements, experts)
+    weights = list(stage_weights(shape, chunks))
+    part = parameter_groups.Part.of(weights)
+    experts = parameter_groups.Part.of((one, number) for one, number in weights if one.expert)
+    own = sharding.elements(part.trained, experts.trained)
     adam = adam_memory(shape, chunks, config, dtype, ranks=sharding.ranks, elements=own)
     working_set = parameter_groups.fsdp_working_set(shape, sharding)
     step = 0 if config.optimizer_in_backward else working_set.step + adam.step
     return FixedMemory(
-        static=parameter_groups.fsdp_static(elements, sharding, experts, adam.states),
+        static=parameter_groups.fsdp_static(part, sharding, experts, adam.states),
         words=_words(config, dtype),
         buffers=buffers,
         pools=(
