@@ -160,16 +160,24 @@ def stored_bytes(weight: Weight, dtype: DType, tuning: Tuning) -> int:
     256 of them and their mean (bitsandbytes 0.50.2 functional.py, quantize_4bit).
     """
     elements = weight.num_elements
-    match weight.stored_as:
-        case StoredAs.AS_LOADED:
-            return elements * (weight.dtype or dtype).itemsize
-        case StoredAs.INT8:
-            return elements + weight.shape[0] * DType.FP32.itemsize
-    wide, scales = DType.FP32.itemsize, -(-elements // _NF4_BLOCK)
-    codes = -(-elements // 2) + 16 * wide
+    each = {
+        StoredAs.AS_LOADED: elements * (weight.dtype or dtype).itemsize,
+        StoredAs.INT8: elements,
+        StoredAs.NF4: -(-elements // 2),
+    }
+    return each[weight.stored_as] + scale_bytes(weight, tuning)
+
+
+def scale_bytes(weight: Weight, tuning: Tuning) -> int:
+    """Of these, what a quantized weight has next to its codes."""
+    wide, scales = DType.FP32.itemsize, -(-weight.num_elements // _NF4_BLOCK)
+    if weight.stored_as is StoredAs.AS_LOADED:
+        return 0
+    if weight.stored_as is StoredAs.INT8:
+        return weight.shape[0] * wide
     if not tuning.double_quantization:
-        return codes + scales * wide
-    return codes + scales + wide * (-(-scales // _SCALES_OF_SCALES) + 1)
+        return (16 + scales) * wide
+    return scales + wide * (16 + -(-scales // _SCALES_OF_SCALES) + 1)
 
 
 def tuned_bytes(

@@ -26,6 +26,7 @@ from advisor.frameworks.torch.setting import as_torch
 from advisor.job.job import Job, JobConfig, Optimizer, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.tuning import StoredAs
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.weights import embedding_weights, output_weights
@@ -263,11 +264,14 @@ def eager_memory(
     part = parameter_groups.Part.of(weights)
     experts = parameter_groups.Part.of((one, number) for one, number in weights if one.expert)
     own = sharding.elements(part.trained, experts.trained)
+    alone = ((w, n) for w, n in weights if w.stored_as is not StoredAs.AS_LOADED)
+    whole = sum(tuned_bytes(alone, dtype, shape.tuning))
     adam = adam_memory(shape, chunks, config, dtype, ranks=sharding.ranks, elements=own)
     working_set = parameter_groups.fsdp_working_set(shape, sharding)
     step = 0 if config.optimizer_in_backward else working_set.step + adam.step
     return FixedMemory(
-        static=parameter_groups.fsdp_static(part, sharding, experts, adam.states),
+        static=parameter_groups.fsdp_static(part, sharding, experts, adam.states)
+        + StaticMemory(weights=whole, gradients=0, optimizer=0, frozen=whole),
         words=_words(config, dtype),
         buffers=buffers,
         pools=(

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.tuning import StoredAs
 from advisor.layers.family import family_of
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
@@ -83,8 +84,13 @@ class Part(Struct, frozen=True):
 
     @staticmethod
     def of(weights: Iterable[tuple[Weight, int]]) -> "Part":
-        """Those of weights, each with the number of its like."""
-        counted = [(weight.num_elements * number, weight.frozen) for weight, number in weights]
+        """Those of weights, each with the number of its like; bitsandbytes' are in no group
+        (Accelerate 1.15 utils/fsdp_utils.py ignores Params4bit of integers)."""
+        counted = [
+            (weight.num_elements * number, weight.frozen)
+            for weight, number in weights
+            if weight.stored_as is StoredAs.AS_LOADED
+        ]
         trained = sum(elements for elements, frozen in counted if not frozen)
         return Part(sum(elements for elements, _ in counted), trained)
 
