@@ -4,7 +4,7 @@ A row is an option by its key: `path`, the field of ours that it means, or `as`,
 framework below that it is another name of; `default`, its value where it is left out; `values`,
 ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
 words); `if`: a path that has to be set for the option to count; `printed`: false where it is read
-alone. An option that means several fields has a list of rows. `harmless`, `unpriced` and
+alone; `always`: true where it is printed even if the value is the usual one. An option that means several fields has a list of rows. `harmless`, `unpriced` and
 `predicted` are those of `option.listed`; `marks` tell whose a document is: `keys`, one of which
 it has, `programs`, a pattern of the words of a command, and `calls`, one of those in Python.
 """
@@ -44,6 +44,7 @@ class Row(Option, frozen=True, kw_only=True):
     values: Mapping[str, Any] = {}
     only_if: str = ""
     printed: bool = True
+    always: bool = False
 
     @property
     def omitted_meaning(self) -> Any:
@@ -106,6 +107,7 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
         values=values,
         only_if=said.get("if", ""),
         printed=said.get("printed", True),
+        always=said.get("always", False),
     )
 
 
@@ -224,17 +226,19 @@ def _leaves(values: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
 def written(name: str, job: Job) -> dict[str, Any]:
     """What of a job its rows say and is not their default, by key."""
     found: dict[str, Any] = {}
-    paths = set[str]()
+    said = set[str]()
     for row in rows_of(name):
-        if not row.ours or not row.printed or row.ours in paths:
+        if "." not in row.ours or not row.printed or row.ours in said:
             continue
-        paths.add(row.ours)
         ours = value_of(job, row.ours)
         usual = plain(row.ours) if row.default is None else row.omitted_meaning
-        if not counts(row, partial(value_of, job)) or _text(ours) == _text(usual):
+        if not counts(row, partial(value_of, job)):
             continue
-        if ours is not None and (said := row.spelled(ours)) is not None:
-            found[row.name] = said
+        if _text(ours) == _text(usual) and not row.always:
+            said.add(row.ours)
+        elif ours is not None and (theirs := row.spelled(ours)) is not None:
+            said.add(row.ours)
+            found[row.name] = theirs
     return found
 
 
