@@ -4,9 +4,11 @@ A row is an option by its key: `path`, the field of ours that it means, or `as`,
 framework below that it is another name of; `default`, its value where it is left out; `values`,
 ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
 words); `if`: a path that has to be set for the option to count; `printed`: false where it is read
-alone; `always`: true where it is printed even if the value is the usual one. An option that means several fields has a list of rows. `harmless`, `unpriced` and
-`predicted` are those of `option.listed`; `marks` tell whose a document is: `keys`, one of which
-it has, `programs`, a pattern of the words of a command, and `calls`, one of those in Python.
+alone; `always`: true where it is printed even if the value is the usual one. An option that means
+several fields has a list of rows. `assumed`: fields of a job as it runs there (as_it_runs).
+`harmless`, `unpriced` and `predicted` are those of `option.listed`; `names`: all options that its
+parsers know; `marks` tell whose a document is: `keys`, one of which it has, `programs`, a pattern
+of the words of a command, and `calls`, one of those in Python.
 """
 
 import re
@@ -53,12 +55,13 @@ class Row(Option, frozen=True, kw_only=True):
 
     def spelled(self, ours: Any) -> Any:
         """The value of its own that means `ours`; None where there is none."""
-        if not self.values or isinstance(ours, tuple):
-            theirs = {(meant,): name for name, meant in self.values.items()}
-            return theirs.get(ours, [*ours]) if isinstance(ours, tuple) else ours
         names = (name for name, meant in self.values.items() if _text(meant) == _text(ours))
         found = next((name for name in names if name != _OTHERS), None)
-        number = whole_number(found or "")
+        if found is None:
+            of_names = isinstance(ours, tuple) and self.means is not None
+            of_names = of_names and getattr(self.means, "func", None) is _names
+            return [*ours] if of_names else None if self.values else ours
+        number = whole_number(found)
         return truth(found) if found in ("true", "false") else found if number is None else number
 
 

@@ -30,6 +30,7 @@ from advisor.frameworks.torch.setting import (
 )
 from advisor.job.job import Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.samples import Packing
 from advisor.layers.shape import RankShape
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
@@ -44,6 +45,7 @@ _SETTINGS: Final[dict[TorchSetting, bool | str]] = {
     FULL: True,
     op(OpPolicy.TORCHTITAN): "selective",
 }
+_PACKED: Final = "packed_sequence.packed_sequence_size"
 _ADAPTER: Final = "nemo_automodel.components._peft.lora.PeftConfig"
 _OPTIONS: Final = options_of(_NAME)
 _FACTS: Final = replace(
@@ -91,7 +93,7 @@ class _Reader(DialectReader):
 
     def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
         """Samples of one length are packed where a size is said."""
-        size = keys.number("packed_sequence.packed_sequence_size")
+        size = keys.number(_PACKED)
         return {"samples.packing": "packed", "job.seq_length": size} if size else {}
 
 
@@ -148,6 +150,8 @@ class _Spelling(stack.TorchSpelling):
 
     def _job(self, job: Job) -> dict[str, Any]:
         own = {"distributed.strategy": "fsdp2"} | written(_NAME, job)
+        if job.config.samples.packing is Packing.PACKED:
+            own[_PACKED] = own.pop("dataset.seq_length")
         if job.config.tuning.has_adapter:
             own["peft._target_"] = _ADAPTER
         return own
