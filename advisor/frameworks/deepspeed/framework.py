@@ -57,7 +57,7 @@ _COMPILED = (
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""
-_FACTS: Final = supported_jobs.StackFacts(
+FACTS: Final = supported_jobs.StackFacts(
     framework=Framework.DEEPSPEED,
     own_options=("optimizer_cpu_offload", "param_cpu_offload", *supported_jobs.KERNEL_OPTIONS),
     versions=("0.17", "0.18", "0.19"),
@@ -76,7 +76,7 @@ _FACTS: Final = supported_jobs.StackFacts(
 )
 
 
-class _Jobs(supported_jobs.TorchJobs):
+class ZeroJobs(supported_jobs.TorchJobs):
     """The host may hold optimizer and parameters."""
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
@@ -108,7 +108,7 @@ class _Jobs(supported_jobs.TorchJobs):
             )
 
 
-class _Memory(memory_model.TorchMemory):
+class ZeroMemory(memory_model.TorchMemory):
     """The checkpoint function is reentrant; the pipeline engine's may be either."""
 
     def semantics(self, job: Job) -> plan.Semantics:
@@ -137,7 +137,7 @@ class _Memory(memory_model.TorchMemory):
         return static.zero_memory(job, shape, chunks)
 
 
-class _Settings(recompute_settings.TorchSettings):
+class ZeroSettings(recompute_settings.TorchSettings):
     """Checkpoints of DeepSpeed's function, or of its pipeline engine."""
 
     own_rules = rules.RULES
@@ -203,4 +203,6 @@ class _Spelling(stack.TorchSpelling):
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory)
+    return stack.torch_parts(
+        FACTS, _Spelling, settings=ZeroSettings, jobs=ZeroJobs, memory=ZeroMemory
+    )
