@@ -3,10 +3,12 @@
 A row is an option by its key: `path`, the field of ours that it means, or `as`, the option of the
 framework below that it is another name of; `default`, its value where it is left out; `values`,
 ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
-words), `times`: ours is as many times its number; `if`: a path that has to be set for the option to count; `printed`: false where it is read
-alone. An option that means several fields has a list of rows. `harmless`, `unpriced` and
-`predicted` are those of `option.listed`; `marks` tell whose a document is: `keys`, one of which
-it has, `programs`, a pattern of the words of a command, and `calls`, one of those in Python.
+words); `times`: ours is as many times its number; `if`: a path that has to be set for the option to count; `printed`: false where it is read
+alone; `always`: true where it is printed even if the value is the usual one. An option that means
+several fields has a list of rows. `assumed`: fields of a job as it runs there (as_it_runs).
+`harmless`, `unpriced` and `predicted` are those of `option.listed`; `names`: all options that its
+parsers know; `marks` tell whose a document is: `keys`, one of which it has, `programs`, a pattern
+of the words of a command, and `calls`, one of those in Python.
 """
 
 import re
@@ -44,6 +46,7 @@ class Row(Option, frozen=True, kw_only=True):
     values: Mapping[str, Any] = {}
     only_if: str = ""
     printed: bool = True
+    always: bool = False
 
     @property
     def omitted_meaning(self) -> Any:
@@ -52,12 +55,13 @@ class Row(Option, frozen=True, kw_only=True):
 
     def spelled(self, ours: Any) -> Any:
         """The value of its own that means `ours`; None where there is none."""
-        if not self.values or isinstance(ours, tuple):
-            theirs = {(meant,): name for name, meant in self.values.items()}
-            return theirs.get(ours, [*ours]) if isinstance(ours, tuple) else ours
         names = (name for name, meant in self.values.items() if _text(meant) == _text(ours))
         found = next((name for name in names if name != _OTHERS), None)
-        number = whole_number(found or "")
+        if found is None:
+            of_names = isinstance(ours, tuple) and self.means is not None
+            of_names = of_names and getattr(self.means, "func", None) is _names
+            return [*ours] if of_names else None if self.values else ours
+        number = whole_number(found)
         return truth(found) if found in ("true", "false") else found if number is None else number
 
 
@@ -114,6 +118,7 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
         values=values,
         only_if=said.get("if", ""),
         printed=said.get("printed", True),
+        always=said.get("always", False),
     )
 
 
@@ -232,17 +237,19 @@ def _leaves(values: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
 def written(name: str, job: Job) -> dict[str, Any]:
     """What of a job its rows say and is not their default, by key."""
     found: dict[str, Any] = {}
-    paths = set[str]()
+    said = set[str]()
     for row in rows_of(name):
-        if "." not in row.ours or not row.printed or row.ours in paths:
+        if "." not in row.ours or not row.printed or row.ours in said:
             continue
-        paths.add(row.ours)
         ours = value_of(job, row.ours)
         usual = plain(row.ours) if row.default is None else row.omitted_meaning
-        if not counts(row, partial(value_of, job)) or _text(ours) == _text(usual):
+        if not counts(row, partial(value_of, job)):
             continue
-        if ours is not None and (said := row.spelled(ours)) is not None:
-            found[row.name] = said
+        if _text(ours) == _text(usual) and not row.always:
+            said.add(row.ours)
+        elif ours is not None and (theirs := row.spelled(ours)) is not None:
+            said.add(row.ours)
+            found[row.name] = theirs
     return found
 
 

@@ -24,3 +24,4 @@ class Framework(StrEnum):
     LLAMA_FACTORY = "llama_factory"
     AXOLOTL = "axolotl"
     MS_SWIFT = "ms_swift"
+    AUTOMODEL = "automodel"

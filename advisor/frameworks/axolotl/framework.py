@@ -21,8 +21,8 @@ from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document, Untaken
 
 _OFFLOADS: Final = "activation_offloading"
-_DEPRECATED: Final = ("offload", "offload_disk", "unsloth")
-"""Values of gradient_checkpointing that mean true, with activation_offloading."""
+_DEPRECATED: Final = {"offload": True, "offload_disk": "disk"}
+"""Values of gradient_checkpointing that mean true, and those of activation_offloading."""
 _KWARGS: Final = f"{CHECKPOINTING[1]}_kwargs"
 _PLUGIN: Final = "cut_cross_entropy"
 
@@ -38,21 +38,22 @@ class _Reader(TrainerDialectReader):
         """Inputs of checkpoints that go to the host are an option of a checkpoint's below, and a
         plugin switches its option on."""
         for keys in super().find(document):
-            old = keys.get(CHECKPOINTING[1]) in _DEPRECATED
-            if old:
-                keys.values[_OFFLOADS] = keys.means(CHECKPOINTING[1], True)
+            if (old := _DEPRECATED.get(str(keys.get(CHECKPOINTING[1])))) is not None:
+                keys.values[_OFFLOADS] = keys.means(CHECKPOINTING[1], old)
                 keys.values[CHECKPOINTING[1]] = keys.means(CHECKPOINTING[1], True)
-            if keys.get(_OFFLOADS) not in (None, False):
+            if keys.get(_OFFLOADS) not in (None, False) and keys.truth(CHECKPOINTING[1]):
                 keys.values[f"{_KWARGS}.offload"] = keys.means(_OFFLOADS, True)
             if _PLUGIN in str(keys.get("plugins")) and not keys.has(_PLUGIN):
                 keys.values[_PLUGIN] = keys.means("plugins", True)
             yield keys
 
     def untaken(self, keys: Keys) -> Iterator[Untaken]:
-        """With an adapter all activations are offloaded, and none is computed again."""
+        """With an adapter all activations are offloaded, and none is computed again; a disk takes
+        other times."""
         yield from super().untaken(keys)
-        if keys.get(_OFFLOADS) not in (None, False, "hidden_states") and keys.get("adapter"):
-            note = "all activations in host memory instead of recompute: predicted as full+offload"
+        where = keys.get(_OFFLOADS)
+        if where not in (None, False, "hidden_states") and (keys.get("adapter") or where == "disk"):
+            note = "all activations on the host or a disk, predicted as full+offload"
             yield Untaken.of(keys.values[_OFFLOADS], note)
 
 
@@ -62,13 +63,8 @@ class _Spelling(DialectSpelling):
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
         """Without the list of words, which is refused; with the names that it asks for."""
         said.pop("fsdp", None)
-        tuning = job.config.tuning
-        if tuning.has_adapter:
-            said.setdefault("lora_r", tuning.rank)
-            if tuning.base_weights is StoredAs.NF4:
-                said["adapter"] = "qlora"
-            if "lora_target_modules" not in said:
-                said["lora_target_linear"] = True
+        if job.config.tuning.base_weights is StoredAs.NF4:
+            said["adapter"] = "qlora"
         return said
 
     def of_setting(self, setting: Any, job: Job) -> dict[str, Any]:

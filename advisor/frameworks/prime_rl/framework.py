@@ -144,7 +144,7 @@ class _Spelling(CycleSpelling):
         if own.granularity is Granularity.NONE:
             return self._words({_AC: "None", _AWAY: "None"}, job)
         away = {} if own.offloads else {_AWAY: "None"}
-        return self._words({f"{_AC}.freq": own.number or 1, **away}, job)
+        return self._words({f"{_AC}.freq": own.num_layers or 1, **away}, job)
 
     def layout_flags(self, job: Job) -> str:
         """All else."""
