@@ -240,7 +240,19 @@ class _Page(Struct, frozen=True):
 
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
-    *("data", "words", "state", "parts", "controls", "table", "pareto", "near", "memory", "phases", "time"),
+    *(
+        "data",
+        "words",
+        "state",
+        "parts",
+        "controls",
+        "table",
+        "pareto",
+        "near",
+        "memory",
+        "phases",
+        "time",
+    ),
     *("flags", "step", "layer", "app"),
 )
 

@@ -39,6 +39,8 @@ Made = tuple[Any, Iterable[str]]
 _MICRO: Final = "job.micro_batch_size"
 _BUDGET: Final = "samples.token_budget"
 _RECOMPUTE: Final = "recompute"
+_NODE: Final = 8
+"""GPUs of a node."""
 _CLOSE: Final = 0.85
 """Likeness from which a key is taken for a misspelt one."""
 
@@ -111,7 +113,10 @@ class CycleReader(DialectReader):
         elif own.dynamic:
             yield _BUDGET, (None, ())
         if said.get("rl.reference") == "host" and said.get("tuning.adapter") == "lora":
-            yield "rl.reference", ("adapter_off", [row.name for row in self.rows if row.ours == "rl.reference"])
+            yield (
+                "rl.reference",
+                ("adapter_off", [row.name for row in self.rows if row.ours == "rl.reference"]),
+            )
         if supervised:
             yield from ((path, (None, ())) for path in said if path.startswith("rl."))
 
@@ -182,7 +187,8 @@ def numbers(keys: Keys, names: Mapping[str, int]) -> list[int]:
 def said_of(name: str, job: Job) -> dict[str, Any]:
     """A job by the names of the rows."""
     own, config = cycle_of(name), job.config
-    said = dict(zip(own.gpus, (-(-job.num_gpus // 8), min(8, job.num_gpus)), strict=False))
+    nodes = (-(-job.num_gpus // _NODE), min(_NODE, job.num_gpus))
+    said = dict(zip(own.gpus, nodes if len(own.gpus) > 1 else (job.num_gpus,), strict=True))
     said |= written(name, job)
     named = {row.ours: row.name for row in reversed(rows_of(name))}
     if len(own.batch) > 1:
@@ -202,14 +208,19 @@ def words_of(name: str, said: Mapping[str, Any]) -> str:
     """Options in the dialect's form, for a shell; of a switch that takes no value its name."""
     own, words = cycle_of(name), list[str]()
     for key, value in said.items():
-        listed = f"[{','.join(map(str, value))}]" if isinstance(value, list) and own.hydra else value
+        listed = (
+            f"[{','.join(map(str, value))}]" if isinstance(value, list) and own.hydra else value
+        )
         text = str(listed).lower() if isinstance(listed, bool) else listed
         if own.hydra:
             words.append(f"{own.written(key)}={text}")
         elif value is True:
             words.append(f"--{own.written(key)}")
         elif value is not False:
-            words += [f"--{own.written(key)}", *map(str, value if isinstance(value, list) else [value])]
+            words += [
+                f"--{own.written(key)}",
+                *map(str, value if isinstance(value, list) else [value]),
+            ]
     return shlex.join(words)
 
 

@@ -2,7 +2,7 @@
 
 `megatron` of configs/options/NAME.json: the sections of its keys that hold Megatron's fields, what
 is `assumed` of them, `switch`, which chooses the trainer, `heads`, which its implementation of the
-loss is in place of another's (or of none), and for printing where the degrees of the
+loss is in place of another's (or of none), `renamed`, keys by those of the other trainer, and for printing where the degrees of the
 layout stand, and the places of Bridge's other overrides.
 """
 
@@ -19,14 +19,18 @@ from advisor.frameworks.megatron.framework import MegatronSpelling, parts
 from advisor.frameworks.megatron.lint.reader import MegatronReader, configuration_of
 from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings
 from advisor.frameworks.names import Framework
-from advisor.job.job import Job
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_model, model_names
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys, known
-from advisor.reading.read_configuration import Checked, ReadConfiguration, ReadValue
+from advisor.reading.read_configuration import Checked, LentJob, ReadConfiguration, ReadValue
 
 _READER: Final = MegatronReader()
 _TAKEN: Final = ("rl.", "head.", "samples.", "tuning.")
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size", "job.global_batch_size")
+_LONG: Final = 1 << 16
+"""A size that every degree divides."""
 _NOTHING: Final = (None, "null", "None", "")
 _DEGREES: Final = (
     *("tensor_model_parallel_size", "sequence_parallel", "context_parallel_size"),
@@ -42,6 +46,7 @@ class Trainer(Struct, frozen=True, kw_only=True):
 
     switch: dict[str, Any] = {}
     heads: dict[str, str] = {}
+    renamed: dict[str, str] = {}
     sections: tuple[str, ...] = ()
     assumed: dict[str, Any] = {}
     degrees: str = ""
@@ -120,7 +125,12 @@ class MegatronCycleReader(CycleReader):
         keys = configuration.settings
         if not isinstance(keys, MegatronKeys):
             return checked
-        own = _READER.check(configuration_of(keys.megatron), "")
+        model, lent = configuration.model, None
+        if keys.megatron.is_whole and model in model_names():  # whose shape Bridge reads
+            said = {path.partition(".")[2]: configuration.values.get(path) for path in _BATCH}
+            sizes = {name: one.value if one else _LONG for name, one in said.items()}
+            lent = LentJob(load_model(model), ParallelLayout(), JobConfig(**sizes), "", True)
+        own = _READER.check(replace(configuration_of(keys.megatron), lent=lent), "")
         found = (*own.findings, *checked.findings)
         return replace(checked, understood=own.understood, findings=found)
 
@@ -140,8 +150,13 @@ class BridgeSpelling(MegatronSpelling):
         """The job by the names of the rows, without what is FSDP's alone."""
         rows = {row.name: row.ours for row in self.reader.rows}
         said = said_of(self.dialect, job)
-        kept = ((k, v) for k, v in said.items() if rows.get(k) in _BATCH or not rows.get(k, "").startswith(_FSDPS))
-        return trainer_of(self.dialect).switch | dict(kept)
+        names = trainer_of(self.dialect).renamed
+        kept = {
+            names.get(k, k): v
+            for k, v in said.items()
+            if rows.get(k) in _BATCH or not rows.get(k, "").startswith(_FSDPS)
+        }
+        return trainer_of(self.dialect).switch | kept
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Megatron's, as Bridge has them."""

@@ -33,8 +33,7 @@ _PACKING: Final = "sequence_packing.enabled"
 _TOKENS: Final = "sequence_packing.train_mb_tokens"
 _LENGTH: Final = ("max_total_sequence_length", "train_micro_batch_size")
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
-_PRODUCT: Final = re.compile(r"\$\{mul:\s*(\d+)\s*,\s*(\d+)\s*\}")
-_DEEPEST: Final = 4
+_FORWARD: Final = "sequence_packing.logprob_mb_tokens"
 _PROGRAM: Final = re.compile(r"\brun_(sft|dpo|rm)")
 
 
@@ -52,16 +51,13 @@ class _Reader(cycle.MegatronCycleReader):
             sections = [name for name in ("grpo", "sft", "dpo", "rm") if any(keys.under(name))]
             kind = program[1] if program else next(iter(sections), "grpo")
             keys.put("algorithm", "sft" if kind == "rm" else kind, keys.place, f"run_{kind}.py")
-            for key, one in keys.values.items():
-                if isinstance(one.value, str) and "${" in one.value:
-                    keys.values[key] = one.meaning(self._resolved(one.value, keys))
+            for key, one in list(keys.values.items()):
+                text = str(one.value)
+                if "${mul:" in text:  # of a budget, which is that product anyway
+                    del keys.values[key]
+                elif reference := _REFERENCE.fullmatch(text):
+                    keys.values[key] = one.meaning(keys.get(self.short(reference[1])))
             yield keys
-
-    def _resolved(self, text: str, keys: Keys) -> str:
-        for _ in range(_DEEPEST):
-            text = _REFERENCE.sub(lambda found: str(keys.get(self.short(found[1])) or ""), text)
-            text = _PRODUCT.sub(lambda found: str(int(found[1]) * int(found[2])), text)
-        return text
 
     def is_supervised(self, keys: Keys) -> bool:
         """run_sft.py, run_rm.py."""
@@ -77,11 +73,15 @@ class _Reader(cycle.MegatronCycleReader):
         ranks = keys.number(f"{section}.context_parallel_size") or 1
         longest, micro = said["job.seq_length"], said["job.micro_batch_size"]
         packs = keys.truth(_PACKING) is not False or keys.truth("dynamic_batching.enabled")
-        tokens = (keys.number(_TOKENS) or longest * micro) // ranks
-        yield "samples.token_budget", (tokens if packs else None, (_TOKENS, *_LENGTH))
         if packs:
+            tokens = (keys.number(_TOKENS) or longest * micro) // ranks
+            yield "samples.token_budget", (tokens, (_TOKENS, *_LENGTH))
             yield "job.micro_batch_size", (1, _LENGTH[1:])
+            batch = said["rl.log_prob_micro_batch_size"]
+            tokens = (keys.number(_FORWARD) or longest * (batch or micro)) // ranks
+            yield "rl.log_prob_token_budget", (tokens, (_FORWARD, "logprob_batch_size", *_LENGTH))
         else:
+            yield "samples.token_budget", (None, ())
             yield "rl.log_prob_token_budget", (None, ())
         if keys.get("algorithm") == "dpo":
             yield from ((f"rl.{name}", (None, ())) for name in ("engine", "sleep_level"))

@@ -16,7 +16,7 @@ from advisor.frameworks.deepspeed import framework as deepspeed
 from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import stack
+from advisor.frameworks.torch import recompute_settings, stack
 from advisor.job.job import Job, JobConfig
 from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec
@@ -70,7 +70,10 @@ class _Reader(CycleReader):
         asked = str(keys.get(_KL) if keys.has(_KL) else 0.01)
         yield "rl.reference", (its if float(asked) else None, (_KL, "ref.offload"))
         together = keys.truth(_TOGETHER) is True
-        yield "rl.engine", ("vllm" if keys.number("vllm.num_engines") else None, ("vllm.num_engines",))
+        yield (
+            "rl.engine",
+            ("vllm" if keys.number("vllm.num_engines") else None, ("vllm.num_engines",)),
+        )
         yield "rl.colocated", (together, (_TOGETHER,))
         yield "rl.sleep_level", (1 if together and keys.truth(_SLEEP) else None, (_SLEEP,))
         if not keys.truth(self.cycle.dynamic):
@@ -92,6 +95,12 @@ class _Jobs(deepspeed.ZeroJobs):
         """See dialect_rows.as_it_runs."""
         model, config = super().configure(model, config, given)
         return model, as_it_runs(self.framework, config, given)
+
+
+class _Settings(deepspeed.ZeroSettings):
+    """Whose notes are on DeepSpeed's own checkpoints."""
+
+    notes = recompute_settings.TorchSettings.notes
 
 
 class _Spelling(CycleSpelling):
@@ -127,7 +136,7 @@ def parts() -> FrameworkParts:
     return stack.torch_parts(
         facts,
         _Spelling,
-        settings=deepspeed.ZeroSettings,
+        settings=_Settings,
         jobs=_Jobs,
         memory=deepspeed.ZeroMemory,
         dialect="other",

@@ -135,7 +135,10 @@ class _Spelling(CycleSpelling):
             named.pop("data.micro_batch_size", None)
             of_trainer = {k: f"trainer.{k}" for k in named if k.startswith(self.trainers)}
             named = {of_trainer.get(k, k): value for k, value in named.items()}
-        spelt = {k.replace("_", "-"): str(v).lower() if v is True or v is False else v for k, v in named.items()}
+        spelt = {
+            k.replace("_", "-"): str(v).lower() if v is True or v is False else v
+            for k, v in named.items()
+        }
         return words_of(self.facts.framework, spelt)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:

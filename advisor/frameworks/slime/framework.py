@@ -40,7 +40,11 @@ class _Reader(cycle.MegatronCycleReader):
         read = read_command(document) if isinstance(document, ShellCommand) else None
         for keys in self.find(document) if read is not None else ():
             for row in self.rows:  # a switch before a word that is not known
-                if row.kind is bool and keys.has(row.name) and not known(keys.values[row.name].value):
+                if (
+                    row.kind is bool
+                    and keys.has(row.name)
+                    and not known(keys.values[row.name].value)
+                ):
                     keys.values[row.name] = keys.means(row.name, True)
             self._put_own(read, keys)
             found = super(cycle.MegatronCycleReader, self)._configuration(keys)
@@ -81,7 +85,10 @@ class _Reader(cycle.MegatronCycleReader):
         """A global batch counts samples; a budget is that of one context-parallel rank."""
         if keys.truth("colocate") or keys.truth("offload"):  # which a switch may take back
             for name in ("params", "gradients", "optimizer"):
-                yield f"rl.offload_{name}", (keys.truth("offload_train") is not False, ("colocate", "offload"))
+                yield (
+                    f"rl.offload_{name}",
+                    (keys.truth("offload_train") is not False, ("colocate", "offload")),
+                )
         asleep = keys.truth("colocate") and not keys.has("no_offload")
         yield "rl.sleep_level", (1 if asleep else None, ("colocate",))
         budget = said["samples.token_budget"]

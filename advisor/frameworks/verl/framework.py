@@ -25,7 +25,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
 from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document, ReadConfiguration
+from advisor.reading.read_configuration import Document
 
 _MEGATRON: Final = "actor.megatron"
 _ULYSSES: Final = "ulysses_sequence_parallel_size"
@@ -62,8 +62,9 @@ class _Reader(cycle.MegatronCycleReader):
                 for old, new in names.items():
                     for key in [one for one in keys.values if one.startswith(old)]:
                         keys.values[new + key.removeprefix(old)] = keys.values.pop(key)
+                dynamic = keys.truth(_DYNAMIC) is not False
                 for key, value in _USUAL.items():
-                    if not keys.has(key):
+                    if not keys.has(key) and not (dynamic and key == _MICRO):
                         keys.put(key, value, keys.place, f"{key} by default")
             yield keys
 
