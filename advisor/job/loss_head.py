@@ -51,12 +51,14 @@ class LossHead(Struct, frozen=True, kw_only=True):
         chunk_size: tokens of one chunk; None: as the implementation has it.
         temperature: by which logits are divided, in some into a tensor of its own.
         entropy: whether the entropy of each token is a term of the loss, with its gradient.
+        logits_to_keep: positions of a sample, the last ones, that have logits; None: all.
     """
 
     implementation: HeadImplementation = HeadImplementation.DEFAULT
     chunk_size: int | None = None
     temperature: float = 1.0
     entropy: bool = False
+    logits_to_keep: int | None = None
 
     def __post_init__(self) -> None:
         refuse(_RULES, self)
@@ -72,6 +74,11 @@ _RULES: Final = (
     _HeadRule.on(
         "head.chunk_size",
         lambda head: head.chunk_size is not None and head.chunk_size < 1,
+        "must be at least 1",
+    ),
+    _HeadRule.on(
+        "head.logits_to_keep",
+        lambda head: head.logits_to_keep is not None and head.logits_to_keep < 1,
         "must be at least 1",
     ),
     _HeadRule.on("head.temperature", lambda head: head.temperature <= 0, "must be above 0"),

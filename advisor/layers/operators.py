@@ -262,6 +262,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
         part of backward_workspace.
     gradient_in_saved: the input's gradient is written into the first saved storage.
     gradient_free_inputs: names of inputs that get no gradient. no_grad: it has no backward.
+    replays_gemm: its backward runs the forward's GEMM again before the two of its own.
     fp32: its matmuls are of 32 bits, outside the tensor cores (torch's default), and chains of
     torch's kernels come after them.
     saved_for_weights: names of saved tensors that the gradients of its weights alone are made of:
@@ -299,6 +300,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     gradient_in_saved: bool = False
     gradient_free_inputs: frozenset[str] = frozenset()
     no_grad: bool = False
+    replays_gemm: bool = False
     fp32: bool = False
     forward_holds: tuple[Tensor, ...] = ()
     forward_workspace: int = 0

@@ -126,11 +126,14 @@ def _narrow(shape: RankShape, source: Tensor, reader: str) -> Tensor:
     return Tensor(f"{source.name}.for_{reader}", source.shape, shape.dtype)
 
 
-def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
-    """`operator` whose weights get gradients of their own, in the type of its output; on one device
-    they are the parameters' own, or are added to them one by one."""
+def with_weight_gradients(
+    shape: RankShape, operator: Operator, dtype: DType | None = None
+) -> Operator:
+    """`operator` whose weights get gradients of their own, in `dtype` or the type of its output; on
+    one device they are the parameters' own, or are added to them one by one."""
     elements = sum(weight.num_elements for weight in operator.weights if not weight.frozen)
-    made, own = operator.outputs[0].dtype, _gradient_dtype(shape, operator)
+    made = dtype or operator.outputs[0].dtype
+    own = _gradient_dtype(shape, operator)
     narrow = elements * made.itemsize if own is not made else 0
     return replace(
         operator,
