@@ -60,6 +60,24 @@ class LossHead(Struct, frozen=True, kw_only=True):
     entropy: bool = False
     logits_to_keep: int | None = None
 
+    @property
+    def is_of_another_package(self) -> bool:
+        """Whether it is not the loss that models of all stacks have in pre-training."""
+        own = (HeadImplementation.DEFAULT, HeadImplementation.TRANSFORMERS)
+        return self.implementation not in own or self.logits_to_keep is not None
+
+    @property
+    def words(self) -> str:
+        """``trl, chunks of 4096 tokens, temperature 0.7``; empty for the default."""
+        said = {
+            str(self.implementation): self.implementation is not HeadImplementation.DEFAULT,
+            f"chunks of {self.chunk_size} tokens": self.chunk_size is not None,
+            f"temperature {self.temperature}": self.temperature != 1.0,
+            "entropy": self.entropy,
+            f"{self.logits_to_keep} positions": self.logits_to_keep is not None,
+        }
+        return ", ".join(words for words, on in said.items() if on)
+
     def __post_init__(self) -> None:
         refuse(_RULES, self)
 

@@ -167,6 +167,7 @@ def run_words(job: Job) -> list[str]:
         f"attn_implementation {config.attn_implementation}": config.attn_implementation
         is not AttnImplementation.SDPA,
         "Liger kernels": config.use_liger_kernel,
+        f"head {config.head.words}": bool(config.head.words),
     }
     return [words for words, on in said.items() if on] + _phase_words(config.rl)
 

@@ -16,7 +16,7 @@ from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline, Stages, pipeline_of, pipeline_stages
 from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
-from advisor.plan.flops import model_flops, replayed_flops
+from advisor.plan.flops import head_replay_flops, model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail
 from advisor.search.rank_shape import rank_shape
@@ -281,6 +281,7 @@ def _detail(
         kept[kind] = kept_bytes(shape, evaluator.plan(setting, (kind,) * most)) // most
     copies = zip(plans, evaluator.pipeline.copies, strict=True)
     replays = sum(number * replayed_flops(shape, plan) for plan, number in copies)
+    replays += head_replay_flops(shape)
     ranks = job.num_gpus // job.layout.pipeline_model_parallel_size
     vpp = job.layout.virtual_pipeline_model_parallel_size
     return evaluation.EvaluationDetail(
