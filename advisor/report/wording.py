@@ -175,7 +175,8 @@ def _nothing_fits(advice: Answer) -> str:
     shown = (one for one in advice.candidates if one.same_as is None and not one.folded)
     nearest = sorted(shown, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
     near = "; ".join(
-        f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c.evaluation)}" for c in nearest
+        f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c.evaluation, says_why=c is nearest[0])}"
+        for c in nearest
     )
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
@@ -185,7 +186,7 @@ def _nothing_fits(advice: Answer) -> str:
     return f"{nothing} {fits} in {gib(budget)} GiB. Nearest: {near}.{hopeless * (fixed > budget)}"
 
 
-def _miss(evaluation: Evaluation) -> str:
+def _miss(evaluation: Evaluation, *, says_why: bool = True) -> str:
     missing, phase, where = missing_bytes(evaluation), _phase(evaluation), ""
     if phase is not None:
         missing, where = (
@@ -197,7 +198,7 @@ def _miss(evaluation: Evaluation) -> str:
     why = f" ({phase.note})" if phase is not None and phase.note else ""
     if evaluation.exceeds_host:
         why = f"; host memory: {host_words(evaluation)}"
-    return f"takes {_room(evaluation)}{why}"
+    return f"takes {_room(evaluation)}{why * says_why}"
 
 
 def way_out(advice: Answer) -> str:

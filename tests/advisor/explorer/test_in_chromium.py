@@ -172,7 +172,7 @@ def test_what_others_write_into_it_does_not_run(shown: Shown, tmp_path: Path) ->
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-@pytest.mark.parametrize("page", (*PAGES, "phases"))
+@pytest.mark.parametrize("page", [*PAGES, "phases"])
 def test_everybody_can_read_it(pages: dict[str, Shown], page: str, width: int, dark: bool) -> None:
     shown = pages[page]
     shown.open("#with=full:uniform:1" if page == "dense" else "", width=width, dark=dark)
