@@ -270,6 +270,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     forward_holds: tensors that variables of the program keep alive until the operator has run
         forward, whether it reads them or not.
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
+    workspace_without_grad: those of a forward that keeps nothing, where they are others.
     second_stream_bytes: of either workspace, what another stream than the computing one allocates:
         the caching allocator keeps that for it.
     second_stream: names of storages, gradients among them, that the other stream allocates.
@@ -305,6 +306,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     forward_holds: tuple[Tensor, ...] = ()
     forward_workspace: int = 0
     backward_workspace: int = 0
+    workspace_without_grad: int | None = None
     second_stream_bytes: int = 0
     second_stream: frozenset[str] = frozenset()
     weight_gradient_bytes: int = 0

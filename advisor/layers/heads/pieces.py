@@ -53,7 +53,8 @@ class InChunks(Struct, frozen=True, kw_only=True):
     """Bytes and work of a head that never has all logits.
 
     forward, backward: what is alive at one moment each next to what is kept; the highest counts. In
-    the backward the weight's gradient is among them, that of the hidden states is not. passes:
+    the backward the weight's gradient is among them, that of the hidden states is not.
+    without_grad: as `forward`, where no gradient is wanted and that is less. passes:
     bytes moved an element of the logits beside the GEMMs, forward and backward. chunks: parts of
     the tokens, each of which adds to the whole weight's gradient `added` bytes an element.
     replays: logits are computed again. scalar: it returns a loss, not log-probabilities.
@@ -61,6 +62,7 @@ class InChunks(Struct, frozen=True, kw_only=True):
 
     forward: Sequence[int]
     backward: Sequence[int] = (0,)
+    without_grad: int | None = None
     passes: tuple[int, int] = (4, 8)
     chunks: int = 1
     added: int = 0
@@ -90,6 +92,7 @@ def in_chunks(
         replays_gemm=work.replays,
         forward_workspace=max(work.forward),
         backward_workspace=max(work.backward),
+        workspace_without_grad=work.without_grad,
         extra_forward_bytes=work.passes[0] * logits + (0 if work.replays else added),
         extra_backward_bytes=work.passes[1] * logits + (added if work.replays else 0),
     )

@@ -38,14 +38,16 @@ def verl_megatron(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
         handed = frozenset({scaled.name})
         operators += (
             replace(copy, gradient_passed_to=handed),
-            replace(entropy, gradient_in_saved=True),
+            replace(entropy, gradient_in_saved=True, workspace_without_grad=softmax.num_bytes),
         )
         held = (copied,)
     softmax = in_fp32(logits, "softmax")
     output = log_probabilities(shape)[:1]
     last = step("cross_entropy", copied, output, softmax, *_targets(shape))
     rows = shape.tokens * (INT64 + 2 * FP32)
-    return (*operators, replace(last, forward_holds=held, forward_workspace=rows))
+    alone = rows + softmax.num_bytes
+    last = replace(last, forward_workspace=rows, workspace_without_grad=alone)
+    return (*operators, replace(last, forward_holds=held))
 
 
 def slime(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
@@ -59,11 +61,10 @@ def slime(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
         operators += division
     softmax = in_fp32(logits, "softmax")
     kept = (softmax, scaled, of_tokens(shape, "kept_entropy")) if head.entropy else (softmax,)
-    joined = softmax.num_bytes if head.chunk_size is not None else 0
-    if head.entropy:
-        joined = softmax.num_bytes * min(head.chunk_size or shape.tokens, shape.tokens)
-        joined //= shape.tokens
+    part = softmax.num_bytes * min(head.chunk_size or shape.tokens, shape.tokens) // shape.tokens
+    joined = part if head.entropy else softmax.num_bytes * (head.chunk_size is not None)
     last = step("softmax", scaled, log_probabilities(shape), *kept, workspace=joined)
+    last = replace(last, workspace_without_grad=part)
     return (*operators, replace(last, forward_holds=(wide,), gradient_in_saved=True))
 
 
@@ -74,7 +75,8 @@ def nemo_rl(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
     if size is None:
         wide, softmax = in_fp32(logits, "logits.fp32"), in_fp32(logits, "softmax")
         last = step("distributed_log_softmax", wide, output, softmax, *_targets(shape))
-        last = replace(last, forward_workspace=softmax.num_bytes, forward_holds=(logits,))
+        alone = {"workspace_without_grad": 2 * softmax.num_bytes, "forward_holds": (logits,)}
+        last = replace(last, forward_workspace=softmax.num_bytes, **alone)
         return (step("logits.float", logits, (wide,)), last)
     part = logits.num_elements * min(size, shape.local_seq) // shape.local_seq
     more = size < shape.local_seq

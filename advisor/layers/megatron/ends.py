@@ -224,6 +224,7 @@ def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operat
         saved=(logits,) if in_place else (softmax, targets, target_mask),
         gradient_in_saved=in_place,
         forward_workspace=0 if in_place else rows,
+        workspace_without_grad=0 if in_place else rows + softmax.num_bytes,
         backward_workspace=softmax.num_bytes if native else 0,
         extra_forward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][0] * elements,
         extra_backward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][1] * elements,

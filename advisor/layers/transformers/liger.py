@@ -81,6 +81,7 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
         gemm=Gemm(shape.tokens, vocabulary, width),
         gradient_in_saved=True,
         forward_workspace=logits + (0 if weight.frozen else added),
+        workspace_without_grad=logits + source.num_bytes,
     )
 
 
