@@ -48,6 +48,12 @@ class Tuning(Struct, frozen=True, kw_only=True):
             their last names (embed_tokens, lm_head).
         num_trainable_layers: only so many layers, the last ones, are trained (LLaMA-Factory's
             freeze); None: all.
+        share_expert_adapters: whether the experts of a rank that compute together have one adapter,
+            or one each (Megatron Bridge).
+        normalize_moe_lora: whether an expert's rank is divided by the experts of a token (Bridge).
+        sequence_parallel_input_regather: whether A keeps its own tokens under sequence parallelism
+            and gathers the others again in the backward (Bridge, of linear_qkv and linear_fc1).
+        mcore_bridge: whether Megatron's adapters are those of ms-swift, not of Megatron Bridge.
         freeze_embedding, freeze_output: whether the ends are frozen.
         freeze_vision_model, freeze_vision_projection: of a model that sees (Bridge's names).
     """
@@ -61,6 +67,10 @@ class Tuning(Struct, frozen=True, kw_only=True):
     double_quantization: bool = True
     modules_to_save: tuple[str, ...] = ()
     num_trainable_layers: int | None = None
+    share_expert_adapters: bool = True
+    normalize_moe_lora: bool = False
+    sequence_parallel_input_regather: bool = False
+    mcore_bridge: bool = False
     freeze_embedding: bool = False
     freeze_output: bool = False
     freeze_vision_model: bool = False

@@ -160,6 +160,7 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
         (logits,),
         unit=ComputeUnit.GEMM,
         saved=(source,),
+        saved_for_weights=frozenset({source.name}),
         weights=(weight,),
         gemm=shape.with_main_grad(Gemm(shape.tokens, rows, shape.model.hidden_size)),
         forward_collectives=shape.column_parallel_forward(),
