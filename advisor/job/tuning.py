@@ -42,6 +42,8 @@ class Tuning(Struct, frozen=True, kw_only=True):
             Megatron's: linear_qkv, …), or ``all-linear``.
         dropout: probability at the adapter's input, which costs a mask or a copy of it.
         adapter_dtype: of the adapter's weights; None: as the framework makes them.
+        autocast: whether the model runs under torch.autocast (a Trainer's bf16: true), where fp32
+            adapters of 16-bit layers compute in 16 bits.
         base_weights: type of the frozen linear layers.
         double_quantization: whether the scales of NF4 are in 8 bits (bnb_4bit_use_double_quant).
         modules_to_save: modules outside the layers that are trained whole next to the adapter, by
@@ -63,6 +65,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     target_modules: tuple[str, ...] = (ALL_LINEAR,)
     dropout: float = 0.0
     adapter_dtype: DType | None = None
+    autocast: bool = True
     base_weights: StoredAs = StoredAs.AS_LOADED
     double_quantization: bool = True
     modules_to_save: tuple[str, ...] = ()
