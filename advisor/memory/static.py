@@ -135,12 +135,18 @@ def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[
     yield from ((weight, 1) for weight in _end_weights(shape, chunks))
 
 
-def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Of the elements that stage_elements counts, those that are not frozen."""
+def trained_elements(
+    shape: RankShape, chunks: tuple[ModelChunk, ...], *, expert: bool | None = None
+) -> int:
+    """Of the elements that stage_elements counts, those that are not frozen; expert: of routed
+    experts alone, or of all others."""
+    if shape.tuning.trains_all:
+        experts = 0 if expert is None else stage_expert_elements(shape, chunks)
+        return experts if expert else stage_elements(shape, chunks) - experts
     return sum(
         weight.num_elements * number
         for weight, number in stage_weights(shape, chunks)
-        if not weight.frozen
+        if not weight.frozen and expert in (None, weight.expert)
     )
 
 
@@ -149,17 +155,20 @@ def static_memory(
     optimizer_shards: int,
     main_grads_dtype: DType,
     optimizer_bytes: int = PLAIN_OPTIMIZER_BYTES,
+    trained: int | None = None,
 ) -> StaticMemory:
-    """Bytes of `elements` parameters: 16-bit weights, a contiguous gradient buffer in
-    `main_grads_dtype`, and `optimizer_bytes` of each over the shards.
+    """Bytes of `elements` parameters: 16-bit weights, and of those that are `trained`, all where
+    none are frozen, a contiguous gradient buffer in `main_grads_dtype`, and `optimizer_bytes` of
+    each over the shards.
 
     Source: megatron-core 0.16.1 param_and_grad_buffer.py, distrib_optimizer.py. The padding of its
     buckets is left out. Held against its real optimizer on DP 1 to 64 in tests/oracles.
     """
-    optimizer = elements * optimizer_bytes
+    trained = elements if trained is None else trained
+    optimizer = trained * optimizer_bytes
     return StaticMemory(
         weights=elements * DType.BF16.itemsize,
-        gradients=elements * main_grads_dtype.itemsize,
+        gradients=trained * main_grads_dtype.itemsize,
         optimizer=-(-optimizer // optimizer_shards),
     )
 

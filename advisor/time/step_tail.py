@@ -15,7 +15,7 @@ from advisor.job.layout import SHARDED_GRADIENTS, DataParallelSharding, Parallel
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
-from advisor.memory.static import stage_elements, stage_expert_elements
+from advisor.memory.static import trained_elements
 from advisor.time.communication import Link, collective_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import PassTimes
@@ -78,12 +78,12 @@ def parameter_groups(
     gpu: Gpu,
     calibration: Calibration,
 ) -> tuple[ParameterGroup, ...]:
-    """Parameters of one rank of a stage: dense ones, and under expert parallelism routed experts in
-    a buffer of their own. Source: megatron-core 0.16.1 distributed_data_parallel.py, which makes
-    one buffer for each group of ranks."""
-    experts = stage_expert_elements(shape, chunks)
+    """Trained parameters of one rank of a stage: dense ones, and under expert parallelism routed
+    experts in a buffer of their own. Source: megatron-core 0.16.1 distributed_data_parallel.py,
+    which makes one buffer for each group of ranks."""
+    experts = trained_elements(shape, chunks, expert=True)
     dense = ParameterGroup(
-        elements=stage_elements(shape, chunks) - experts,
+        elements=trained_elements(shape, chunks, expert=False),
         shards=layout.optimizer_shards,
         ranks=layout.sharding_ranks,
         joined=data_parallel_link(gpu, calibration, layout),

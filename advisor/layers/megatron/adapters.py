@@ -82,11 +82,7 @@ def _tuned(shape: RankShape, operator: Operator) -> Operators:
         learns = not tuning.freezes_embedding or tuning.saves(*EMBEDDINGS)
         return (operator if learns else _without_gradient(operator),)
     if operator.module is Module.OUTPUT_LAYER:
-        tied = shape.model.share_embeddings_and_output_weights and tuning.freezes_embedding
-        rests = tuning.freeze_output or tuning.trains_parts or tied
-        return (
-            _frozen(shape, operator) if rests and not tuning.saves(*OUTPUT_LAYERS) else operator,
-        )
+        return (_frozen(shape, operator) if freezes_output(shape) else operator,)
     if not (tuning.has_adapter and operator.weights):
         return (operator,)
     name = _name(operator)
@@ -96,6 +92,14 @@ def _tuned(shape: RankShape, operator: Operator) -> Operators:
     if not parts and not is_target(tuning, (name,), of_all=operator.weights[0].in_linear):
         return (_frozen(shape, operator),)
     return _with_adapters(shape, operator, parts)
+
+
+def freezes_output(shape: RankShape) -> bool:
+    """Whether the output layer's weight has no gradient."""
+    tuning = shape.tuning
+    tied = shape.model.share_embeddings_and_output_weights and tuning.freezes_embedding
+    frozen_here = tuning.freeze_output or tuning.trains_parts or tied
+    return frozen_here and not tuning.saves(*OUTPUT_LAYERS)
 
 
 def _name(operator: Operator) -> str:

@@ -98,7 +98,8 @@ def _head(shape: RankShape) -> tuple[Operator, ...]:
     if shape.model.final_logit_softcapping is not None:
         capped = soft_cap(logits, Module.OUTPUT_LAYER, held=True)
         (logits,) = capped[-1].outputs
-    return (*norm, output, *capped, _cross_entropy(shape, logits))
+    entropy = replace(_cross_entropy(shape, logits), forward_holds=norm[0].outputs)
+    return (*norm, output, *capped, entropy)
 
 
 def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]:
