@@ -68,6 +68,14 @@ CANONICAL: Final = {
     "linear_fc1": ("linear_fc1_gate", "linear_fc1_up"),
 }
 """Names of the parts of a linear layer that CanonicalLoRA gives an adapter each."""
+LINEAR_NAMES: Final = (
+    *("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+    *(part for parts in CANONICAL.values() for part in parts),
+    *("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj"),
+    *("linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj", "eh_proj"),
+    *("fc1_latent_proj", "fc2_latent_proj"),
+)
+"""Last names of Megatron's linear layers; the first four are Bridge's default."""
 
 
 @cached_operators
@@ -85,7 +93,7 @@ def _tuned(shape: RankShape, operator: Operator) -> Operators:
         return (_frozen(shape, operator) if freezes_output(shape) else operator,)
     if not (tuning.has_adapter and operator.weights):
         return (operator,)
-    name = _name(operator)
+    name = linear_name(operator)
     parts = tuple(
         part for part in CANONICAL.get(name, ()) if is_target(tuning, (part,), of_all=False)
     )
@@ -102,7 +110,7 @@ def freezes_output(shape: RankShape) -> bool:
     return frozen_here and not tuning.saves(*OUTPUT_LAYERS)
 
 
-def _name(operator: Operator) -> str:
+def linear_name(operator: Operator) -> str:
     """Last name of its linear layer's module."""
     return operator.weights[0].name.split(".")[-2].removeprefix("shared_")
 
@@ -231,7 +239,7 @@ def _normed(shape: RankShape, base: Operator) -> bool:
     """Whether the layer's norm is inside of it."""
     if shape.is_local or base.module not in _NORMED:
         return False
-    plain = _name(base) == "linear_q_proj" or shape.model.has_sparse_attention
+    plain = linear_name(base) == "linear_q_proj" or shape.model.has_sparse_attention
     latent = base.module is Module.QKV_UP_PROJ
     return not latent or (shape.model.qk_layernorm and not plain)
 
@@ -276,7 +284,7 @@ def _column(
         source = whole
     lead = (shape.local_seq, *place.lead(source)[1:]) if again else place.lead(source)
     low = place.tensor(f"{n}low_rank", *lead, rank)
-    part = place.tensor(f"{n}low_rank_part", *lead, rank // tp) if tp > 1 else low
+    part = place.tensor(f"{n}low_rank_part", *lead, -(-rank // tp)) if tp > 1 else low
     first = _matrix(shape, place, f"{n}linear_in", source, part)
     if again:
         gathered = shape.tokens * prod(source.shape[2:]) * source.dtype.itemsize

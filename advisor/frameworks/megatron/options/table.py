@@ -18,7 +18,7 @@ from advisor.frameworks.megatron.options.implementation import (
     Loss,
     Precision,
 )
-from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
+from advisor.frameworks.megatron.options.optimizer import Adapters, DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
 from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.option import Option, Options, Status, dashed, keys
@@ -42,6 +42,7 @@ class AllOptions(
     Communication,
     OptimizerStep,
     DataParallel,
+    Adapters,
     Batch,
     Loop,
     Inference,
