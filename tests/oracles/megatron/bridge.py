@@ -1,7 +1,8 @@
 """Megatron Bridge's own adapters (peft/ of its wheel), put on a model of the installed Megatron.
 
-The wheel is unpacked where MEGATRON_BRIDGE says (make oracles), and not installed: of its packages
-those that its adapters import are read without what their ``__init__`` imports. Transformer Engine,
+The wheel is unpacked next to the installed packages (Makefile), or where MEGATRON_BRIDGE says, and
+not installed: of its packages those that its adapters import are read without what their
+``__init__`` imports. Transformer Engine,
 which lora_layers.py imports for the fused LoRA alone, is an empty module; Megatron's layers are
 those of its local spec.
 """
@@ -20,21 +21,27 @@ from unittest.mock import patch
 import torch
 
 from advisor.job.tuning import ALL_LINEAR, Adapter, Tuning
-from advisor.layers.megatron.adapters import CANONICAL
+from advisor.layers.megatron.adapters import CANONICAL, LINEAR_NAMES
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.fake import saved
-from harness.backends.megatron_core.fake.without_gpu import fake_chunks
+from harness.backends.megatron_core.fake.without_gpu import fake_chunks, megatron_without_gpu
 
+from ..recorded import measured
 from . import peak
 
 VARIABLE: Final = "MEGATRON_BRIDGE"
+_ROOT: Final = Path(os.environ.get(VARIABLE) or Path(sys.prefix) / "megatron-bridge-0.6.2")
 _PACKAGES: Final = ("", ".peft", ".utils")
-_DEFAULT: Final = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+
+
+def available() -> bool:
+    """Whether the wheel is there."""
+    return _ROOT.is_dir()
 
 
 def _stand_ins() -> dict[str, ModuleType]:
     """Packages of the wheel without their own code, and what it imports that is not installed."""
-    root = Path(os.environ[VARIABLE]) / "megatron" / "bridge"
+    root = _ROOT / "megatron" / "bridge"
     found = {}
     for package in _PACKAGES:
         module = ModuleType(f"megatron.bridge{package}")
@@ -67,23 +74,18 @@ def _read(name: str) -> ModuleType:
 
 
 def adapters_of(tuning: Tuning) -> Any:
-    """Bridge's configuration object of `tuning`."""
-    kind = "lora"
-    targets = list(tuning.target_modules)
+    """Bridge's configuration object of `tuning`; its default is all linear layers but those of
+    latent attention."""
+    targets, parts = tuning.target_modules, {part for both in CANONICAL.values() for part in both}
     values: dict[str, Any] = {"dim": tuning.rank, "dropout": tuning.dropout}
-    if ALL_LINEAR in targets:
-        targets = _DEFAULT
+    values["target_modules"] = list(LINEAR_NAMES[:4] if ALL_LINEAR in targets else targets)
     if tuning.adapter is Adapter.DORA:
-        name = "DoRA"
-        kind = "dora"
-    elif {part for parts in CANONICAL.values() for part in parts} & {*targets}:
-        name, kind = "CanonicalLoRA", "canonical_lora"
-    else:
-        name = "LoRA"
-        values["sequence_parallel_input_regather"] = tuning.sequence_parallel_input_regather
-    if name != "DoRA":
-        values["normalize_moe_lora"] = tuning.normalize_moe_lora
-    return getattr(_read(kind), name)(target_modules=targets, **values)
+        return _read("dora").DoRA(**values)
+    values["normalize_moe_lora"] = tuning.normalize_moe_lora
+    if parts & {*targets}:
+        return _read("canonical_lora").CanonicalLoRA(**values)
+    again = tuning.sequence_parallel_input_regather
+    return _read("lora").LoRA(sequence_parallel_input_regather=again, **values)
 
 
 @contextmanager
@@ -105,3 +107,49 @@ def adapted(tuning: Tuning) -> Iterator[None]:
         patch.object(peak, "fake_chunks", with_adapters),
     ):
         yield
+
+
+def saved_bytes(case: MegatronCase, tuning: Tuning) -> int:
+    """Bytes that autograd keeps of a layer, or as they were recorded; of each adapter's scale, a
+    number of Python's in host memory, nothing."""
+
+    def live() -> tuple[int, ...]:
+        with adapted(tuning):
+            total, rows = saved.saved_bytes_per_layer(case)
+        numbers = (row for row in rows if row.shape == () and row.dtype == "float64")
+        return (total - sum(row.nbytes for row in numbers),)
+
+    (found,) = measured("saved_bytes_with_adapters", case, tuning, by=live)
+    return found
+
+
+def activation_peak(case: MegatronCase, tuning: Tuning, stage: int) -> int:
+    """As peak.activation_peak, or as it was recorded."""
+    (found,) = measured(
+        "peak_with_adapters",
+        case,
+        tuning,
+        stage,
+        by=lambda: (measured_peak(case, tuning, stage),),
+    )
+    return found
+
+
+def measured_peak(case: MegatronCase, tuning: Tuning, stage: int) -> int:
+    """The same, not recorded."""
+    with adapted(tuning):
+        return peak.activation_peak(case, stage)
+
+
+def parameters(case: MegatronCase, tuning: Tuning) -> tuple[int, ...]:
+    """Elements that are trained, and those that are frozen, on one rank."""
+
+    def live() -> tuple[int, ...]:
+        with adapted(tuning), megatron_without_gpu(case):
+            (model,) = saved.fake_chunks(case)
+            found = {True: 0, False: 0}
+            for parameter in model.parameters():
+                found[parameter.requires_grad] += parameter.numel()
+        return found[True], found[False]
+
+    return measured("parameters_with_adapters", case, tuning, by=live)
