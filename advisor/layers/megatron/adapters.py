@@ -199,8 +199,8 @@ def _with_adapters(shape: RankShape, base: Operator, parts: tuple[str, ...]) -> 
     if len(outputs) > 1:
         joined = place.tensor("joined", *output.shape)
         operators.append(Operator(f"{base.name}.join", base.module, tuple(outputs), (joined,)))
-        outputs = [joined]
-    return still, *operators, *_added(shape, place, still.outputs[0], outputs[0])
+        outputs.append(joined)
+    return still, *operators, *_added(shape, place, still.outputs[0], outputs)
 
 
 def _part_width(shape: RankShape, whole: int, part: str) -> int:
@@ -416,23 +416,26 @@ def _matrix(shape: RankShape, place: _Place, name: str, source: Tensor, output: 
     )
 
 
-def _added(shape: RankShape, place: _Place, raw: Tensor, delta: Tensor) -> Operators:
-    """The sum of layer and adapter; DoRA scales each channel of it by a trained magnitude over the
-    norm of both weights' rows, and adds a zero."""
-    base, output = place.base, place.base.outputs[0]
-    passes = frozenset({raw.name, delta.name})
+def _added(shape: RankShape, place: _Place, raw: Tensor, deltas: list[Tensor]) -> Operators:
+    """The sum of layer and adapter, the last of `deltas`, which variables hold until the end; DoRA
+    scales each channel of it by a trained magnitude over the norm of both weights' rows, and adds a
+    zero."""
+    base, output, delta = place.base, place.base.outputs[0], deltas[-1]
+    passes, held = frozenset({raw.name, delta.name}), (raw, *deltas)
+    add = Operator(
+        f"{base.name}.add",
+        base.module,
+        (raw, delta),
+        (output,),
+        gradient_passed_to=passes,
+        forward_holds=held,
+    )
     if shape.tuning.adapter is not Adapter.DORA:
-        add = Operator(
-            f"{base.name}.add", base.module, (raw, delta), (output,), gradient_passed_to=passes
-        )
         return (add,)
     total, scaled = (place.tensor(name, *output.shape) for name in ("total", "magnified"))
     rows = place.tensor("row_norms", output.shape[-1]), place.tensor("row_scales", output.shape[-1])
     magnitude = Weight(f"{base.weights[0].name}_magnitude", output.shape[-1:], not place.row)
     both = base.weights[0].num_elements * output.dtype.itemsize
-    add = Operator(
-        f"{base.name}.add", base.module, (raw, delta), (total,), gradient_passed_to=passes
-    )
     magnify = Operator(
         f"{base.name}.magnify",
         base.module,
@@ -449,5 +452,6 @@ def _added(shape: RankShape, place: _Place, raw: Tensor, delta: Tensor) -> Opera
         (scaled,),
         (output,),
         gradient_passed_to=frozenset({scaled.name}),
+        forward_holds=held,
     )
-    return add, magnify, plus
+    return replace(add, outputs=(total,)), magnify, plus
