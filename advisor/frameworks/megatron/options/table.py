@@ -24,6 +24,7 @@ from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.option import Option, Options, Status, dashed, keys
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.job.tuning import Tuning
 from advisor.models.spec import ModelSpec
 
 
@@ -59,6 +60,7 @@ PARTS: Final[dict[str, type[Struct]]] = {
     "model": ModelSpec,
     "layout": ParallelLayout,
     "job": JobConfig,
+    "tuning": Tuning,
 }
 """What options mean fields of, by the first word of `ours`."""
 
