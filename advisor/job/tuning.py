@@ -55,7 +55,8 @@ class Tuning(Struct, frozen=True, kw_only=True):
         normalize_moe_lora: whether an expert's rank is divided by the experts of a token (Bridge).
         sequence_parallel_input_regather: whether A keeps its own tokens under sequence parallelism
             and gathers the others again in the backward (Bridge, of linear_qkv and linear_fc1).
-        mcore_bridge: whether Megatron's adapters are those of ms-swift, not of Megatron Bridge.
+        cut_by_tokens: whether, under sequence parallelism, each TP rank has its own tokens between
+            A and B, one of which is whole (ms-swift); Megatron Bridge gathers A's input.
         freeze_embedding, freeze_output: whether the ends are frozen.
         freeze_vision_model, freeze_vision_projection: of a model that sees (Bridge's names).
     """
@@ -73,7 +74,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     share_expert_adapters: bool = True
     normalize_moe_lora: bool = False
     sequence_parallel_input_regather: bool = False
-    mcore_bridge: bool = False
+    cut_by_tokens: bool = False
     freeze_embedding: bool = False
     freeze_output: bool = False
     freeze_vision_model: bool = False

@@ -154,7 +154,7 @@ def gemm_workspaces(shape: RankShape, chunks: Chunks, gpu: Gpu) -> Terms:
     """
     terms = []
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
-    adapters = shape.tuning.has_adapter and not shape.tuning.mcore_bridge
+    adapters = shape.tuning.has_adapter and not shape.tuning.cut_by_tokens
     if shape.is_local or unfused or adapters or any(chunk.head for chunk in chunks):
         terms.append(cublas_workspaces(gpu, deterministic=shape.deterministic))
     if not shape.is_local:

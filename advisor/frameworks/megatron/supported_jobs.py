@@ -176,15 +176,15 @@ _TUNING_RULES: Final = (
         "tuning.adapter",
         lambda tuning, revision: (
             tuning.has_adapter
-            and not tuning.mcore_bridge
+            and not tuning.cut_by_tokens
             and revision.framework == Framework.MEGATRON_LM
         ),
         "is not in Megatron-LM, which has no adapters",
-        "use --framework megatron_bridge (or ms-swift's: tuning.mcore_bridge=true)",
+        "use --framework megatron_bridge (or ms-swift's: tuning.cut_by_tokens=true)",
     ),
     _TuningRule.on(
         "tuning.adapter",
-        lambda tuning, _: tuning.adapter is Adapter.DORA and tuning.mcore_bridge,
+        lambda tuning, _: tuning.adapter is Adapter.DORA and tuning.cut_by_tokens,
         "is not in mcore-bridge",
         "tuning.adapter=lora",
     ),

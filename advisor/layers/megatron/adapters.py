@@ -190,6 +190,10 @@ def _with_adapters(shape: RankShape, base: Operator, parts: tuple[str, ...]) -> 
     if base.module in _EXPERTS and not base.name.endswith(tuple("0123456789")):
         parts = ()  # of grouped experts, linear_fc1 has one
     operators: list[Operator] = []
+    if read.shape[-1] != read.storage.shape[-1] and not parts:  # part of a tensor's channels
+        copy = place.tensor("contiguous", *read.shape)
+        operators.append(Operator(copy.name, base.module, (read,), (copy,)))
+        read = copy
     outputs = []
     for part in parts or ("",):
         width = _part_width(shape, output.shape[-1], part)
@@ -228,7 +232,7 @@ def _base(shape: RankShape, place: _Place) -> tuple[Operator, Tensor, bool]:
         overlapped = kept.name not in (source.name, source.storage.name) and not kept.copy_of
         return still, kept if overlapped else source, overlapped
     still = replace(_frozen(shape, replace(base, saved_for_weights=frozenset())), outputs=outputs)
-    gathers = tuning.mcore_bridge or shape.tp_comm_overlap or _regathers(shape, place)
+    gathers = tuning.cut_by_tokens or shape.tp_comm_overlap or _regathers(shape, place)
     if gathers or not cuts_sequence(shape):
         return still, source, False
     whole = shape.activation(f"{base.name}.gathered_input", *source.shape[2:])
@@ -261,7 +265,7 @@ def _branch(
         mask = Tensor(f"{dropped.name}.mask", source.shape, DType.BOOL)
         operators.append(Operator(dropped.name, module, (source,), (dropped,), saved=(mask,)))
         source = dropped
-    if shape.tuning.mcore_bridge:
+    if shape.tuning.cut_by_tokens:
         operators += _own_tokens(shape, place, source, width, n)
     else:
         operators += (_row if place.row else _column)(shape, place, source, given, width, n)
@@ -388,7 +392,7 @@ def _rank(shape: RankShape, place: _Place) -> int:
 def _matrix(shape: RankShape, place: _Place, name: str, source: Tensor, output: Tensor) -> Operator:
     """A or B, in 16 bits: keeps its input. Grouped experts share both, or have their own."""
     tuning, base = shape.tuning, place.base.weights[0]
-    separate = place.expert and (tuning.mcore_bridge or not tuning.share_expert_adapters)
+    separate = place.expert and (tuning.cut_by_tokens or not tuning.share_expert_adapters)
     copies = base.copies if separate else 1
     width, depth = output.shape[-1], prod(source.shape[len(place.lead(source)) :])
     weight = Weight(

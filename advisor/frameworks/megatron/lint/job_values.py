@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from advisor.base.dtypes import Precision
 from advisor.base.fields import field_types
-from advisor.frameworks.megatron.lint.adapters import adapter_values
 from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
+from advisor.frameworks.megatron.lint.peft_section import adapter_values
 from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
 from advisor.frameworks.megatron.options import table

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.frameworks.megatron.lint import yaml_config
-from advisor.frameworks.megatron.lint.adapters import put_adapter
+from advisor.frameworks.megatron.lint.peft_section import put_adapter
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings
 from advisor.frameworks.names import Framework
 from advisor.reading.model_names import named_model
@@ -76,10 +76,10 @@ def _put_call(read: ReadSettings, call: Call) -> None:
 
 
 def _put_assignment(read: ReadSettings, name: str, value: Value) -> None:
-    if name.rpartition(".")[2] == "peft" and isinstance(value.value, Unknown | None):
-        if value.value is None or "peft" in read.given.values:  # which the call has said
-            read.given.values["peft"] = value.value and read.given.values["peft"]
-            return
+    given, whose = read.given.values, name.rpartition(".")[2]
+    if whose == "peft" and (value.value is None or "peft" in given):  # which its call has said
+        given["peft"] = value.value and given["peft"]
+        return
     if "." in name:
         read.put_loose(name.rpartition(".")[2], _plain(value.value), name, value.place)
     if name.rpartition(".")[2] == yaml_config.MIXED_PRECISION:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from advisor.base.place import Place
-from advisor.frameworks.megatron.lint.adapters import put_section
+from advisor.frameworks.megatron.lint.peft_section import put_section
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.names import Framework

@@ -102,7 +102,7 @@ class Adapters(Section, title="Adapters", home=""):
         "none",
         "job.tuning",
         value=lambda job, _: (
-            "none" if job.config.tuning.mcore_bridge else job.config.tuning.adapter
+            "none" if job.config.tuning.cut_by_tokens else job.config.tuning.adapter
         ),
         flag="",
         bridge="peft",

@@ -73,7 +73,7 @@ def is_not_muon(job: Described) -> bool:
 def bridge_adapter(job: Described, revision: Revision) -> object:
     """The kind of adapter that Megatron Bridge adds; none are mcore-bridge's."""
     tuning = job.config.tuning
-    return "none" if tuning.mcore_bridge else str(tuning.adapter)
+    return "none" if tuning.cut_by_tokens else str(tuning.adapter)
 
 
 FSDP_STRATEGIES: Final = {
