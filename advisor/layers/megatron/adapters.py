@@ -23,11 +23,9 @@ from advisor.layers.megatron.mappings import (
     scatter_sequence,
 )
 from advisor.layers.operators import (
-    Collective,
     CollectiveKind,
     ComputeUnit,
     Gemm,
-    Group,
     Module,
     Operator,
     Tensor,
@@ -39,30 +37,19 @@ from advisor.layers.weights import EMBEDDINGS, OUTPUT_LAYERS
 
 Operators = tuple[Operator, ...]
 
-_ROWS: Final = frozenset(
-    {
-        Module.LINEAR_PROJ,
-        Module.LINEAR_FC2,
-        Module.SHARED_FC2,
-        Module.EXPERT_FC2,
-        Module.GDN_OUT_PROJ,
-        Module.MAMBA_OUT_PROJ,
-    }
+_ROWS: Final = (
+    *(Module.LINEAR_PROJ, Module.GDN_OUT_PROJ, Module.MAMBA_OUT_PROJ),
+    *(Module.LINEAR_FC2, Module.SHARED_FC2, Module.EXPERT_FC2),
 )
 """Whose linear layers are row-parallel."""
-_DUPLICATED: Final = frozenset({Module.QKV_DOWN_PROJ, Module.DISPATCH, Module.COMBINE})
+_DUPLICATED: Final = (Module.QKV_DOWN_PROJ, Module.DISPATCH, Module.COMBINE)
 """Whose linear layers every TP rank has whole under Transformer Engine."""
-_NORMED: Final = frozenset(
-    {
-        Module.LINEAR_QKV,
-        Module.LINEAR_FC1,
-        Module.QKV_UP_PROJ,
-        Module.GDN_IN_PROJ,
-        Module.MAMBA_IN_PROJ,
-    }
+_NORMED: Final = (
+    *(Module.LINEAR_QKV, Module.LINEAR_FC1),
+    *(Module.QKV_UP_PROJ, Module.GDN_IN_PROJ, Module.MAMBA_IN_PROJ),
 )
 """Whose linear layers Transformer Engine joins with the norm before them."""
-_EXPERTS: Final = frozenset({Module.EXPERT_FC1, Module.EXPERT_FC2})
+_EXPERTS: Final = (Module.EXPERT_FC1, Module.EXPERT_FC2)
 CANONICAL: Final = {
     "linear_qkv": ("linear_q", "linear_k", "linear_v"),
     "linear_fc1": ("linear_fc1_gate", "linear_fc1_up"),
@@ -257,126 +244,59 @@ def _regathers(shape: RankShape, place: _Place) -> bool:
 def _branch(
     shape: RankShape, place: _Place, source: Tensor, given: bool, width: int, part: str
 ) -> list[Operator]:
-    """One adapter: dropout, A, B and its scale. given: `source` has all tokens already."""
-    n, module = f"{part}." if part else "", place.base.module
-    operators: list[Operator] = []
+    """One adapter: dropout, A, B and its scale. given: `source` has all tokens already.
+
+    Bridge cuts A as the layer is cut, and gathers what it reads by tokens, which A keeps, and what
+    it gives by channels; B is column-parallel, and next to a layer that is not it is gathered as
+    well, of which SP takes each rank's tokens. With cut_by_tokens nothing of full width is
+    gathered: one of the two is whole. Left out: communication of what is as wide as the rank.
+    """
+    n, module, own = f"{part}." if part else "", place.base.module, shape.tuning.cut_by_tokens
+    cut, column = cuts_sequence(shape) and not place.expert, not (place.row or place.whole)
+    again, operators = _regathers(shape, place) and not own, list[Operator]()
+
+    def matrix(name: str, read: Tensor, tokens: int, wide: int, split: bool) -> Tensor:
+        size = (tokens, *place.lead(read)[1:])
+        whole = place.tensor(f"{n}{name}_out", *size, wide)
+        some = place.tensor(f"{n}{name}_part", *size, -(-wide // place.tp)) if split else whole
+        operators.append(_matrix(shape, place, f"{n}{name}", read, some))
+        operators.extend([gather_width(module, some, whole)] if split else [])
+        return whole
+
     if shape.tuning.dropout:
         dropped = place.tensor(f"{n}dropped", *source.shape)
         mask = Tensor(f"{dropped.name}.mask", source.shape, DType.BOOL)
         operators.append(Operator(dropped.name, module, (source,), (dropped,), saved=(mask,)))
         source = dropped
-    if shape.tuning.cut_by_tokens:
-        operators += _own_tokens(shape, place, source, width, n)
-    else:
-        operators += (_row if place.row else _column)(shape, place, source, given, width, n)
-    (out,) = operators[-1].outputs
+    if cut and column and not (given or own or again):
+        whole = place.tensor(f"{n}gathered", shape.local_seq, *source.shape[1:])
+        operators.append(gather_sequence(module, source, whole))
+        source = whole
+    tokens, cuts = source.shape[0], place.tp > 1 and not own
+    tokens = shape.local_seq if again else shape.norm_seq if own and cut and place.row else tokens
+    first = len(operators)
+    low = matrix("linear_in", source, tokens, _rank(shape, place), cuts and not place.row)
+    if column and cuts and not place.expert and (again or not cut):
+        operators[first] = _communicating(shape, operators[first], source, again)
+    tokens = shape.local_seq if own and cut and column else tokens
+    out = matrix("linear_out", low, tokens, width, cuts and not column)
+    if place.row and cut and not own:
+        mine = out.view(f"{out.name}_scattered", (shape.norm_seq, *out.shape[1:]))
+        operators.append(scatter_sequence(shape, module, out, mine))
+        out = mine
     scaled = place.tensor(f"{n}scaled", *out.shape)
     return [*operators, Operator(scaled.name, module, (out,), (scaled,))]
 
 
-def _column(
-    shape: RankShape, place: _Place, source: Tensor, given: bool, width: int, n: str
-) -> Operators:
-    """Next to a column-parallel layer: A's input is gathered by tokens, which it keeps, its output
-    by channels. Next to a layer that every rank has whole, B's output is gathered as well."""
-    operators: list[Operator] = []
-    module, tp, rank = place.base.module, place.tp, _rank(shape, place)
-    again = _regathers(shape, place)
-    if cuts_sequence(shape) and not (given or place.whole or place.expert or again):
-        whole = place.tensor(f"{n}gathered", shape.local_seq, *source.shape[1:])
-        operators.append(gather_sequence(module, source, whole))
-        source = whole
-    lead = (shape.local_seq, *place.lead(source)[1:]) if again else place.lead(source)
-    low = place.tensor(f"{n}low_rank", *lead, rank)
-    part = place.tensor(f"{n}low_rank_part", *lead, -(-rank // tp)) if tp > 1 else low
-    first = _matrix(shape, place, f"{n}linear_in", source, part)
-    if again:
-        gathered = shape.tokens * prod(source.shape[2:]) * source.dtype.itemsize
-        first = replace(
-            first,
-            forward_collectives=shape.column_parallel_forward(gathered),
-            backward_collectives=shape.column_parallel_backward(gathered),
-            backward_workspace=first.backward_workspace + gathered,
-        )
-    elif not shape.sequence_parallel:
-        first = replace(first, backward_collectives=_summed(place, source, overlapped=True))
-    operators += [first, *([gather_width(module, part, low)] if tp > 1 else [])]
-    return *operators, *_second(shape, place, low, width, n, gathered=place.whole)
-
-
-def _row(
-    shape: RankShape, place: _Place, source: Tensor, given: bool, width: int, n: str
-) -> Operators:
-    """Next to a row-parallel layer: A's output of all tokens is summed over TP ranks, B's gathered
-    by channels; under SP each rank takes its tokens of that."""
-    del given
-    low = place.tensor(f"{n}low_rank", *place.lead(source), _rank(shape, place))
-    first = _matrix(shape, place, f"{n}linear_in", source, low)
-    first = replace(first, forward_collectives=_summed(place, low))
-    operators = (first, *_second(shape, place, low, width, n, gathered=True))
-    if not cuts_sequence(shape) or place.expert:
-        return operators
-    (whole,) = operators[-1].outputs
-    mine = whole.view(f"{whole.name}_scattered", (shape.norm_seq, *whole.shape[1:]))
-    return *operators, scatter_sequence(shape, place.base.module, whole, mine)
-
-
-def _second(
-    shape: RankShape, place: _Place, low: Tensor, width: int, n: str, *, gathered: bool
-) -> Operators:
-    """B, column-parallel, and the gathering of its output by channels."""
-    lead, name = low.shape[:-1], f"{n}linear_out"
-    gathered = gathered and place.tp > 1
-    out = place.tensor(f"{n}delta", *lead, width)
-    part = place.tensor(f"{n}delta_part", *lead, width // place.tp) if gathered else out
-    second = _matrix(shape, place, name, low, part)
-    second = replace(second, backward_collectives=_summed(place, low, overlapped=True))
-    return second, *((gather_width(place.base.module, part, out),) if gathered else ())
-
-
-def _own_tokens(shape: RankShape, place: _Place, source: Tensor, width: int, n: str) -> Operators:
-    """mcore-bridge's adapter: one of the two is cut as the layer is, the other is whole, and under
-    SP what is between them has each rank's own tokens."""
-    lead = place.lead(source)
-    cut = cuts_sequence(shape) and not place.expert
-    mine = (shape.norm_seq, *lead[1:]) if cut else lead
-    low = place.tensor(f"{n}low_rank", *mine, _rank(shape, place))
-    column = not (place.row or place.whole)
-    out = place.tensor(
-        f"{n}delta", *((shape.local_seq, *mine[1:]) if cut and column else mine), width
+def _communicating(shape: RankShape, first: Operator, source: Tensor, again: bool) -> Operator:
+    """A that sums its input's gradient over TP ranks, or gathers its input itself in both passes."""
+    gathered = shape.tokens * prod(source.shape[2:]) * source.dtype.itemsize
+    return replace(
+        first,
+        forward_collectives=shape.column_parallel_forward(gathered) if again else (),
+        backward_collectives=shape.column_parallel_backward(gathered),
+        backward_workspace=first.backward_workspace + gathered * again,
     )
-    between = low.num_bytes * place.tp if cut else 0
-    first = _matrix(shape, place, f"{n}linear_in", source, low)
-    second = _matrix(shape, place, f"{n}linear_out", low, out)
-    if place.row:
-        kind = CollectiveKind.REDUCE_SCATTER if cut else CollectiveKind.ALL_REDUCE
-        first = replace(
-            first,
-            forward_workspace=between,
-            backward_workspace=first.backward_workspace + between,
-            **_both_ways(place, kind, low.num_bytes * (place.tp if cut else 1)),
-        )
-    elif column and cut:
-        second = replace(
-            second,
-            forward_workspace=between,
-            backward_workspace=second.backward_workspace + 2 * between,
-            **_both_ways(place, CollectiveKind.ALL_GATHER, between),
-        )
-    return first, second
-
-
-def _both_ways(
-    place: _Place, kind: CollectiveKind, num_bytes: int
-) -> dict[str, tuple[Collective, ...]]:
-    return Collective.both_ways(kind, Group.TENSOR, num_bytes) if place.tp > 1 else {}
-
-
-def _summed(place: _Place, tensor: Tensor, *, overlapped: bool = False) -> tuple[Collective, ...]:
-    """The all-reduce of `tensor`, or its gradient, over TP ranks; experts have none."""
-    if place.tp == 1 or place.expert:
-        return ()
-    return (Collective(CollectiveKind.ALL_REDUCE, Group.TENSOR, tensor.num_bytes, overlapped),)
 
 
 def _rank(shape: RankShape, place: _Place) -> int:
