@@ -289,7 +289,7 @@ def _branch(
 
 
 def _communicating(shape: RankShape, first: Operator, source: Tensor, again: bool) -> Operator:
-    """A that sums its input's gradient over TP ranks, or gathers its input itself in both passes."""
+    """A that sums its input's gradient over TP ranks, or gathers its input in both passes."""
     gathered = shape.tokens * prod(source.shape[2:]) * source.dtype.itemsize
     return replace(
         first,
