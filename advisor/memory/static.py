@@ -139,13 +139,13 @@ def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[
     yield from ((weight, 1) for weight in _end_weights(shape, chunks))
 
 
-def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Of the elements that stage_elements counts, those that are not frozen."""
-    return sum(
-        weight.num_elements * number
-        for weight, number in stage_weights(shape, chunks)
-        if not weight.frozen
-    )
+@lru_cache(maxsize=4096)
+def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[int, int]:
+    """Of the elements that stage_elements counts, those that are not frozen; and of these the
+    routed experts'."""
+    weights = stage_weights(shape, chunks)
+    trained = [(w.num_elements * number, w.expert) for w, number in weights if not w.frozen]
+    return sum(n for n, _ in trained), sum(n for n, expert in trained if expert)
 
 
 _NF4_BLOCK = 64
