@@ -206,10 +206,9 @@ def _gradient_buffers(
 ) -> Iterator[tuple[int, int, int]]:
     """Parameters next to each gradient buffer, those in it, which are not frozen, and the shards of
     their optimizer: the routed experts' are apart under expert parallelism."""
-    experts, trained = 0, trained_elements(shape, chunks)
+    experts, (trained, of_experts) = 0, trained_elements(shape, chunks)
     if layout.expert_model_parallel_size > 1:
         experts = stage_expert_elements(shape, chunks)
-        of_experts = trained_elements(shape, chunks, expert=True)
         yield experts, of_experts, layout.expert_optimizer_shards
         trained -= of_experts
     yield stage_elements(shape, chunks) - experts, trained, layout.optimizer_shards

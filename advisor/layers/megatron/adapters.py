@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.job.tuning import Adapter
+from advisor.job.tuning import EMBEDDINGS, OUTPUT_LAYERS, Adapter
 from advisor.layers.adapters import frozen, is_target
 from advisor.layers.megatron.mappings import (
     cuts_sequence,
@@ -33,7 +33,6 @@ from advisor.layers.operators import (
     cached_operators,
 )
 from advisor.layers.shape import RankShape
-from advisor.layers.weights import EMBEDDINGS, OUTPUT_LAYERS
 
 Operators = tuple[Operator, ...]
 

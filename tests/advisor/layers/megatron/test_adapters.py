@@ -14,7 +14,7 @@ from advisor.layers.operators import CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import embedding_operators, head_operators, transformer_layer
 from advisor.memory.liveness import layer_kept_bytes
-from advisor.memory.static import static_memory, trained_elements
+from advisor.memory.static import stage_elements, static_memory, trained_elements
 from advisor.models.presets import load_model
 
 LORA = Tuning(adapter=Adapter.LORA, rank=16)
@@ -152,11 +152,11 @@ def test_only_what_is_trained_has_buffers() -> None:
 def test_gradients_and_states_of_what_is_trained() -> None:
     found = static_memory(1000, 4, DType.FP32, trained=40)
     assert (found.weights, found.gradients, found.optimizer) == (2000, 160, 120)
+    assert found.frozen == 1920
     shape = shape_of(LORA, "mixtral_8x7b")
     (held,) = pipeline_stages(shape.model, ParallelLayout())
-    parts = [trained_elements(shape, held, expert=expert) for expert in (True, False)]
-    assert sum(parts) == trained_elements(shape, held)
-    assert all(parts)
+    trained, of_experts = trained_elements(shape, held)
+    assert 0 < of_experts < trained < stage_elements(shape, held)
 
 
 def test_adapters_keep_more_under_sequence_parallelism_than_full_training() -> None:
