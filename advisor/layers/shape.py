@@ -82,6 +82,14 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
         return self if model is self.model else replace(self, model=model)
 
     @property
+    def under_checkpoint(self) -> "RankShape":
+        """The shape that a layer sees that is recomputed whole: its adapters gather no input again
+        (Megatron Bridge 0.6.2 peft/utils.py, _sequence_parallel_input_regather_eligibility)."""
+        if not self.tuning.sequence_parallel_input_regather:
+            return self
+        return replace(self, tuning=replace(self.tuning, sequence_parallel_input_regather=False))
+
+    @property
     def tp(self) -> int:
         """Tensor-parallel degree."""
         return self.tensor_model_parallel_size

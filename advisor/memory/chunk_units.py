@@ -224,6 +224,8 @@ def _layers_of(shape: RankShape, row: Row) -> "_Each":
     """The operators of each layer of a unit, or of an end of the model."""
     if isinstance(row, str):
         return [embedding_operators(shape) if row == "embedding" else dict(head_groups(shape))[row]]
+    if row.whole:
+        shape = shape.under_checkpoint
     return [transformer_layer(shape, kind) for kind in row.layers]
 
 

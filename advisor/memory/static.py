@@ -139,13 +139,13 @@ def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[
     yield from ((weight, 1) for weight in _end_weights(shape, chunks))
 
 
-def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Of the elements that stage_elements counts, those that are not frozen."""
-    return sum(
-        weight.num_elements * number
-        for weight, number in stage_weights(shape, chunks)
-        if not weight.frozen
-    )
+@lru_cache(maxsize=4096)
+def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[int, int]:
+    """Of the elements that stage_elements counts, those that are not frozen; and of these the
+    routed experts'."""
+    weights = stage_weights(shape, chunks)
+    trained = [(w.num_elements * number, w.expert) for w, number in weights if not w.frozen]
+    return sum(n for n, _ in trained), sum(n for n, expert in trained if expert)
 
 
 _NF4_BLOCK = 64
@@ -196,18 +196,22 @@ def static_memory(
     optimizer_shards: int,
     main_grads_dtype: DType,
     optimizer_bytes: int = PLAIN_OPTIMIZER_BYTES,
+    trained: int | None = None,
 ) -> StaticMemory:
-    """Bytes of `elements` parameters: 16-bit weights, a contiguous gradient buffer in
-    `main_grads_dtype`, and `optimizer_bytes` of each over the shards.
+    """Bytes of `elements` parameters: 16-bit weights, and of those that are `trained`, all where
+    none are frozen, a contiguous gradient buffer in `main_grads_dtype`, and `optimizer_bytes` of
+    each over the shards.
 
     Source: megatron-core 0.16.1 param_and_grad_buffer.py, distrib_optimizer.py. The padding of its
     buckets is left out. Held against its real optimizer on DP 1 to 64 in tests/oracles.
     """
-    optimizer = elements * optimizer_bytes
+    trained = elements if trained is None else trained
+    optimizer = trained * optimizer_bytes
     return StaticMemory(
         weights=elements * DType.BF16.itemsize,
-        gradients=elements * main_grads_dtype.itemsize,
+        gradients=trained * main_grads_dtype.itemsize,
         optimizer=-(-optimizer // optimizer_shards),
+        frozen=(elements - trained) * DType.BF16.itemsize,
     )
 
 

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.job import AttnImplementation, Job, JobConfig
+from advisor.job.layout import DataParallelSharding
 from advisor.job.samples import SampleMasks
+from advisor.job.tuning import Tuning
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
@@ -42,7 +44,7 @@ def rank_shape(job: Job) -> RankShape:
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
         autocast=_autocasts(job),
         deterministic=config.deterministic_mode,
-        tuning=config.tuning,
+        tuning=_tuning(job),
         head=config.head,
         takes_any_layout=_BLACKWELL <= job.gpu.cuda_capability < _CONSUMER_BLACKWELL,
     )
@@ -66,6 +68,13 @@ def _masks(job: Job) -> SampleMasks:
     filled = samples.packed or (samples.padded and config.micro_batch_size > 1)
     masked = filled and torchs and family_of(job.model).masks_rows
     return SampleMasks.DENSE if masked else SampleMasks.VARLEN
+def _tuning(job: Job) -> Tuning:
+    """Ranks that cut parameters gather adapters in the layers' type (FSDP2's mixed precision,
+    DeepSpeed's engine, which has them so on one rank as well)."""
+    tuning = job.config.tuning
+    sharding = job.layout.data_parallel_sharding
+    whole = sharding in (None, DataParallelSharding.NONE) or job.num_gpus == 1
+    return tuning if whole else replace(tuning, adapter_dtype=None)
 
 
 def _autocasts(job: Job) -> bool:
