@@ -43,6 +43,15 @@ class HeadImplementation(StrEnum):
     NEMO_RL_FUSED = "nemo_rl_fused"
 
 
+class RouterAuxLoss(StrEnum):
+    """The auxiliary loss of experts in transformers (output_router_logits): by_layer takes one
+    layer after the other, stacked all at once, as releases before 5.16 do."""
+
+    NONE = "none"
+    BY_LAYER = "by_layer"
+    STACKED = "stacked"
+
+
 class LossHead(Struct, frozen=True, kw_only=True):
     """How the output layer and what comes after it run.
 
@@ -51,12 +60,14 @@ class LossHead(Struct, frozen=True, kw_only=True):
         chunk_size: tokens of one chunk; None: as the implementation has it.
         temperature: by which logits are divided, in some into a tensor of its own.
         entropy: whether the entropy of each token is a term of the loss, with its gradient.
+        router_aux_loss: see RouterAuxLoss.
     """
 
     implementation: HeadImplementation = HeadImplementation.DEFAULT
     chunk_size: int | None = None
     temperature: float = 1.0
     entropy: bool = False
+    router_aux_loss: RouterAuxLoss = RouterAuxLoss.NONE
 
     def __post_init__(self) -> None:
         refuse(_RULES, self)

@@ -25,12 +25,15 @@ from advisor.frameworks.huggingface.options import (
     KERNELS,
     MICRO_BATCH,
     OPTIM,
+    ATTENTION_ALONE,
     OPTIONS,
     PARALLELISM,
     PARTIAL_TRAINING,
+    SAVES,
     SECTIONS,
     SP_SIZE,
     STEPS,
+    TO_HOST,
 )
 from advisor.frameworks.huggingface.python_arguments import in_python
 from advisor.frameworks.names import Framework
@@ -189,9 +192,6 @@ class HuggingFaceReader(KeyedReader):
         yield from super().untaken(keys)
         if "offload" in str(keys.get("fsdp")):
             yield Untaken.of(keys.values["fsdp"], "weights and gradients in host memory")
-        if held := keys.about.get("held"):
-            note = "activations in host memory or on disk"
-            yield Untaken.of(keys.means(CHECKPOINTING[1], held), note)
         call = keys.about.get("call", "")
         if call not in ("", "TrainingArguments", "SFTConfig"):
             note = "a reference or reward model, or texts made in training"
@@ -257,14 +257,22 @@ class HuggingFaceReader(KeyedReader):
     def recompute(self, keys: Keys) -> str | None:
         """What is checkpointed, in the spelling of --recompute."""
         inside, on = keys.truth(inside_key(keys, CHECKPOINTING[0])), checkpointing(keys)
-        if on is None and inside is None:
+        away = keys.get(TO_HOST) not in (None, False)
+        if on is None and inside is None and not away:
             return None
+        # axolotl: with an adapter, all but "hidden_states" is in place of checkpoints
+        if away and keys.has("adapter") and keys.get(TO_HOST) != "hidden_states":
+            return "none+offload"
         if not on and not inside:
-            return "none"
+            return "none+offload" if away else "none"
+        if keys.truth(SAVES) or keys.get(f"{SAVES}.save") in ATTENTION_ALONE:
+            return "op:save_attention"
         every = max(keys.number(f"{s}.every_n_layers") or 1 for s in SECTIONS)
         text = f"selective:{every}" if every > 1 else "full"
-        if any(keys.truth(f"{s}.offload") for s in SECTIONS) or keys.truth(INSIDE_OFFLOAD):
+        if away or any(map(keys.truth, (*(f"{s}.offload" for s in SECTIONS), INSIDE_OFFLOAD))):
             text += "+offload"
+        if inside and not on and keys.release == _REENTRANT:
+            return f"{text}+no_reentrant"  # Accelerate's checkpoint_wrapper
         said = (f"{s}.use_reentrant" for s in SECTIONS if keys.has(f"{s}.use_reentrant"))
         reentrant = keys.get(next(said, ""))
         if isinstance(reentrant, bool) and reentrant != (keys.release == _REENTRANT):
@@ -398,8 +406,8 @@ def _put_trainers_names(keys: Keys) -> None:
         if keys.get(name) == value and not keys.has("attn_implementation"):
             _put_meaning(keys, "attn_implementation", str(kernel), name)
     held = keys.get(CHECKPOINTING[1])
-    if keys.has("base_model") and held in ("offload", "offload_disk", "unsloth"):
-        keys.about["held"] = str(held)
+    if keys.has("base_model") and held in ("offload", "offload_disk"):
+        _put_meaning(keys, TO_HOST, True, CHECKPOINTING[1])
         _put_meaning(keys, CHECKPOINTING[1], True, CHECKPOINTING[1])
     if keys.get("bf16") == "auto":
         _put_meaning(keys, "bf16", True, "bf16")

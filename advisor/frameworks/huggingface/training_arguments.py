@@ -19,6 +19,7 @@ _DECODER_LAYERS: Final = "TRANSFORMER_BASED_WRAP"
 def training_arguments(setting: TorchSetting, version: str) -> Iterator[str]:
     """Options of the checkpointing: 5.x calls it activation_checkpointing."""
     if setting.granularity is Granularity.NONE:
+        yield from ("--activation_offloading", "True") if setting.offloads else ()
         return
     name = "gradient_checkpointing" if version == "4" else "activation_checkpointing"
     yield from (f"--{name}", "True")

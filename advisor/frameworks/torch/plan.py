@@ -14,12 +14,19 @@ from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
 from advisor.frameworks.torch.budget import budget_run, is_known, policy_run
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.partitioner.partition import FASTEST
-from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting
+from advisor.frameworks.torch.setting import (
+    ALL_TO_HOST,
+    Granularity,
+    Modifier,
+    OpPolicy,
+    TorchSetting,
+)
 from advisor.layers.operators import LAYER_INPUT, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import (
+    EVERYTHING,
     ON_DEVICE,
     ON_HOST,
     Checkpoint,
@@ -77,6 +84,9 @@ def chunk_plan(
 def _segments(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> Iterator[Segment]:
+    if setting == ALL_TO_HOST:
+        yield from (Segment((kind,), offloaded=EVERYTHING) for kind in layers)
+        return
     checkpoint = how.checkpoint(setting)
     size, whole = _checkpoints(setting, len(layers))
     if setting.granularity is Granularity.BLOCKS:

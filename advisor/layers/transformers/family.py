@@ -2,8 +2,9 @@
 
 from typing import Final
 
-from advisor.layers.eager.ends import embedding_operators, head_groups
+from advisor.layers.eager.ends import embedding_operators
 from advisor.layers.family import LayerFamily
+from advisor.layers.transformers.aux_loss import head_with_aux_loss
 from advisor.layers.transformers.block import transformers_layer
 from advisor.layers.transformers.core_attention import mask_bytes
 
@@ -11,7 +12,7 @@ FAMILY: Final = LayerFamily(
     source="transformers",
     layer=transformers_layer,
     embedding=embedding_operators,
-    head=head_groups,
+    head=head_with_aux_loss,
     mask_bytes=mask_bytes,
     holds_embedding=True,  # inputs_embeds of LlamaModel.forward, and of its kin
     autocasts=True,
