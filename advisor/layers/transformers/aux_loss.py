@@ -22,7 +22,8 @@ def head_with_aux_loss(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...
         return groups
     logits = router_logits(shape)
     *before, (name, last) = [(name, _holding(one, logits)) for name, one in groups]
-    return (*before, (name, (*last, router_aux_loss(shape))))
+    aux = replace(router_aux_loss(shape), forward_holds=last[0].inputs[:1])  # the logits
+    return (*before, (name, (*last, aux)))
 
 
 def router_logits(shape: RankShape) -> Tensor:
