@@ -264,6 +264,8 @@ class Operator(Struct, frozen=True, cache_hash=True):
     gradient_free_inputs: names of inputs that get no gradient. no_grad: it has no backward.
     fp32: its matmuls are of 32 bits, outside the tensor cores (torch's default), and chains of
     torch's kernels come after them.
+    saved_for_weights: names of saved tensors that the gradients of its weights alone are made of:
+        a frozen weight's operator keeps none of them.
     forward_holds: tensors that variables of the program keep alive until the operator has run
         forward, whether it reads them or not.
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
@@ -284,6 +286,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     outputs: tuple[Tensor, ...]
     unit: ComputeUnit = ComputeUnit.BANDWIDTH
     saved: tuple[Tensor, ...] = ()
+    saved_for_weights: frozenset[str] = frozenset()
     weights: tuple[Weight, ...] = ()
     gemm: Gemm | None = None
     attention_flops: int = 0

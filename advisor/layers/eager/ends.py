@@ -41,7 +41,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         )
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
     own = per_layer_weights(model)
-    weights = tuple(weight for weight in embedding_weights(shape) if weight not in own)
+    others = {weight.name for weight in own}
+    weights = tuple(one for one in embedding_weights(shape) if one.name not in others)
     lookup = Operator("embedding", Module.EMBEDDING, (), (whole,), saved=tables, weights=weights)
     lookup = parts.with_weight_gradients(shape, lookup)
     if shape.tp > 1:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from advisor.layers.eager.adapters import tuned
 from advisor.layers.eager.ends import embedding_operators
 from advisor.layers.family import LayerFamily
 from advisor.layers.transformers.aux_loss import head_with_aux_loss
@@ -17,4 +18,5 @@ FAMILY: Final = LayerFamily(
     holds_embedding=True,  # inputs_embeds of LlamaModel.forward, and of its kin
     autocasts=True,
     loss_inside=True,  # LlamaForCausalLM.forward
+    tuned=tuned,
 )

@@ -109,6 +109,7 @@ def _own_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
         (normed,),
         (scaled,),
         saved=(normed,),
+        saved_for_weights=frozenset({normed.name}),
         weights=(Weight("router.scale", (hidden,)),),
     )
     root = Operator("router.scalar_root_size", place, (scaled,), (given,))
@@ -124,6 +125,7 @@ def _own_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
         (even,),
         (weights,),
         saved=(even, of_experts),
+        saved_for_weights=frozenset({even.name}),
         weights=(Weight("router.per_expert_scale", (experts,)),),
     )
     choice = moe.choice(shape, scores.outputs[0], chosen, 0)
@@ -136,7 +138,9 @@ def _wide_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     that are cast to 16 bit; their sum is kept before and after it is clamped."""
     gating = moe.gate(shape, source)
     logits = in_fp32(gating.outputs[0], "router_logits")
-    gating = replace(gating, outputs=(logits,), saved=(in_fp32(source, "router_input.fp32"),))
+    copy = in_fp32(source, "router_input.fp32")
+    of_weight = frozenset({copy.name})
+    gating = replace(gating, outputs=(logits,), saved=(copy,), saved_for_weights=of_weight)
     scores = replace(moe.all_scores(logits), forward_workspace=0, backward_workspace=0)
     chosen, wide = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "router_weights")
     divide = moe.normalized(shape, chosen, wide)
