@@ -1,8 +1,11 @@
 """`samples.KEY`: how long the samples are, and how they become microbatches."""
 
 from enum import StrEnum
+from typing import ClassVar, Final
 
 from msgspec import Struct
+
+from advisor.base.rule import Rule, refuse
 
 
 class Packing(StrEnum):
@@ -26,8 +29,32 @@ class Samples(Struct, frozen=True, kw_only=True):
         packing: see Packing.
         token_budget: most tokens of a microbatch on one GPU (max_tokens_per_gpu,
             ppo_max_token_len_per_gpu); a longer sample is a microbatch by itself. None: none.
+        image_tokens: of a sequence, those that the tower of a model that sees makes of images; None:
+            not known, and text alone is predicted.
+        images: of a sequence, that they are made of: patches attend inside an image.
     """
 
     lengths: str = ""
     packing: Packing = Packing.NONE
     token_budget: int | None = None
+    image_tokens: int | None = None
+    images: int = 1
+
+    def __post_init__(self) -> None:
+        refuse(_RULES, self)
+
+
+class _SamplesRule(Rule[[Samples]], frozen=True, kw_only=True):
+    """A rule on samples."""
+
+    names: ClassVar[tuple[str, ...]] = ("samples",)
+
+
+_RULES: Final = (
+    _SamplesRule.on(
+        "samples.image_tokens",
+        lambda samples: samples.image_tokens is not None and samples.image_tokens < 0,
+        "must be at least 0",
+    ),
+    _SamplesRule.on("samples.images", lambda samples: samples.images < 1, "must be at least 1"),
+)

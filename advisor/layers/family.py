@@ -5,6 +5,7 @@ stands for (IMPLEMENTATIONS), its ``family.py`` holds FAMILY; what no model need
 """
 
 from collections.abc import Callable
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,13 @@ from advisor.layers.shape import RankShape
 from advisor.models import layer_kind, model_fields, options
 
 
+class VisionEnd(StrEnum):
+    """What is before the blocks of a vision tower, and what brings its output to the decoder."""
+
+    PATCH_EMBEDDING = "patch embedding"
+    PROJECTOR = "projector"
+
+
 class LayerFamily(Struct, frozen=True, kw_only=True):
     """How the modules of one package write the parts of a model.
 
@@ -25,6 +33,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     embedding's output until the final norm is through. loss_inside: that forward computes the loss
     as well. autocasts: its operators are known under autocast. tuned: operators of a layer or an
     end of the model where `shape.tuning` freezes parameters or adds adapters; None: not known.
+    vision: operators of either end of a vision tower (VisionEnd); None: the family has none.
     """
 
     source: str
@@ -36,6 +45,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     loss_inside: bool = False
     autocasts: bool = False
     tuned: Callable[[RankShape, tuple[Operator, ...]], tuple[Operator, ...]] | None = None
+    vision: Callable[[RankShape, VisionEnd], tuple[Operator, ...]] | None = None
 
 
 _LOADED: Final[dict[options.TransformerImpl, LayerFamily]] = {}

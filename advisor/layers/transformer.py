@@ -8,17 +8,73 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from advisor.layers.family import family_of
-from advisor.layers.operators import LAYER_INPUT, Operator, Operators, PoolSide, Tensor
+from advisor.layers.adapters import frozen
+from advisor.layers.family import VisionEnd, family_of
+from advisor.layers.operators import LAYER_INPUT, Module, Operator, Operators, PoolSide, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.layer_kind import DENSE, LayerKind
+from advisor.models.layer_kind import DENSE, LayerKind, Role
 
 __all__ = ["LAYER_INPUT", "embedding_operators", "head_operators", "transformer_layer"]
 
 
 def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
-    """Operators of one layer."""
+    """Operators of one layer, or of one block of a vision tower."""
+    if kind.role is Role.VISION:
+        operators = family_of(shape.model).layer(shape.tower, kind)
+        return _tuned_tower(shape, operators, shape.tuning.freeze_vision_model)
     return _sided(shape, _tuned(shape, family_of(shape.model).layer(_whole(shape), kind)))
+
+
+def vision_operators(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:
+    """Operators of one end of a vision tower. What comes after a tower without gradients has no
+    gradient of its input: a norm keeps what it multiplies its weight by."""
+    vision, tuning = family_of(shape.model).vision, shape.tuning
+    assert vision is not None, f"{shape.model.transformer_impl} has no towers"
+    operators = vision(shape, end)
+    if end is VisionEnd.PATCH_EMBEDDING:
+        return _tuned_tower(shape, operators, tuning.freeze_vision_model)
+    sees = trains_tower(shape)
+    if sees and tuning.freeze_vision_projection:
+        return tuple(map(frozen, operators))
+    operators = _tuned_tower(shape, operators, tuning.freeze_vision_projection)
+    return operators if sees else tuple(map(_of_constant, operators))
+
+
+def _of_constant(operator: Operator) -> Operator:
+    """A norm of the projector whose input has no gradient."""
+    if operator.module is not Module.PROJECTOR or not operator.name.endswith(".norm"):
+        return operator
+    free = frozenset(tensor.name for tensor in operator.inputs)
+    kept = tuple(one for one in operator.saved if one.name in operator.saved_for_weights)
+    return replace(operator, saved=kept or operator.saved, gradient_free_inputs=free)
+
+
+@lru_cache(maxsize=1024)
+def trains_tower(shape: RankShape) -> bool:
+    """Whether the tower before the projector runs with gradients."""
+    kinds = dict.fromkeys(shape.model.tower_kinds)
+    operators = [one for kind in kinds for one in transformer_layer(shape, kind)]
+    operators += vision_operators(shape, VisionEnd.PATCH_EMBEDDING)
+    return not all(one.no_grad for one in operators)
+
+
+def _tuned_tower(
+    shape: RankShape, operators: tuple[Operator, ...], stays: bool
+) -> tuple[Operator, ...]:
+    """`operators` as they are trained; of a frozen tower as they are without gradients."""
+    operators = tuple(map(frozen, operators)) if stays else _tuned(shape, operators)
+    if any(not weight.frozen for one in operators for weight in one.weights):
+        return operators
+    return tuple(replace(one, saved=(), no_grad=True) for one in operators)
+
+
+@lru_cache(maxsize=1024)
+def trains_tower(shape: RankShape) -> bool:
+    """Whether some weight before the projector is trained, so that the tower runs with gradients."""
+    operators = [*vision_operators(shape, VisionEnd.PATCH_EMBEDDING)]
+    for kind in dict.fromkeys(shape.model.tower_kinds):
+        operators += transformer_layer(shape, kind)
+    return any(not weight.frozen for one in operators for weight in one.weights)
 
 
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.job.job import JobConfig
 from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.family import VisionEnd
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import transformer_layer, vision_operators
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import CpCommType
@@ -82,6 +83,8 @@ def with_one_token(shape: RankShape) -> RankShape:
         cp_comm_type=CpCommType.P2P,
         cp_all_to_all_size=1,
         mean_packed_length=None,
+        image_tokens=0,
+        images=1,
     )
 
 
@@ -120,6 +123,9 @@ def _end_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[Weig
     weights: tuple[Weight, ...] = ()
     if first or any(chunk.predicts for chunk in chunks):
         weights += embedding_weights(shape)
+    if first and shape.model.vision is not None:
+        ends = [one for end in VisionEnd for one in vision_operators(with_one_token(shape), end)]
+        weights += tuple(weight for one in ends for weight in one.weights)
     if any(chunk.head for chunk in chunks):
         weights += output_weights(shape, holds_embedding=first)
     return weights

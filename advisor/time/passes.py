@@ -6,10 +6,12 @@ names.
 
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from advisor.layers.family import VisionEnd
 from advisor.layers.operators import MOE_MODULES, SHARED_MODULES, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import (
@@ -17,6 +19,7 @@ from advisor.layers.transformer import (
     embedding_operators,
     head_operators,
     transformer_layer,
+    vision_operators,
 )
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.plan.recompute_plan import (
@@ -181,8 +184,12 @@ def end_times(
 
 
 def end_operators(shape: RankShape, first: bool, last: bool) -> tuple[Operator, ...]:
-    """Those of the embedding and of the head, where a chunk holds them."""
+    """Those of the embedding, of both ends of a vision tower and of the head, where a chunk holds
+    them."""
     embedding = embedding_operators(shape) if first else ()
+    if first and shape.image_tokens:
+        ends = (vision_operators(shape, end) for end in VisionEnd)
+        embedding = (*embedding, *chain.from_iterable(ends))
     return (*embedding, *(head_operators(shape) if last else ()))
 
 

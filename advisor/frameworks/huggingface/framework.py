@@ -61,6 +61,8 @@ _FACTS: Final = supported_jobs.StackFacts(
 class _Jobs(supported_jobs.TorchJobs):
     """Accelerate's types, and its reduction with every microbatch."""
 
+    sees = True
+
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:

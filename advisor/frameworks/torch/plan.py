@@ -23,8 +23,8 @@ from advisor.frameworks.torch.setting import (
 )
 from advisor.layers.operators import LAYER_INPUT, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
-from advisor.models.layer_kind import FeedForward, LayerKind
+from advisor.layers.transformer import trains_tower, transformer_layer
+from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.plan.recompute_plan import (
     EVERYTHING,
     ON_DEVICE,
@@ -72,7 +72,9 @@ class Semantics(Struct, frozen=True, kw_only=True):
 def chunk_plan(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> RecomputePlan:
-    """The segments of a chunk of `layers`."""
+    """The segments of a chunk of `layers`; blocks of a tower that sees no image are left out."""
+    if not shape.image_tokens:
+        layers = tuple(kind for kind in layers if kind.role is not Role.VISION)
     segments = list(_segments(setting, shape, layers, how))
     if how.input(setting).overlapped:
         checkpoints = [index for index, segment in enumerate(segments) if segment.whole]
@@ -97,6 +99,7 @@ def _segments(
         for kind in layers:
             yield Segment((kind,), runs=(_policy_run(setting, shape, kind, how),))
         return
+    still = {kind for kind in layers if kind.role is Role.VISION and not trains_tower(shape)}
     first = 0 if how.starts_with_first else (setting.num_layers or 1) - 1
     index = 0
     while index < len(layers):
@@ -104,7 +107,9 @@ def _segments(
         inside = index < whole if every is None else index % every == first
         step = size if inside else 1
         held = layers[index : index + step]
-        if inside:
+        if layers[index] in still:  # a checkpoint keeps nothing of what has no gradient
+            yield Segment(held)
+        elif inside:
             yield Segment(
                 held,
                 whole=True,

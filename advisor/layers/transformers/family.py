@@ -8,6 +8,7 @@ from advisor.layers.family import LayerFamily
 from advisor.layers.transformers.aux_loss import head_with_aux_loss
 from advisor.layers.transformers.block import transformers_layer
 from advisor.layers.transformers.core_attention import mask_bytes
+from advisor.layers.transformers.vision import vision_end
 
 FAMILY: Final = LayerFamily(
     source="transformers",
@@ -19,4 +20,5 @@ FAMILY: Final = LayerFamily(
     autocasts=True,
     loss_inside=True,  # LlamaForCausalLM.forward
     tuned=tuned,
+    vision=vision_end,
 )
