@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from advisor.layers.family import family_of
+from advisor.layers.family import VisionEnd, family_of
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
@@ -79,7 +79,8 @@ def chunk_footprint(
     stays = sum(copies * unit.stays for unit, copies, _ in rows)
     left = sum(copies * unit.left for unit, copies, _ in rows)
     held = _held_embedding(shape, plan) + shape.shared_key_bytes * (not whole) if first else 0
-    there = in_a_row((Segment(mask - stays), *_forward(rows, held)))
+    seen = vision_outputs(shape) if any(segment.sees for segment in plan.segments) else 0
+    there = in_a_row((Segment(mask - stays), *_forward(rows, held, seen=seen)))
     again = Peak()
     if left and working_set is None:
         again = in_a_row((Segment(mask - stays + left), *_forward(rows, held, again=True))).peak
@@ -121,11 +122,18 @@ def _rows(units: Iterable[tuple[chunk_units.Unit, int]]) -> Iterator[_Row]:
         copied = unit.away
 
 
-def _forward(rows: list[_Row], embedded: int, *, again: bool = False) -> Iterator[Segment]:
+def _forward(
+    rows: list[_Row], embedded: int, *, again: bool = False, seen: int = 0
+) -> Iterator[Segment]:
     """The units in order. embedded: the embedding's output, which a variable holds next to the
-    layers after the first. again: what the backward before has left goes unit by unit."""
+    layers after the first. again: what the backward before has left goes unit by unit. seen: what
+    variables hold of a vision tower next to all layers after it; next to the tower lies what came
+    of the embedding."""
+    first = next((n for n, (unit, _, _) in enumerate(rows) if unit.name == _PROJECTOR), 0) + 1
     for index, (unit, copies, copied) in enumerate(rows):
-        variable = embedded if (index > 1 or copies > 1) and unit.name != "loss" else 0
+        variable = embedded if (index > first or copies > 1) and unit.name != "loss" else 0
+        if first > 1 and unit.name not in ("embedding", "head", "loss"):
+            variable = rows[first][0].entry if index < first else variable + seen
         one = unit.forward.around(copied + variable)
         if again and unit.left:
             begin = Segment(0, unit.until_dispatch.above(copied + variable))
@@ -156,6 +164,8 @@ def _backward(
             yield Segment(sent_bytes(shape, plan))
         if unit.name not in ("embedding", "head", "loss"):
             waiting = shape.per_layer_input_bytes
+        if unit.name == _PROJECTOR:  # its gradient of the text's embeddings, next to the tower
+            waiting = shape.hidden(LAYER_INPUT).num_bytes
         if copies > 1:
             yield unit.backward.around(more + waiting - unit.gradient_left).times(copies - 1)
         if unit.name == "head" and first:
@@ -168,8 +178,22 @@ def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     one nor what projects it (per_layer_input) keeps it anyway."""
     if shape.per_layer_input_bytes or not family_of(shape.model).holds_embedding:
         return 0
-    kept = chunk_units.keeps_input(shape, plan.segments[0])
+    first = next(segment for segment in plan.segments if not segment.sees)
+    kept = chunk_units.keeps_input(shape, first)
     return 0 if kept else shape.hidden(LAYER_INPUT).num_bytes
+
+
+_PROJECTOR: Final = VisionEnd.PROJECTOR
+
+
+def vision_outputs(shape: RankShape) -> int:
+    """Bytes that variables hold of a vision tower while the decoder runs forward: its last hidden
+    states, the tokens of the images, a copy of them, and those of deepstack_layers twice
+    (transformers 5.23.0, BaseModelOutputWithPooling in mm_encoder_outputs)."""
+    tower, inner = shape.model.vision, shape.tower
+    assert tower is not None
+    one = inner.tokens // tower.patches_per_token * shape.model.hidden_size * shape.dtype.itemsize
+    return inner.hidden(LAYER_INPUT).num_bytes + 2 * one * (1 + len(tower.deepstack_layers))
 
 
 def _embedding_bytes(shape: RankShape) -> int:

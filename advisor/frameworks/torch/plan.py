@@ -86,6 +86,7 @@ def chunk_plan(
 def _segments(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> Iterator[Segment]:
+    still = {kind for kind in layers if kind.role is Role.VISION and not trains_tower(shape)}
     if setting == ALL_TO_HOST:
         yield from (Segment((kind,), offloaded=EVERYTHING) for kind in layers)
         return
@@ -97,9 +98,9 @@ def _segments(
         return
     if setting.granularity in (Granularity.OP, Granularity.BUDGET):
         for kind in layers:
-            yield Segment((kind,), runs=(_policy_run(setting, shape, kind, how),))
+            runs = () if kind in still else (_policy_run(setting, shape, kind, how),)
+            yield Segment((kind,), runs=runs)
         return
-    still = {kind for kind in layers if kind.role is Role.VISION and not trains_tower(shape)}
     first = 0 if how.starts_with_first else (setting.num_layers or 1) - 1
     index = 0
     while index < len(layers):
@@ -150,7 +151,7 @@ def stops_early(kind: LayerKind) -> bool:
 def _plain_runs(shape: RankShape, kind: LayerKind, how: Semantics) -> tuple[ReplayRun, ...]:
     """Of a block without checkpoint: none, or what torch.compile makes of it by itself. A block
     whose graph is not known keeps what it does eagerly, which is more."""
-    if not (how.compiled and is_known(shape, kind)):
+    if kind.role is Role.VISION or not (how.compiled and is_known(shape, kind)):
         return ()
     return (budget_run(shape, kind, FASTEST, how.attention),)
 
@@ -178,7 +179,7 @@ def _policy_run(
     assert setting.policy is not None
     operators = transformer_layer(shape, kind)
     kept = kept_by_policy(operators, setting.policy, how)
-    if how.compiled and is_known(shape, kind):
+    if how.compiled and kind.role is Role.LAYER and is_known(shape, kind):
         return policy_run(shape, kind, kept, how.attention)
     return ReplayRun(
         frozenset(operator.module for operator in operators), keeps=kept, checkpoint=how.hooked

@@ -57,7 +57,9 @@ def tower_block(shape: RankShape, kind: LayerKind) -> tuple[nn.Module, tuple[Any
     config, tower, inner = config_of(shape), shape.model.vision, shape.tower
     assert tower is not None
     learned = tower.num_position_embeddings is not None
-    made = (Qwen3VLVisionBlock if learned else Qwen2_5_VLVisionBlock)(config.vision_config)
+    with torch.device("meta"):
+        made = (Qwen3VLVisionBlock if learned else Qwen2_5_VLVisionBlock)(config.vision_config)
+    made.to_empty(device="cpu")
     patches, length = inner.seq_length, inner.seq_length // inner.images
     if kind.mixer is Mixer.SLIDING_WINDOW:
         length = tower.window_patches or length
@@ -75,7 +77,15 @@ def whole_model(shape: RankShape) -> Any:
     assert tower is not None
     learned = tower.num_position_embeddings is not None
     cls = Qwen3VLForConditionalGeneration if learned else Qwen2_5_VLForConditionalGeneration
-    return cls._from_config(config_of(shape), dtype=torch.bfloat16).train()
+    with torch.device("meta"):
+        model = cls._from_config(config_of(shape), dtype=torch.bfloat16)
+    for module in model.modules():  # what is computed when a model is made
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.zeros_like(buffer, device="cpu"))
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            setattr(module, name, nn.Parameter(torch.zeros_like(weight, device="cpu")))
+    return model.train()
 
 
 def inputs(shape: RankShape) -> dict[str, torch.Tensor]:
