@@ -28,6 +28,10 @@ class StoredAs(StrEnum):
     NF4 = "nf4"
 
 
+EMBEDDINGS: Final = ("embed_tokens", "wte", "word_embeddings", "embedding")
+OUTPUT_LAYERS: Final = ("lm_head", "output_layer")
+"""Last names of the modules, in transformers and in Megatron."""
+
 ALL_LINEAR: Final = "all-linear"
 """peft's word for all linear layers of the decoder, except the output layer."""
 
@@ -78,6 +82,16 @@ class Tuning(Struct, frozen=True, kw_only=True):
     def freezes_embedding(self) -> bool:
         """Whether the model's own embedding is frozen; modules_to_save have a copy that is not."""
         return self.freeze_embedding or self.trains_parts
+
+    @property
+    def freezes_output(self) -> bool:
+        """The same of the output layer."""
+        return self.freeze_output or self.trains_parts
+
+    @property
+    def trains_output(self) -> bool:
+        """Whether the output layer, or a copy of it, is trained."""
+        return not self.freezes_output or self.saves(*OUTPUT_LAYERS)
 
     @property
     def trains_parts(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.dtypes import DType
 from advisor.base.units import MIB
 from advisor.layers.family import VisionEnd
 from advisor.layers.operators import Module, Operator
@@ -258,13 +259,17 @@ def _holds_graph(shape: RankShape, layers: Layers) -> bool:
 def _checkpoint(shape: RankShape, layers: Layers, overhead: ShardingOverhead | None) -> Unit:
     """One checkpoint around all of `layers`. Its forward keeps nothing of them: the input is alive
     next to all but the first, or next to all where a copy of it is on its way to the host. Autocast
-    caches 16-bit copies of linear layers' weights to the end of the forward."""
+    caches 16-bit copies of linear layers' fp32 weights that are trained to the end of the
+    forward."""
     hidden, number = _hidden(shape, layers), layers.num_layers
     reentrant, kept = layers.checkpoint is Checkpoint.REENTRANT, kept_input(shape, layers)
     one_by_one, each = not reentrant and number > 1, _layers_of(shape, layers)
     left = hidden if reentrant and _holds_graph(shape, layers) else 0
     linear = [w for one in each for operator in one for w in operator.weights if w.in_linear]
-    cast = sum(w.num_elements for w in linear) * shape.dtype.itemsize if shape.autocast else 0
+    wide = DType.FP32 if shape.autocast else shape.dtype
+    cached = (w for w in linear if (w.dtype or wide) is DType.FP32 and not w.frozen)
+    caches = shape.autocast or shape.tuning.autocast
+    cast = sum(w.num_elements for w in cached) * shape.dtype.itemsize if caches else 0
     forward = [Segment(cast)]
     for index, one in enumerate(each):
         peak = fold(liveness.events_without_grad(one)).peak

@@ -69,6 +69,7 @@ class Evaluator:
             job.config.global_batch_size,
             job.model.padded_vocab_size(job.layout.tensor_model_parallel_size),
             self.shape.attended_length,
+            job.config.tuning,
         )
 
     @cached_property

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.job import AttnImplementation, Job, JobConfig
+from advisor.job.layout import DataParallelSharding
+from advisor.job.tuning import Tuning
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
@@ -42,7 +44,7 @@ def rank_shape(job: Job) -> RankShape:
         image_tokens=config.samples.image_tokens or 0,
         images=config.samples.images,
         flash_attention=config.attn_implementation in _FLASH,
-        tuning=config.tuning,
+        tuning=_tuning(job),
         head=config.head,
         takes_any_layout=_BLACKWELL <= job.gpu.cuda_capability < _CONSUMER_BLACKWELL,
     )
@@ -55,6 +57,15 @@ _HOPPER: Final = 9.0
 """Compute capabilities; 8-bit GEMMs take any layout from Blackwell up to its consumer cards
 (Transformer Engine 2.20 utils.py, is_non_tn_fp8_gemm_supported)."""
 _WIDEST: Final = 128
+
+
+def _tuning(job: Job) -> Tuning:
+    """Ranks that cut parameters gather adapters in the layers' type (FSDP2's mixed precision,
+    DeepSpeed's engine, which has them so on one rank as well)."""
+    tuning = job.config.tuning
+    sharding = job.layout.data_parallel_sharding
+    whole = sharding in (None, DataParallelSharding.NONE) or job.num_gpus == 1
+    return tuning if whole else replace(tuning, adapter_dtype=None)
 
 
 def _autocasts(job: Job) -> bool:

@@ -67,13 +67,17 @@ class _Jobs(supported_jobs.TorchJobs):
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """Gradients are reduced in bf16 (Accelerate). Weights are loaded as their checkpoint has
-        them, before 5 in fp32 (from_pretrained's dtype); FSDP2 gathers torchao's in 8 bits."""
+        them, before 5 in fp32 (from_pretrained's dtype), adapters in fp32 (peft's
+        autocast_adapter_dtype); FSDP2 gathers torchao's in 8 bits."""
         model, config = super().configure(model, config, given)
         dtype = config.weights_dtype
         if dtype is None and config.framework_version == "4":
             dtype = DType.FP32
         if config.precision is Precision.FP8_CURRENT and "job.fp8_param_gather" not in given:
             config = replace(config, fp8_param_gather=not config.flat_parameters)
+        if config.tuning.has_adapter and config.tuning.adapter_dtype is None:
+            tuning = replace(config.tuning, adapter_dtype=DType.FP32)
+            config = replace(config, tuning=tuning)
         return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:

@@ -169,6 +169,7 @@ def _unknown_calls(_: TorchSetting, job: Job, __: StackFacts) -> Iterator[str]:
     calls = {
         "8-bit linear layers": config.precision.is_quantized,
         "DeepSpeed's tiled MLP": config.tiled_mlp,
+        "frozen weights and adapters": not config.tuning.trains_all,
         "attention that is not torch's own": (
             config.attn_implementation is not AttnImplementation.SDPA
         ),

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.dtypes import Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
 from advisor.base.record import defaults
@@ -22,7 +22,10 @@ from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.loss_head import RouterAuxLoss
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
+from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
+from advisor.layers.shape import RankShape
 from advisor.models.options import (
     Activation,
     AttentionBackend,
@@ -162,6 +165,11 @@ class Asked(Struct, frozen=True):
         return self.model.transformer_impl if "transformer_impl" in self.given else self.facts.impl
 
     @property
+    def tuning(self) -> Tuning:
+        """What is trained."""
+        return self.job.tuning
+
+    @property
     def is_transformers(self) -> bool:
         """Whether these are transformers'."""
         return self.impl is TransformerImpl.TRANSFORMERS
@@ -244,6 +252,76 @@ def _kernels(name: str) -> Iterator[AskedRule]:
     yield _on(field, is_other, others, given=asks)
     yield _on(field, lambda a: a.model.num_moe_experts is not None, dense, given=asks)
 
+
+def _unknown_targets(asked: Asked) -> dict[str, str] | None:
+    """A name that no linear layer of the model has, and those that some have."""
+    wanted, model = asked.tuning.target_modules, replace(asked.model, transformer_impl=asked.impl)
+    if not asked.tuning.has_adapter or not asked.is_transformers:
+        return None
+    if model.num_moe_experts is not None:
+        model = eager_experts(model, asked.impl)
+    one = RankShape(model=model, seq_length=1, micro_batch_size=1)
+    known = target_names(one)
+    unknown = next((name for name in wanted if name not in (ALL_LINEAR, *known)), "")
+    return {"name": unknown, "known": either((ALL_LINEAR, *known))} if unknown else None
+
+
+def _of_experts(asked: Asked) -> bool:
+    return any(name.startswith("experts.") for name in asked.tuning.target_modules)
+
+
+def _tunes(asked: Asked) -> bool:
+    return not asked.tuning.trains_all
+
+
+_NOT_TUNED: Final = "is not modelled with adapters or frozen weights"
+_TUNING_RULES: Final = (
+    _on(
+        "--framework",
+        lambda a: not a.is_transformers,
+        "has adapters and frozen weights only with transformers' layers here",
+        _TRANSFORMERS,
+        given=_tunes,
+    ),
+    _on(
+        "job.torch_compile", lambda a: a.job.torch_compile, _NOT_TUNED, "leave it out", given=_tunes
+    ),
+    _on("job.precision", lambda a: a.job.precision.is_quantized, _NOT_TUNED, "bf16", given=_tunes),
+    _on(
+        "job.flat_parameters",
+        lambda a: a.job.flat_parameters,
+        _NOT_TUNED,
+        "leave it out",
+        given=_tunes,
+    ),
+    _on("job.tiled_mlp", lambda a: a.job.tiled_mlp, _NOT_TUNED, "leave it out", given=_tunes),
+    _on(
+        "tuning.target_modules",
+        _unknown_targets,
+        "{asked.model.name} has no linear layer {found[name]}",
+        "{found[known]}",
+    ),
+    _on(
+        "tuning.dropout",
+        lambda a: a.tuning.dropout and _of_experts(a),
+        "must be 0 for adapters of experts (peft's target_parameters)",
+        "0",
+    ),
+    _on(
+        "tuning.adapter",
+        lambda a: a.tuning.adapter is Adapter.DORA and _of_experts(a),
+        "has no form for experts (peft's target_parameters)",
+        "lora",
+    ),
+    _on(
+        "job.weights_dtype",
+        lambda a: (
+            a.job.weights_dtype is DType.FP32 and a.tuning.base_weights is not StoredAs.AS_LOADED
+        ),
+        "is not modelled with weights in 8 or 4 bits (prepare_model_for_kbit_training)",
+        "bf16",
+    ),
+)
 
 _JOB_RULES: Final = (
     _on(
@@ -345,7 +423,8 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
     """Model and job as eager torch runs them; vocabulary not padded."""
     model, given = asked.model, asked.given
     has_experts = model.num_moe_experts is not None
-    refuse((*_JOB_RULES, *(_EXPERT_RULES if has_experts else ()), _MTP_RULE), asked)
+    experts = _EXPERT_RULES if has_experts else ()
+    refuse((*_JOB_RULES, *experts, _MTP_RULE, *_TUNING_RULES), asked)
     padded = "make_vocab_size_divisible_by" in given
     run = replace(
         eager_experts(model, asked.impl) if has_experts else model,

@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.job.tuning import Adapter, StoredAs
+from advisor.job.tuning import EMBEDDINGS, OUTPUT_LAYERS, Adapter, StoredAs
 from advisor.layers.adapters import frozen, is_target, low_rank_weights
 from advisor.layers.eager import parts
+from advisor.layers.family import family_of
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.layers.weights import EMBEDDINGS, OUTPUT_LAYERS
+from advisor.models.options import PositionEmbedding
 
 _NAMES = {
-    "o_proj": "c_proj",
-    "down_proj": "c_proj",
     "shared_w1": "gate_proj",
     "shared_w3": "up_proj",
     "shared_w2": "down_proj",
     "output": OUTPUT_LAYERS[0],
 }
-"""Other names of linear layers: GPT-2's, those of shared experts and of the output."""
+_GPT2S = {"o_proj": "c_proj", "down_proj": "c_proj"}
+"""Last names of modules where operators have others."""
 
 
 def tuned(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
@@ -34,10 +34,20 @@ def tuned(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, 
     return tuple(made for one in operators for made in _tuned(shape, one))
 
 
-def module_names(operator: Operator) -> tuple[str, ...]:
-    """The last names by which peft's target_modules and target_parameters find the module."""
-    other = _NAMES.get(operator.name)
-    return (operator.name, other) if other else (operator.name,)
+def _module_name(shape: RankShape, operator: Operator) -> str:
+    """The last name by which peft's target_modules and target_parameters find the module."""
+    gpt2 = shape.model.position_embedding_type is PositionEmbedding.LEARNED
+    return (_NAMES | _GPT2S if gpt2 else _NAMES).get(operator.name, operator.name)
+
+
+def target_names(shape: RankShape) -> tuple[str, ...]:
+    """Of all linear layers that may have an adapter."""
+    family = family_of(shape.model)
+    parts = [family.layer(shape, kind) for kind in dict.fromkeys(shape.model.layer_kinds)]
+    parts += [operators for _, operators in family.head(shape)]
+    linear = (one for operators in parts for one in operators if one.gemm and one.weights)
+    named = (_module_name(shape, one) for one in linear if one.weights[0].in_linear)
+    return tuple(dict.fromkeys(named))
 
 
 def _tuned(shape: RankShape, operator: Operator) -> Iterator[Operator]:
@@ -50,12 +60,14 @@ def _tuned(shape: RankShape, operator: Operator) -> Iterator[Operator]:
     stays = tuning.base_weights if linear and place is not Module.OUTPUT_LAYER else None
     base = frozen(operator, stays or StoredAs.AS_LOADED)
     base = replace(base, backward_workspace=base.backward_workspace - gone)
+    if not linear:
+        base = _with_temporaries(base, operator)
     expert = base.weights[0].expert
     if linear and not expert:
         base = _quantized(shape, base)
-    names = module_names(operator)
     in_all = place is not Module.OUTPUT_LAYER and not expert
-    if not (linear and is_target(tuning, names, of_all=in_all)):
+    name = _module_name(shape, operator)
+    if not (linear and is_target(tuning, (name,), of_all=in_all)):
         yield base
     elif expert:
         yield from _of_experts(shape, base, operator)
@@ -71,9 +83,20 @@ def _is_trained(shape: RankShape, operator: Operator) -> bool:
     if place is Module.EMBEDDING:
         return not tuning.freezes_embedding or tuning.saves(*EMBEDDINGS)
     if place is Module.OUTPUT_LAYER:
-        return tuning.saves(*OUTPUT_LAYERS) or not (tuning.trains_parts or tuning.freeze_output)
+        return tuning.trains_output
     return not tuning.has_adapter and (
         place is not Module.FINAL_LAYERNORM or not tuning.trains_parts
+    )
+
+
+def _with_temporaries(base: Operator, before: Operator) -> Operator:
+    """`base` with what it no longer saves, and still makes: a norm's workspaces, of either pass,
+    are counted next to its normalized tensor."""
+    gone = sum(one.num_bytes for one in before.saved if one not in base.saved)
+    return replace(
+        base,
+        forward_workspace=base.forward_workspace + gone,
+        backward_workspace=base.backward_workspace + gone,
     )
 
 
@@ -271,7 +294,7 @@ def _again(this: _Adapted, read: Tensor, output: Tensor) -> Operator:
         inputs=(read,),
         outputs=(output,),
         saved=(copy,) if copied else (),
-        weights=(),
+        weights=(replace(weight, shape=(0,)),),  # the base layer's own
         forward_holds=(),
         forward_workspace=0,
         backward_workspace=0,

@@ -99,7 +99,8 @@ def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
 
     source, normed = parts.hidden(shape, "decoder_output"), parts.hidden(shape, "final_norm_out")
     final = liger_norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
-    return final, liger_loss(shape, normed, output_weight(shape))
+    weight = replace(output_weight(shape), frozen=not shape.tuning.trains_output)
+    return final, liger_loss(shape, normed, weight)
 
 
 @cached_operators

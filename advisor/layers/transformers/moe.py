@@ -114,6 +114,8 @@ def _own_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     )
     root = Operator("router.scalar_root_size", place, (scaled,), (given,))
     gating = moe.gate(shape, given)
+    is_linear = tuple(replace(weight, in_linear=True) for weight in gating.weights)
+    gating = replace(gating, weights=is_linear)  # nn.Linear, as no other router is
     scores = moe.all_scores(gating.outputs[0])
     chosen, even = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "even_weights")
     divide = moe.normalized(shape, chosen, even)
