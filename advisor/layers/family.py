@@ -18,10 +18,13 @@ from advisor.models import layer_kind, model_fields, options
 
 
 class VisionEnd(StrEnum):
-    """What is before the blocks of a vision tower, and what brings its output to the decoder."""
+    """What is before the blocks of a vision tower, and what brings its output to the decoder; both
+    next to blocks that run without gradients as well."""
 
     PATCH_EMBEDDING = "patch embedding"
     PROJECTOR = "projector"
+    CONSTANT_PATCHES = "patch embedding without gradients"
+    CONSTANT_PROJECTOR = "projector after a tower without gradients"
 
 
 class LayerFamily(Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from advisor.layers.transformer import (
     embedding_operators,
     head_groups,
     transformer_layer,
+    vision_ends,
     vision_operators,
 )
 from advisor.memory import liveness
@@ -120,9 +121,14 @@ def _place(name: str) -> str:
     return "" if name in own else f" in a {name}"
 
 
+PROJECTORS: Final = (VisionEnd.PROJECTOR, VisionEnd.CONSTANT_PROJECTOR)
+_FIRST: Final = ("embedding", "loss", VisionEnd.PATCH_EMBEDDING, VisionEnd.CONSTANT_PATCHES)
+"""Units that are handed no hidden states."""
+
+
 def _hidden(shape: RankShape, row: Row) -> int:
     """Bytes of what the unit before hands to this one: hidden states, of the tower in it."""
-    sees = row == VisionEnd.PROJECTOR if isinstance(row, str) else row.sees
+    sees = row in PROJECTORS if isinstance(row, str) else row.sees
     return (shape.tower if sees else shape).hidden(LAYER_INPUT).num_bytes
 
 
@@ -139,7 +145,7 @@ def rows_of(
     rows: list[tuple[Row, int]] = [("embedding", 1)] if first else []
     blocks = [(layers, layers.copies) for layers in plan.segments if layers.sees]
     if blocks:
-        before, after = VisionEnd
+        before, after = vision_ends(constant=blocks[0][0].layers[0].constant)
         rows += [(before, 1), *blocks, (after, 1)]
     rows += [(layers, layers.copies) for layers in plan.segments if not layers.sees]
     rows += [(name, 1) for name, _ in head_groups(shape)] if last else []
@@ -217,10 +223,9 @@ def _plain(shape: RankShape, row: Row) -> Unit:
     (operators,), runs = _layers_of(shape, row), layers.runs
     found, hidden = liveness.footprint(operators, runs), _hidden(shape, row)
     if all(one.no_grad for one in operators):
-        none = Segment(0)
-        return Unit(
-            name=name, kept=0, forward=Segment(0, found.forward), backward=none, held=none, entry=hidden
-        )
+        kept, entry = found.kept, 0 if name in _FIRST else hidden
+        there, back = Segment(kept, found.forward), Segment(-kept)
+        return Unit(name=name, kept=kept, forward=there, backward=back, held=back, entry=entry)
     by_runs = offloaded_bytes(operators, runs, frozenset())
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
     kept, predicts = found.kept - by_runs - by_modules, name == "multi-token prediction"
@@ -236,7 +241,7 @@ def _plain(shape: RankShape, row: Row) -> Unit:
         forward=Segment(kept, forward),
         backward=Segment(left - kept, backward.above(-kept)),
         held=Segment(left - kept, held.above(-kept)),
-        entry=0 if name in ("embedding", "loss", VisionEnd.PATCH_EMBEDDING) else hidden,
+        entry=0 if name in _FIRST else hidden,
         away=by_runs,
         joined=(shape.model.mtp_num_layers or 0) * hidden if predicts else 0,
         until_dispatch=_until_dispatch(operators, found.there) if left else Peak(),

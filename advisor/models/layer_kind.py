@@ -49,6 +49,7 @@ class LayerKind(NamedTuple):
     layers that predict further tokens.
     high_precision: bf16 linear layers in a job of 8 or 4 bits (first_last_layers_bf16).
     rotary: with rotary positions, where the model has them.
+    constant: a block of a tower that runs without gradients.
     reuses_keys: attends to keys and values of an earlier layer (num_kv_shared_layers).
 
     A named tuple, because chunks of many layers are keys of caches: it hashes fastest.
@@ -60,6 +61,7 @@ class LayerKind(NamedTuple):
     role: Role = Role.LAYER
     rotary: bool = True
     reuses_keys: bool = False
+    constant: bool = False
 
     @property
     def name(self) -> str:

@@ -6,19 +6,19 @@ names.
 
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
-from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from advisor.layers.family import VisionEnd
 from advisor.layers.operators import MOE_MODULES, SHARED_MODULES, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import (
     LAYER_INPUT,
     embedding_operators,
     head_operators,
+    trains_tower,
     transformer_layer,
+    vision_ends,
     vision_operators,
 )
 from advisor.models.layer_kind import DENSE, LayerKind
@@ -188,8 +188,8 @@ def end_operators(shape: RankShape, first: bool, last: bool) -> tuple[Operator, 
     them."""
     embedding = embedding_operators(shape) if first else ()
     if first and shape.image_tokens:
-        ends = (vision_operators(shape, end) for end in VisionEnd)
-        embedding = (*embedding, *chain.from_iterable(ends))
+        ends = vision_ends(constant=not trains_tower(shape))
+        embedding += tuple(one for end in ends for one in vision_operators(shape, end))
     return (*embedding, *(head_operators(shape) if last else ()))
 
 

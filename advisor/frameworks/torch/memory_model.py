@@ -32,8 +32,10 @@ from advisor.layers.shape import RankShape
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import (
+    TOWER_ENDS,
     StaticMemory,
     stage_weights,
+    tower_weights,
     tuned_bytes,
 )
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
@@ -201,6 +203,8 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
     shared, ends = embedding_weights(shape), output_weights(shape, holds_embedding=tied)
     embedding, head = (trained((one, 1) for one in end) for end in (shared, ends))
     layer = ShardingOverhead(left=layers)
+    blocks, seen = (trained(weights) for weights in tower_weights(shape))
+    number = len(shape.model.tower_kinds) or 1
     summed = tied and not shared[0].frozen
     sums = 2 * shared[0].num_elements * shape.dtype.itemsize if summed else 0
     return WorkingSet(
@@ -208,6 +212,8 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
         first_layer=layer,
         layer=layer,
         last_layer=layer,
+        tower=ShardingOverhead(left=blocks // number),
+        vision_ends=ShardingOverhead(left=seen // len(TOWER_ENDS)),
         head=ShardingOverhead(left=head),
         step=step,
         weight_grads_dtype=dtype,

@@ -72,9 +72,13 @@ class Semantics(Struct, frozen=True, kw_only=True):
 def chunk_plan(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> RecomputePlan:
-    """The segments of a chunk of `layers`; blocks of a tower that sees no image are left out."""
+    """The segments of a chunk of `layers`; blocks of a tower that sees no image are left out. One
+    that is frozen runs without gradients, except under checkpoints: activation_checkpointing_enable
+    has the embeddings of every sub-model require a gradient (enable_input_require_grads)."""
     if not shape.image_tokens:
         layers = tuple(kind for kind in layers if kind.role is not Role.VISION)
+    elif setting.granularity is Granularity.NONE and not trains_tower(shape):
+        layers = tuple(kind._replace(constant=kind.role is Role.VISION) for kind in layers)
     segments = list(_segments(setting, shape, layers, how))
     if how.input(setting).overlapped:
         checkpoints = [index for index, segment in enumerate(segments) if segment.whole]
@@ -86,7 +90,6 @@ def chunk_plan(
 def _segments(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> Iterator[Segment]:
-    still = {kind for kind in layers if kind.role is Role.VISION and not trains_tower(shape)}
     if setting == ALL_TO_HOST:
         yield from (Segment((kind,), offloaded=EVERYTHING) for kind in layers)
         return
@@ -98,8 +101,7 @@ def _segments(
         return
     if setting.granularity in (Granularity.OP, Granularity.BUDGET):
         for kind in layers:
-            runs = () if kind in still else (_policy_run(setting, shape, kind, how),)
-            yield Segment((kind,), runs=runs)
+            yield Segment((kind,), runs=(_policy_run(setting, shape, kind, how),))
         return
     first = 0 if how.starts_with_first else (setting.num_layers or 1) - 1
     index = 0
@@ -108,9 +110,7 @@ def _segments(
         inside = index < whole if every is None else index % every == first
         step = size if inside else 1
         held = layers[index : index + step]
-        if layers[index] in still:  # a checkpoint keeps nothing of what has no gradient
-            yield Segment(held)
-        elif inside:
+        if inside:
             yield Segment(
                 held,
                 whole=True,
