@@ -44,12 +44,16 @@ def rank_shape(job: Job) -> RankShape:
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
         autocast=_autocasts(job),
         deterministic=config.deterministic_mode,
+        image_tokens=config.samples.image_tokens or 0,
+        images=config.samples.images,
+        flash_attention=config.attn_implementation in _FLASH,
         tuning=_tuning(job),
         head=config.head,
         takes_any_layout=_BLACKWELL <= job.gpu.cuda_capability < _CONSUMER_BLACKWELL,
     )
 
 
+_FLASH: Final = (AttnImplementation.FLASH_ATTENTION_2, AttnImplementation.FLASH_ATTENTION_3)
 _BLACKWELL: Final = 10.0
 _CONSUMER_BLACKWELL: Final = 12.0
 _HOPPER: Final = 9.0

@@ -22,6 +22,7 @@ from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eag
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.loss_head import RouterAuxLoss
 from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
@@ -61,7 +62,8 @@ EAGER_OPTIONS: Final = (
 
 class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
-    is its default. replicates: whether it has replicas of shards (HSDP).
+    is its default. replicates: whether it has replicas of shards (HSDP). offloads_all: whether all
+    that layers keep can wait on the host.
     key_options: keys of its configuration. own_options: see own_options.refuse_options."""
 
     framework: str
@@ -77,6 +79,7 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     context_kinds: tuple[CpCommType, ...] = (CpCommType.ALL_GATHER, CpCommType.P2P)
     precisions: tuple[Precision, ...] = (Precision.BF16,)
     replicates: bool = False
+    offloads_all: bool = False
     key_options: Collection[Option] = ()
     own_options: tuple[str, ...] = ()
 
@@ -190,7 +193,8 @@ class AskedRule(Rule[[Asked]], frozen=True, kw_only=True):
         asked = values["asked"]
         assert isinstance(asked, Asked)
         group, _, name = field.partition(".")
-        return getattr(getattr(asked, group), name) if name else asked.facts.framework
+        owner = asked if hasattr(asked, group) else asked.job
+        return getattr(getattr(owner, group), name) if name else asked.facts.framework
 
 
 _on = AskedRule.on
@@ -374,6 +378,13 @@ _JOB_RULES: Final = (
         f"{WIDEST_FLASH_HEAD}",
         "sdpa or eager",
         given=lambda a: a.job.attn_implementation in _FLASH_ATTENTION,
+    ),
+    _on(
+        "head.router_aux_loss",
+        lambda a: not (a.is_transformers and a.model.num_moe_experts),
+        "needs transformers' layers with experts",
+        "none",
+        given=lambda a: a.job.head.router_aux_loss is not RouterAuxLoss.NONE,
     ),
     *_kernels("use_liger_kernel"),
     *_kernels("tiled_mlp"),
