@@ -2,14 +2,11 @@
 several options make, and an engine that may be Megatron's."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
-
-from msgspec.structs import replace
 
 from advisor.frameworks.dialect import DialectReader, keys_in
 from advisor.frameworks.dialect_rows import options_of
-from advisor.frameworks.names import Framework
 from advisor.reading.document_keys import Keys
 from advisor.reading.key_rules import written
 from advisor.reading.model_names import named_model

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Final
 
 from msgspec import Struct

@@ -39,6 +39,7 @@ class MegatronCycleReader(CycleReader):
         self, framework: Framework, keyed: ReadConfiguration, read: ReadSettings
     ) -> ReadConfiguration:
         """Megatron's configuration, with the batch and the phases of the keys."""
+        read.texts = read.texts or (keyed.model,)
         own = configuration_of(read)
         its = {
             path: one

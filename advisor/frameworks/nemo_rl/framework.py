@@ -20,7 +20,7 @@ from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.megatron.setting import Granularity as MegatronGranularity
 from advisor.frameworks.megatron.setting import as_megatron
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import memory_model, stack, supported_jobs
+from advisor.frameworks.torch import stack
 from advisor.frameworks.torch.setting import Granularity, as_torch
 from advisor.job.job import Job, JobConfig
 from advisor.models.spec import ModelSpec

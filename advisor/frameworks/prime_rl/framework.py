@@ -23,7 +23,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys, truth
+from advisor.reading.document_keys import Keys
 
 _OFF: Final = ("none", "null", "false")
 _HEAD: Final = "model.fused_lm_head_token_chunk_size"
