@@ -30,7 +30,7 @@ from advisor.frameworks.huggingface.training_arguments import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import stack
-from advisor.frameworks.torch.setting import NONE, TorchSetting, as_torch
+from advisor.frameworks.torch.setting import NONE, Granularity, TorchSetting, as_torch
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.job.reinforcement import Algorithm, Reference
@@ -177,6 +177,7 @@ def trainer_parts(
     spelling: type[DialectSpelling] = DialectSpelling,
     jobs: type[DialectJobs] = DialectJobs,
     memory: type[trainer.TrainerMemory] = trainer.TrainerMemory,
+    granularities: tuple[Granularity, ...] = trainer.FACTS.granularities,
 ) -> FrameworkParts:
     """The parts of a dialect in its one known release."""
     facts = replace(
@@ -185,6 +186,7 @@ def trainer_parts(
         label=reader.label,
         versions=(release,),
         newest_with_experts=None,
+        granularities=granularities,
         key_options=reader.options,
     )
     parts = stack.torch_parts(
