@@ -4,11 +4,12 @@ A row is an option by its key: `path`, the field of ours that it means, or `as`,
 framework below that it is another name of; `default`, its value where it is left out; `values`,
 ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
 words, `commas`: the same in one); `if`: a path that has to be set for the option to count, or
-PATH=VALUE; `printed`: false where it is read alone; `always`: true where it is printed even if the value is the usual one. An option that means
-several fields has a list of rows. `assumed`: fields of a job as it runs there (as_it_runs).
-`harmless`, `unpriced` and `predicted` are those of `option.listed`; `names`: all options that its
-parsers know; `marks` tell whose a document is: `keys`, one of which it has, `programs`, a pattern
-of the words of a command, and `calls`, one of those in Python.
+PATH=VALUE; `printed`: false where it is read alone; `always`: true where it is printed even if the
+value is the usual one. An option that means several fields has a list of rows. `assumed`: fields of
+a job as it runs there (as_it_runs). `harmless`, `unpriced` and `predicted` are those of
+`option.listed`; `names`: all options that its parsers know; `marks` tell whose a document is:
+`keys`, one of which it has, `programs`, a pattern of the words of a command, and `calls`, one of
+those in Python.
 """
 
 import re
