@@ -3,13 +3,12 @@
 A row is an option by its key: `path`, the field of ours that it means, or `as`, the option of the
 framework below that it is another name of; `default`, its value where it is left out; `values`,
 ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
-words, `commas`: the same in one); `if`: a path that has to be set for the option to count, or
-PATH=VALUE; `printed`: false where it is read alone; `always`: true where it is printed even if the
-value is the usual one. An option that means several fields has a list of rows. `assumed`: fields of
-a job as it runs there (as_it_runs). `harmless`, `unpriced` and `predicted` are those of
-`option.listed`; `names`: all options that its parsers know; `marks` tell whose a document is:
-`keys`, one of which it has, `programs`, a pattern of the words of a command, and `calls`, one of
-those in Python.
+words); `times`: ours is as many times its number; `if`: a path that has to be set for the option to count; `printed`: false where it is read
+alone; `always`: true where it is printed even if the value is the usual one. An option that means
+several fields has a list of rows. `assumed`: fields of a job as it runs there (as_it_runs).
+`harmless`, `unpriced` and `predicted` are those of `option.listed`; `names`: all options that its
+parsers know; `marks` tell whose a document is: `keys`, one of which it has, `programs`, a pattern
+of the words of a command, and `calls`, one of those in Python.
 """
 
 import re
@@ -28,7 +27,7 @@ from advisor.base.units import whole_number
 from advisor.frameworks.option import Option, Status, listed
 from advisor.job.job import Job, JobConfig
 from advisor.reading.command_options import options
-from advisor.reading.document_keys import truth
+from advisor.reading.document_keys import as_whole_number, truth
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Document
 from advisor.reading.shell import ShellCommand
@@ -36,14 +35,7 @@ from advisor.reading.shell import ShellCommand
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
 """Keys of the files of Accelerate and DeepSpeed, one of which each has."""
 _OTHERS: Final = "*"
-_KINDS: Final = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "str": str,
-    "names": object,
-    "commas": object,
-}
+_KINDS: Final = {"bool": bool, "int": int, "float": float, "str": str, "names": object}
 _PLAIN: Final = defaults(JobConfig)
 
 
@@ -55,7 +47,6 @@ class Row(Option, frozen=True, kw_only=True):
     only_if: str = ""
     printed: bool = True
     always: bool = False
-    joined: bool = False
 
     @property
     def omitted_meaning(self) -> Any:
@@ -67,9 +58,9 @@ class Row(Option, frozen=True, kw_only=True):
         names = (name for name, meant in self.values.items() if _text(meant) == _text(ours))
         found = next((name for name in names if name != _OTHERS), None)
         if found is None:
-            if isinstance(ours, tuple) and getattr(self.means, "func", None) is _names:
-                return ",".join(ours) if self.joined else [*ours]
-            return None if self.values else ours
+            of_names = isinstance(ours, tuple) and self.means is not None
+            of_names = of_names and getattr(self.means, "func", None) is _names
+            return [*ours] if of_names else None if self.values else ours
         number = whole_number(found)
         return truth(found) if found in ("true", "false") else found if number is None else number
 
@@ -93,19 +84,27 @@ def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
 
 
 @cache
-def _file(name: str) -> dict[str, Any]:
+def file_of(name: str) -> dict[str, Any]:
+    """What a dialect's file holds."""
     found: dict[str, Any] = json.decode(
         (packaged_configs() / "options" / f"{name}.json").read_bytes()
     )
     return found
 
 
+def _product(times: int, value: Any) -> int | None:
+    number = as_whole_number(value)
+    return None if number is None else number * times
+
+
 def _row(name: str, said: Mapping[str, Any]) -> Row:
     default, values = said.get("default"), said.get("values", {})
     is_switch = bool(values) and not {*values} - {"true", "false"}
     usual = bool if is_switch else object if values or default is None else type(default)
-    of_names = said.get("kind") in ("names", "commas")
+    of_names = said.get("kind") == "names"
     means = partial(_names if of_names else meant, values) if values or of_names else None
+    if "times" in said:
+        means, usual = partial(_product, said["times"]), object
     named = said.get("as", "")
     return Row(
         name=name,
@@ -120,14 +119,13 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
         only_if=said.get("if", ""),
         printed=said.get("printed", True),
         always=said.get("always", False),
-        joined=said.get("kind") == "commas",
     )
 
 
 @cache
 def rows_of(name: str) -> tuple[Row, ...]:
     """The rows of a dialect that mean something."""
-    rows = _file(name).get("rows", {}).items()
+    rows = file_of(name).get("rows", {}).items()
     each = (
         (key, one) for key, said in rows for one in (said if isinstance(said, list) else [said])
     )
@@ -136,12 +134,12 @@ def rows_of(name: str) -> tuple[Row, ...]:
 
 def names_of(name: str) -> tuple[str, ...]:
     """All options that its parsers know; empty where they are not listed."""
-    return tuple(_file(name).get("names", "").split())
+    return tuple(file_of(name).get("names", "").split())
 
 
 def options_of(name: str, below: Iterable[Option] = ()) -> tuple[Option, ...]:
     """All options of a dialect, and those of the framework `below` that it says nothing of."""
-    own = (*rows_of(name), *(listed(name) if "harmless" in _file(name) else ()))
+    own = (*rows_of(name), *(listed(name) if "harmless" in file_of(name) else ()))
     names = {row.name for row in own if not (isinstance(row, Row) and row.named == row.name)}
     return (*(row for row in below if row.name not in names), *own)
 
@@ -179,7 +177,7 @@ def _marks() -> dict[str, _Marks]:
     return {
         path.stem: convert(found, _Marks)
         for path in files
-        if (found := _file(path.stem).get("marks"))
+        if (found := file_of(path.stem).get("marks"))
     }
 
 
@@ -211,12 +209,9 @@ def plain(path: str) -> Any:
 
 
 def counts(row: Row, value: Callable[[str], Any]) -> bool:
-    """Whether what an option depends on is set, or is what it names."""
-    path, _, wanted = row.only_if.partition("=")
-    ours = value(path) if path else True
-    if wanted:
-        return _text(ours) == wanted
-    return bool(ours) and (ours is True or _text(ours) != _text(plain(path)))
+    """Whether what an option depends on is set."""
+    ours = value(row.only_if) if row.only_if else True
+    return bool(ours) and (ours is True or _text(ours) != _text(plain(row.only_if)))
 
 
 def renamed(name: str, below: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,7 +256,7 @@ def written(name: str, job: Job) -> dict[str, Any]:
 def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfig:
     """A job with what a dialect's file says under `assumed`, a value by its path, where it is not
     `given` (``job.NAME``): within a group of keys where it is not set otherwise."""
-    for path, value in _file(name).get("assumed", {}).items():
+    for path, value in file_of(name).get("assumed", {}).items():
         group, _, field = path.partition(".")
         record: JobConfig | Struct = config if group == "job" else getattr(config, group)
         if getattr(record, field) != plain(path) or (group == "job" and path in given):

@@ -42,6 +42,8 @@ class Tuning(Struct, frozen=True, kw_only=True):
             Megatron's: linear_qkv, …), or ``all-linear``.
         dropout: probability at the adapter's input, which costs a mask or a copy of it.
         adapter_dtype: of the adapter's weights; None: as the framework makes them.
+        autocast: whether the model runs under torch.autocast (a Trainer's bf16: true), where fp32
+            adapters of 16-bit layers compute in 16 bits.
         base_weights: type of the frozen linear layers.
         double_quantization: whether the scales of NF4 are in 8 bits (bnb_4bit_use_double_quant).
         modules_to_save: modules outside the layers that are trained whole next to the adapter, by
@@ -57,6 +59,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     target_modules: tuple[str, ...] = (ALL_LINEAR,)
     dropout: float = 0.0
     adapter_dtype: DType | None = None
+    autocast: bool = True
     base_weights: StoredAs = StoredAs.AS_LOADED
     double_quantization: bool = True
     modules_to_save: tuple[str, ...] = ()
@@ -70,6 +73,21 @@ class Tuning(Struct, frozen=True, kw_only=True):
     def has_adapter(self) -> bool:
         """Whether the model's own linear layers are frozen."""
         return self.adapter is not Adapter.NONE
+
+    @property
+    def freezes_embedding(self) -> bool:
+        """Whether the model's own embedding is frozen; modules_to_save have a copy that is not."""
+        return self.freeze_embedding or self.trains_parts
+
+    @property
+    def trains_parts(self) -> bool:
+        """Whether only parts of layers are trained: no end, and no norm outside them."""
+        return self.has_adapter or self.num_trainable_layers is not None
+
+    def saves(self, *names: str) -> bool:
+        """Whether the module of one of these names is trained whole next to the adapter: a copy of
+        it, as peft 0.21.2 utils/other.py ModulesToSaveWrapper keeps the original."""
+        return self.has_adapter and bool({*names} & {*self.modules_to_save})
 
     @property
     def trains_all(self) -> bool:

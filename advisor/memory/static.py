@@ -4,7 +4,7 @@ Source: megatron-core 0.16.1 distributed/param_and_grad_buffer.py, optimizer/dis
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.job.job import JobConfig
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.tuning import StoredAs, Tuning
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
@@ -29,11 +30,13 @@ STATE_COPIES = "fp32 copies of Adam's states"
 
 
 class StaticMemory(Struct, frozen=True, kw_only=True):
-    """Bytes of one rank that do not depend on the microbatch."""
+    """Bytes of one rank that do not depend on the microbatch. frozen: those of `weights` that are
+    not trained."""
 
     weights: int
     gradients: int
     optimizer: int
+    frozen: int = 0
 
     @property
     def total(self) -> int:
@@ -45,6 +48,7 @@ class StaticMemory(Struct, frozen=True, kw_only=True):
             weights=self.weights + other.weights,
             gradients=self.gradients + other.gradients,
             optimizer=self.optimizer + other.optimizer,
+            frozen=self.frozen + other.frozen,
         )
 
 
@@ -142,6 +146,49 @@ def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
         for weight, number in stage_weights(shape, chunks)
         if not weight.frozen
     )
+
+
+_NF4_BLOCK = 64
+_SCALES_OF_SCALES = 256
+
+
+def stored_bytes(weight: Weight, dtype: DType, tuning: Tuning) -> int:
+    """Bytes of a weight between its uses, in `dtype` where it says nothing else.
+
+    int8 has an fp32 scale a row. NF4 has two elements a byte, an fp32 scale for 64 of them and a
+    table of 16 values; with double quantization the scales are a byte each, with an fp32 scale for
+    256 of them and their mean (bitsandbytes 0.50.2 functional.py, quantize_4bit).
+    """
+    elements = weight.num_elements
+    each = {
+        StoredAs.AS_LOADED: elements * (weight.dtype or dtype).itemsize,
+        StoredAs.INT8: elements,
+        StoredAs.NF4: -(-elements // 2),
+    }
+    return each[weight.stored_as] + scale_bytes(weight, tuning)
+
+
+def scale_bytes(weight: Weight, tuning: Tuning) -> int:
+    """Of these, what a quantized weight has next to its codes."""
+    wide, scales = DType.FP32.itemsize, -(-weight.num_elements // _NF4_BLOCK)
+    if weight.stored_as is StoredAs.AS_LOADED:
+        return 0
+    if weight.stored_as is StoredAs.INT8:
+        return weight.shape[0] * wide
+    if not tuning.double_quantization:
+        return (16 + scales) * wide
+    return scales + wide * (16 + -(-scales // _SCALES_OF_SCALES) + 1)
+
+
+def tuned_bytes(
+    weights: Iterable[tuple[Weight, int]], dtype: DType, tuning: Tuning
+) -> tuple[int, int]:
+    """Bytes of the weights that are trained, and of the frozen ones as they are stored; each comes
+    with the number of its like."""
+    both = [0, 0]
+    for weight, number in weights:
+        both[weight.frozen] += number * stored_bytes(weight, dtype, tuning)
+    return both[False], both[True]
 
 
 def static_memory(

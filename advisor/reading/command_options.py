@@ -73,7 +73,9 @@ def unread_words(
     more: the words after an option that need not be its values."""
     first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
     beside = [*words[1:first], *(word for one in options(words) for word in more(one))]
-    return [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]
+    return [
+        w for w in beside if w.text[:1] == "@" != w.text or (w.unknown and w.text[:1] in ("$", "`"))
+    ]
 
 
 def program_at(words: Sequence[Word]) -> int:

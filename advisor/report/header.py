@@ -10,6 +10,7 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import AttnImplementation, CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import SHARDED_GRADIENTS, ParallelLayout
+from advisor.job.reinforcement import Engine, Reference, Reinforcement
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
 from advisor.report.blocks import Block, Fitted, group, labelled_rows
 from advisor.report.breaking import dotted_lines
@@ -166,8 +167,25 @@ def run_words(job: Job) -> list[str]:
         f"attn_implementation {config.attn_implementation}": config.attn_implementation
         is not AttnImplementation.SDPA,
         "Liger kernels": config.use_liger_kernel,
+        f"head {config.head.words}": bool(config.head.words),
     }
-    return [words for words, on in said.items() if on]
+    return [words for words, on in said.items() if on] + _phase_words(config.rl)
+
+
+def _phase_words(rl: Reinforcement) -> list[str]:
+    """``GRPO``, ``vllm with 0.6 of the GPU, TP 2, sleep level 1``, and what waits where."""
+    if not rl.has_phases:
+        return []
+    engine = f"{rl.engine} with {rl.gpu_memory_utilization:g} of the GPU"
+    tensor = rl.engine_tensor_parallel_size
+    engine += f", TP {tensor}" * (tensor > 1) + f", sleep level {rl.sleep_level}"
+    away = [name for name in ("params", "gradients", "optimizer") if getattr(rl, f"offload_{name}")]
+    said = {
+        engine if rl.colocated else f"{rl.engine} on other GPUs": rl.engine is not Engine.NONE,
+        f"{', '.join(away)} on the host between phases": away,
+        f"reference: {rl.reference}": rl.reference is not Reference.NONE,
+    }
+    return [rl.algorithm.upper(), *(words for words, on in said.items() if on)]
 
 
 _ATTENTION: Final = {
@@ -220,7 +238,7 @@ def _job_words(job: Job) -> list[str]:
         str(config.precision),
         f"sequence {config.seq_length}",
         f"micro batch {config.micro_batch_size}",
-        f"global batch {config.global_batch_size}",
+        f"global batch {config.global_batch_size}{' pairs' * (config.rl.sequences > 1)}",
     ]
 
 

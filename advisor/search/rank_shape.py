@@ -20,7 +20,7 @@ def rank_shape(job: Job) -> RankShape:
     return RankShape(
         model=_resolve_attention(job.model, job.gpu.cuda_capability, config),
         seq_length=config.seq_length,
-        micro_batch_size=config.micro_batch_size,
+        micro_batch_size=config.micro_batch_size * config.rl.sequences,
         precision=config.precision,
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         sequence_parallel=layout.sequence_parallel,

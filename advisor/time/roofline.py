@@ -55,6 +55,8 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     extra = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
     if operator.gemm is not None:
         copied = extra / machine.memory_bytes_per_second
+        if backward and operator.replays_gemm:
+            copied += linear_seconds(operator.gemm, machine, backward=False)
         return linear_seconds(operator.gemm, machine, backward=backward) + copied
     if is_exchange(operator):
         return 0.0  # memory is read and written while the tokens are sent

@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.base.units import gib
 from advisor.frameworks.deepspeed import checks, rules, static
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
 from advisor.frameworks.deepspeed.options import OPTIONS
@@ -28,7 +27,6 @@ from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.parameters import parameter_count
 from advisor.layers.shape import RankShape
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Checkpoint, InputStorage, Setting
@@ -161,9 +159,6 @@ class ZeroSettings(recompute_settings.TorchSettings):
             _ULYSSES: job.layout.context_parallel_size > 1 and calls_deepspeed(job),
         }
         yield from (note for note, holds in notes.items() if holds)
-        host = static.host_bytes(job, parameter_count(job.model).total)
-        if host:
-            yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory per GPU"
 
 
 class _Spelling(stack.TorchSpelling):

@@ -10,25 +10,24 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.cycle_dialect import NODE, CycleReader, Made, no_cycle, product
+from advisor.base.rule import Verdict
+from advisor.frameworks.cycle_dialect import CycleReader, CycleSpelling, Made
 from advisor.frameworks.deepspeed import framework as deepspeed
-from advisor.frameworks.dialect_rows import as_it_runs, written
+from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface.training_arguments import words
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import stack
-from advisor.frameworks.torch.setting import Granularity, as_torch
+from advisor.frameworks.torch import recompute_settings, stack
 from advisor.job.job import Job, JobConfig
 from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec
-from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document
 
-_PROGRAM: Final = re.compile(r"train_(\w+)")
-_CHECKPOINT: Final = "gradient_checkpointing_enable"
-_REENTRANT: Final = "gradient_checkpointing_reentrant"
+_PROGRAM: Final = re.compile(r"train_(ppo_ray|sft|dpo|rm)")
+_PPO: Final = "ppo_ray"
 _KL: Final = "algo.kl.init_coef"
+_TOGETHER: Final = "train.colocate_all"
+_SLEEP: Final = "vllm.enable_sleep"
 
 
 class _Reader(CycleReader):
@@ -36,71 +35,59 @@ class _Reader(CycleReader):
 
     framework = Framework.OPENRLHF
     label = "OpenRLHF"
-    model_key = "actor.model_name_or_path"
+    unknown_key = "OpenRLHF's parser knows no such argument", Verdict.REFUSED
 
     def find(self, document: Document) -> Iterator[Keys]:
         """With the program; a model under the actor's name."""
         for keys in super().find(document):
             program = _PROGRAM.search(" ".join(getattr(document, "texts", ())))
-            keys.about["program"] = program[1] if program else "ppo_ray"
+            keys.about["program"] = program[1] if program else _PPO
             for key in [one for one in keys.values if one.startswith("model.")]:
                 keys.values[f"actor.{key[6:]}"] = keys.values.pop(key)
             yield keys
 
+    def is_supervised(self, keys: Keys) -> bool:
+        """train_sft, train_rm and train_dpo generate nothing."""
+        return keys.about["program"] != _PPO
+
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
-        """Packing fills a microbatch up to a budget, or joins its samples."""
-        dynamic = keys.truth("train.dynamic_batch_enable")
-        budget, micro = "train.max_tokens_per_gpu", "train.micro_batch_size"
-        yield "samples.token_budget", (keys.number(budget) or 16192 if dynamic else None, (budget,))
-        rl = keys.about["program"] == "ppo_ray"
-        usual = keys.number(micro) or (1 if rl else 8)
-        yield "job.micro_batch_size", (1 if dynamic else usual, (micro,))
+        """Engines sleep only where all share the GPUs; a reference waits where its own GPUs are not
+        the actor's."""
+        if self.is_supervised(keys):
+            micro = keys.number("train.micro_batch_size") or 8
+            yield "job.micro_batch_size", (micro, ("train.micro_batch_size",))
+        yield from super().made(keys, said)
         if said["layout.context_parallel_size"] not in (None, 1):
             yield "layout.cp_comm_type", (CpCommType.P2P, ("ds.ring_attn_size",))
-        if not rl:
-            yield from no_cycle(said).items()
-            if keys.about["program"] == "dpo":
-                yield "rl.algorithm", ("dpo", ())
-                yield "rl.reference", (self._reference(keys, said), ("ref.offload",))
+        program, lora = keys.about["program"], said["tuning.adapter"] == "lora"
+        apart = keys.truth("ref.offload") or keys.has("ref.num_gpus_per_node")
+        its = "adapter_off" if lora else "host" if apart else "gpu"
+        if program == "dpo":
+            yield "rl.algorithm", ("dpo", ())
+            yield "rl.reference", (its, ("ref.offload",))
+        if program != _PPO:
             return
         asked = str(keys.get(_KL) if keys.has(_KL) else 0.01)
+        yield "rl.reference", (its if float(asked) else None, (_KL, "ref.offload"))
+        together = keys.truth(_TOGETHER) is True
         yield (
-            "rl.reference",
-            (self._reference(keys, said) if float(asked) else None, (_KL, "ref.offload")),
+            "rl.engine",
+            ("vllm" if keys.number("vllm.num_engines") else None, ("vllm.num_engines",)),
         )
-        together = keys.truth("train.colocate_all") is True
-        engines = "vllm.num_engines"
-        yield "rl.engine", ("vllm" if keys.number(engines) else None, (engines,))
-        yield "rl.colocated", (together, ("train.colocate_all",))
-        asleep = together and keys.truth("vllm.enable_sleep")
-        yield "rl.sleep_level", (1 if asleep else 0, ("vllm.enable_sleep",))
-        if not dynamic:
+        yield "rl.colocated", (together, (_TOGETHER,))
+        yield "rl.sleep_level", (1 if together and keys.truth(_SLEEP) else None, (_SLEEP,))
+        if not keys.truth(self.cycle.dynamic):
             yield "rl.log_prob_token_budget", (None, ())
-        for name in ("num_nodes", "num_gpus_per_node"):
-            apart = keys.number(f"critic.{name}") and said["rl.algorithm"] == "ppo"
-            if apart and not (together or keys.truth("train.colocate_critic_reward")):
-                yield "rl.critic_on_gpu", (False, (f"critic.{name}",))
-
-    def _reference(self, keys: Keys, said: Mapping[str, Any]) -> str:
-        if said.get("tuning.adapter") == "lora":
-            return "adapter_off"
-        return "host" if keys.truth("ref.offload") or keys.has("ref.num_gpus_per_node") else "gpu"
-
-    def recompute(self, keys: Keys) -> str | None:
-        """Every layer, by torch's checkpoint of either kind."""
-        if not keys.truth(f"actor.{_CHECKPOINT}"):
-            return "none"
-        return "full+use_reentrant" if keys.truth(f"actor.{_REENTRANT}") else "full"
+        if said["rl.algorithm"] == "ppo" and keys.has("critic.num_gpus_per_node") and not together:
+            yield "rl.critic_on_gpu", (False, ("critic.num_gpus_per_node",))
 
     def num_gpus(self, keys: Keys) -> int | None:
-        """The actor's; supervised training's are the launcher's."""
-        if keys.about["program"] != "ppo_ray":
-            return super().num_gpus(keys)
-        return product(keys, "actor.num_nodes", "actor.num_gpus_per_node", usual=(1, NODE))
+        """The actor's; of other programs the launcher's."""
+        return super().num_gpus(keys) if keys.about["program"] == _PPO else keys.num_gpus
 
 
 class _Jobs(deepspeed.ZeroJobs):
-    """What it does otherwise."""
+    """With what it does otherwise."""
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
@@ -110,33 +97,26 @@ class _Jobs(deepspeed.ZeroJobs):
         return model, as_it_runs(self.framework, config, given)
 
 
-class _Spelling(stack.TorchSpelling):
+class _Settings(deepspeed.ZeroSettings):
+    """Whose notes are on DeepSpeed's own checkpoints."""
+
+    notes = recompute_settings.TorchSettings.notes
+
+
+class _Spelling(CycleSpelling):
     """Its arguments."""
 
-    def setting_flags(self, setting: Setting, job: Job) -> str:
-        """A switch, and one for the kind."""
-        own = as_torch(setting)
-        if own.granularity is Granularity.NONE:
-            return ""
-        return f"--actor.{_CHECKPOINT}" + f" --actor.{_REENTRANT}" * bool(own.use_reentrant)
-
-    def layout_flags(self, job: Job) -> str:
-        """All others."""
-        config, rl = job.config, job.config.rl
-        nodes, rest = max(1, job.num_gpus // NODE), min(NODE, job.num_gpus)
-        said = {"actor.num_nodes": nodes, "actor.num_gpus_per_node": rest}
-        said |= written(Framework.OPENRLHF, job)
-        if config.samples.token_budget is not None:
-            said |= {"train.max_tokens_per_gpu": config.samples.token_budget}
-            said |= {"train.dynamic_batch_enable": True, "ds.packing_samples": True}
-            said.pop("train.micro_batch_size", None)
-        if rl.reference == "none" and rl.has_phases:
+    def said(self, job: Job) -> dict[str, Any]:
+        """With what several of them say."""
+        rl, said = job.config.rl, super().said(job)
+        if said[READER.cycle.dynamic]:
+            said["ds.packing_samples"] = True
+        if rl.reference == "none" and rl.algorithm.rolls_out:
             said[_KL] = 0
-        if rl.sleep_level:
-            said |= {"train.colocate_all": True, "vllm.enable_sleep": True}
-        on = [f"--{name}" for name, value in said.items() if value is True]
-        pairs = ((name, value) for name, value in said.items() if not isinstance(value, bool))
-        return " ".join((words(pairs), *on))
+        if rl.engine != "none":
+            said["vllm.num_engines"] = max(1, job.num_gpus // rl.engine_tensor_parallel_size)
+            said |= {_TOGETHER: rl.colocated, _SLEEP: rl.sleep_level > 0}
+        return said
 
 
 READER: Final = _Reader()
@@ -147,7 +127,7 @@ def parts() -> FrameworkParts:
     facts = replace(
         deepspeed.FACTS,
         framework=Framework.OPENRLHF,
-        label="OpenRLHF",
+        label=READER.label,
         versions=("0.11",),
         impl=TransformerImpl.TRANSFORMERS,
         context_kinds=(CpCommType.P2P,),
@@ -156,7 +136,7 @@ def parts() -> FrameworkParts:
     return stack.torch_parts(
         facts,
         _Spelling,
-        settings=deepspeed.ZeroSettings,
+        settings=_Settings,
         jobs=_Jobs,
         memory=deepspeed.ZeroMemory,
         dialect="other",

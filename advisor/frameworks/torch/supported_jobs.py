@@ -13,6 +13,7 @@ from advisor.base.record import defaults
 from advisor.base.rule import Rule, refuse
 from advisor.base.units import divisors, either
 from advisor.frameworks.framework_parts import JobSupport
+from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
 from advisor.frameworks.option import Option
@@ -113,6 +114,7 @@ class TorchJobs(JobSupport):
                 lambda: replace(job, config=fused),
                 Effect.PACKAGE,
             )
+        yield from head_changes(job)
 
     def takes(self) -> Iterator[tuple[str, str]]:
         """Names of what the stack takes, and values."""
@@ -344,6 +346,7 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
         make_vocab_size_divisible_by=model.make_vocab_size_divisible_by if padded else 1,
     )
     _check_given(asked, run)
+    check_head(run, asked.job)
     return run, replace(asked.job, create_attention_mask=False)
 
 

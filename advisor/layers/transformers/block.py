@@ -4,6 +4,8 @@ Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Q
 parts), models/gemma2, gemma3, gemma4, olmo2 and gpt2, activations.py.
 """
 
+from msgspec.structs import replace
+
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import (
     activation,
@@ -59,11 +61,17 @@ def _norm(
     there: bool, shape: RankShape, name: str, module: Module, source: Tensor
 ) -> tuple[Tensor, tuple[Operator, ...]]:
     """What attention or MLP reads, or what is added to the residual: `source`, or what a norm makes
-    of it where one is `there`."""
+    of it where one is `there`. The gradient of what is added is the residual's as well, which
+    waits."""
     if not there:
         return source, ()
     output = hidden(shape, f"{name}_out")
-    return output, (norm(shape, name, module, source, output),)
+    operator = norm(shape, name, module, source, output)
+    waits = output.num_bytes if module in _ADDED else 0
+    return output, (replace(operator, backward_workspace=operator.backward_workspace + waits),)
+
+
+_ADDED = (Module.POST_ATTENTION_LAYERNORM, Module.POST_MLP_LAYERNORM)
 
 
 def _is_gpt2(shape: RankShape) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from advisor.layers.eager.adapters import tuned
 from advisor.layers.eager.ends import embedding_operators, head_groups
 from advisor.layers.family import LayerFamily
 from advisor.layers.transformers.block import transformers_layer
@@ -16,4 +17,5 @@ FAMILY: Final = LayerFamily(
     holds_embedding=True,  # inputs_embeds of LlamaModel.forward, and of its kin
     autocasts=True,
     loss_inside=True,  # LlamaForCausalLM.forward
+    tuned=tuned,
 )
