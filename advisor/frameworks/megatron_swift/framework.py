@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base.rule import Match, Verdict
-from advisor.frameworks.cycle_dialect import Made
+from advisor.base.rule import Verdict
+from advisor.frameworks.cycle_dialect import CycleReader, Made
 from advisor.frameworks.dialect_rows import names_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface.trainer_dialect import unknown_names
 from advisor.frameworks.huggingface.training_arguments import words
 from advisor.frameworks.megatron import cycle
 from advisor.frameworks.megatron.framework import MegatronSpelling
@@ -21,32 +20,14 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.plan.recompute_plan import Setting
-from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import ReadConfiguration, Untaken
 
 _NAME: Final = str(Framework.MEGATRON_SWIFT)
 _LENGTH, _TYPE = "max_length", "rlhf_type"
 _SECTION: Final = "megatron"
+_GRANULARITY: Final = "recompute_granularity"
 _RELEASE: Final = "4.6"
-_ASSUMED: Final = {
-    "recompute_granularity": "selective",
-    "recompute_modules": ["core_attn"],
-    "micro_batch_size": 1,
-    "global_batch_size": 16,
-    "bf16": True,
-    "use_distributed_optimizer": True,
-    "overlap_grad_reduce": False,
-    "overlap_param_gather": False,
-    "sequence_parallel": False,
-    "cross_entropy_loss_fusion": True,
-    "cross_entropy_fusion_impl": "native",
-    "apply_rope_fusion": False,
-    "moe_grouped_gemm": True,
-    "moe_token_dispatcher_type": "alltoall",
-    "moe_permute_fusion": False,
-    "grad_reduce_in_fp32": False,
-}
 _BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32"}
 """Names that Megatron Bridge has for its own."""
 _OFF: Final = {"null": "none", "[]": "none"}
@@ -57,32 +38,32 @@ class _Reader(cycle.MegatronCycleReader):
 
     framework = Framework.MEGATRON_SWIFT
     label = "Megatron-SWIFT"
-    model_key = "model"
+    unknown_key = "Megatron-SWIFT knows no such argument", Verdict.REFUSED
 
     def called(self, keys: Keys) -> str:
         """Its release, not Megatron's."""
         return f"{self.label} {_RELEASE}"
 
-    def rules_of(self, keys: Keys) -> tuple[key_rules.KeyRule, ...]:
-        """Arguments that it does not know are refused."""
-        return (*self.rules, _UNKNOWN)
-
     def _configuration(self, keys: Keys) -> ReadConfiguration:
-        """Megatron's fields under Bridge's names, and the rest."""
-        found = super()._configuration(keys)
+        """Megatron's fields under Bridge's names; `none` switches recompute off, and another kind
+        than the usual one takes none of its options."""
+        found = CycleReader._configuration(self, keys)
         own = {f"{_SECTION}.{_BRIDGES.get(k, k)}": one for k, one in keys.values.items()}
-        if keys.get("recompute_granularity") == "none":
-            own[f"{_SECTION}.recompute_granularity"] = keys.means("recompute_granularity", None)
-        assumed = _ASSUMED if keys.get("recompute_granularity") in (None, "selective") else _PLAIN
-        read = cycle.settings_of(replace(keys, values=own), (_SECTION,), assumed)
-        return self.on_megatron(Framework.MEGATRON_SWIFT, found, read)
+        read = self.megatrons(replace(keys, values=own))
+        kind = keys.get(_GRANULARITY)
+        if kind not in (None, "selective"):
+            for name in (_GRANULARITY, "recompute_modules"):
+                if kind == "none" or not keys.has(name):
+                    read.put(name, None, f"{_GRANULARITY} {kind}", keys.where(_GRANULARITY))
+        return self.on_megatron(_NAME, found, read)
 
     def untaken(self, keys: Keys) -> Iterator[Untaken]:
         """Megatron's options are its own reader's."""
         yield from (one for one in super().untaken(keys) if one.note)
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
-        """A sample of GRPO is a prompt of max_length and what is generated."""
+        """A reference where pairs or GRPO weigh one."""
+        yield from super().made(keys, said)
         is_grpo = said.get("rl.algorithm") == Algorithm.GRPO
         beta = keys.get("beta") not in (0, 0.0, "0", "0.0")
         if said.get("rl.algorithm") == Algorithm.DPO or (is_grpo and beta):
@@ -93,23 +74,6 @@ class _Reader(cycle.MegatronCycleReader):
     def recompute(self, keys: Keys) -> str | None:
         """Megatron's reader says it."""
         return None
-
-
-_PLAIN: Final = {name: it for name, it in _ASSUMED.items() if not name.startswith("recompute")}
-
-
-def _unknown(keys: Keys) -> Iterator[Match]:
-    return unknown_names(frozenset(names_of(_NAME)), keys)
-
-
-_UNKNOWN: Final = key_rules.key_rule(
-    "",
-    _unknown,
-    "{found}: Megatron-SWIFT knows no such argument",
-    fault="unknown_key",
-    verdict=Verdict.REFUSED,
-    source="ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py",
-)
 
 
 class _Spelling(MegatronSpelling):
@@ -138,7 +102,7 @@ def _options(overrides: str) -> str:
         path, _, value = word.partition("=")
         name = path.rpartition(".")[2]
         name = ours.get(name, name)
-        if name in names and (value not in _OFF or name == "recompute_granularity"):
+        if name in names and (value not in _OFF or name == _GRANULARITY):
             listed = value.strip("[]").replace('"', "").split(",") if value[:1] == "[" else value
             found[name] = _OFF.get(value, listed) if isinstance(listed, str) else listed
     return words(found.items())
@@ -149,4 +113,4 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """Megatron Bridge's."""
-    return cycle.megatron_parts(Framework.MEGATRON_SWIFT, Framework.MEGATRON_BRIDGE, _Spelling)
+    return cycle.megatron_parts(READER, Framework.MEGATRON_SWIFT, _Spelling)
