@@ -71,6 +71,10 @@ class _Reader(cycle.MegatronCycleReader):
             its = Reference.ADAPTER_OFF if has_adapter else Reference.GPU
             yield "rl.reference", (its, (_TYPE,))
 
+    def num_gpus(self, keys: Keys) -> int | None:
+        """Those of its environment."""
+        return keys.num_gpus
+
     def recompute(self, keys: Keys) -> str | None:
         """Megatron's reader says it."""
         return None
@@ -87,6 +91,10 @@ class _Spelling(MegatronSpelling):
         """Layout, batch, lengths, adapters and phases."""
         own = {_LENGTH: job.config.seq_length} | written(_NAME, job)
         return f"{words(own.items())} {_options(super().layout_flags(job))}"
+
+    def omitted(self, job: Job) -> str:
+        """Nothing: the options say all but the model."""
+        return ""
 
     def assumed_flags(self, job: Job) -> str:
         """Those of them that the prediction rests on."""
