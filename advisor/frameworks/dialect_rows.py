@@ -15,7 +15,6 @@ and `calls`, one of those in Python.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, partial
-from itertools import chain
 from typing import Any, Final
 
 from msgspec import Struct, convert, json
@@ -170,14 +169,14 @@ class _Marks(Struct, frozen=True):
         calls = (call.name for way in document.ways for call in way.calls)
         return any(re.search(self.calls, name) for name in calls)
 
-    def have(self, document: Document) -> bool:
-        """Whether a file or a command has one of its keys."""
+    def have(self, document: Document) -> int:
+        """How many of its keys a file or a command has."""
         if isinstance(document, ShellCommand):
             names = (one.name.lstrip("-").replace("-", "_") for one in options(document.words))
-            return not set(self.keys).isdisjoint(names)
+            return len(set(self.keys).intersection(names))
         if isinstance(document, PythonSource):
-            return False
-        return any(document.get(*key.split(".")) is not None for key in self.keys)
+            return 0
+        return sum(document.get(*key.split(".")) is not None for key in self.keys)
 
 
 @cache
@@ -198,9 +197,10 @@ def dialect_names() -> tuple[str, ...]:
 
 def dialect_of(document: Document) -> str:
     """The dialect that a document is written in; empty where it is none's."""
-    marks = _marks().items()
-    run = (name for name, its in marks if its.run(document))
-    return next(chain(run, (name for name, its in marks if its.have(document))), "")
+    marks = _marks()
+    run = next((name for name, its in marks.items() if its.run(document)), "")
+    most = max(marks, key=lambda name: marks[name].have(document))
+    return run or (most if marks[most].have(document) else "")
 
 
 def value_of(job: Job, path: str) -> Any:

@@ -134,7 +134,9 @@ class TrainerDialectReader(HuggingFaceReader):
         file = next((text for key in _FILES if (text := str(keys.get(key) or ""))), "")
         if stage := _STAGE.search(Path(file).name):
             found["layout.data_parallel_sharding"] = SHARDINGS.get(int(stage[1]))
-            found["job.optimizer_cpu_offload"] = "offload" in file
+            offloads = "offload" in file
+            found["job.optimizer_cpu_offload"] = offloads and "offload_param" not in file
+            found["job.param_cpu_offload"] = offloads and stage[1] == "3"
         shards = file or keys.has("fsdp") or any(keys.under(FSDP)) or "launcher" in keys.about
         if not shards and DataParallelSharding.NONE in trainer.FACTS.shardings:
             found["layout.data_parallel_sharding"] = DataParallelSharding.NONE

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base.rule import Verdict
 from advisor.frameworks.cycle_dialect import CycleReader, Made
 from advisor.frameworks.dialect_rows import names_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface.trainer_dialect import unknown_names
 from advisor.frameworks.huggingface.training_arguments import words
 from advisor.frameworks.megatron import cycle
 from advisor.frameworks.megatron.framework import MegatronSpelling
@@ -20,6 +20,7 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.plan.recompute_plan import Setting
+from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import ReadConfiguration, Untaken
 
@@ -38,11 +39,14 @@ class _Reader(cycle.MegatronCycleReader):
 
     framework = Framework.MEGATRON_SWIFT
     label = "Megatron-SWIFT"
-    unknown_key = "Megatron-SWIFT knows no such argument", Verdict.REFUSED
 
     def called(self, keys: Keys) -> str:
         """Its release, not Megatron's."""
         return f"{self.label} {_RELEASE}"
+
+    def rules_of(self, keys: Keys) -> tuple[key_rules.KeyRule, ...]:
+        """Arguments that it does not know are refused."""
+        return (*self.rules, _UNKNOWN)
 
     def _configuration(self, keys: Keys) -> ReadConfiguration:
         """Megatron's fields under Bridge's names; `none` switches recompute off, and another kind
@@ -78,6 +82,15 @@ class _Reader(cycle.MegatronCycleReader):
     def recompute(self, keys: Keys) -> str | None:
         """Megatron's reader says it."""
         return None
+
+
+_UNKNOWN: Final = key_rules.key_rule(
+    "",
+    lambda keys: unknown_names(frozenset(names_of(_NAME)), keys),
+    "{found}: Megatron-SWIFT knows no such argument",
+    fault="unknown_key",
+    source="ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py",
+)
 
 
 class _Spelling(MegatronSpelling):
