@@ -15,13 +15,14 @@ from advisor.frameworks.cycle_dialect import CycleReader, CycleSpelling, Made, w
 from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import plan, recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, as_torch
 from advisor.frameworks.torchtitan import framework as titan
 from advisor.frameworks.torchtitan import sharding
 from advisor.job.job import Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
+from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 from advisor.reading.document_keys import Keys
@@ -92,6 +93,8 @@ class _Jobs(supported_jobs.TorchJobs):
     ) -> tuple[ModelSpec, JobConfig]:
         """See dialect_rows.as_it_runs."""
         model, config = super().configure(model, config, given)
+        if model.attention_backend is AttentionBackend.AUTO:  # FlashAttention 3
+            model = replace(model, attention_backend=AttentionBackend.FUSED)
         config = replace(config, weights_dtype=config.weights_dtype or DType.FP32)
         return model, as_it_runs(self.framework, config, given)
 
@@ -108,8 +111,16 @@ class _Memory(titan.TitanMemory):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> part_types.FixedMemory:
-        """States on the host are brought to the GPU whole for the step (optim/state_offload.py)."""
-        found = super().fixed_memory(job, shape, chunks)
+        """One GPU is a group of one as well. States on the host are brought to the GPU whole for
+        the step (optim/state_offload.py). A reduce-scatter's input is the computing stream's."""
+        found = memory_model.eager_memory(
+            job,
+            shape,
+            chunks,
+            root_holds_ends=False,
+            wraps_one_gpu=True,
+            pools_reductions=False,
+        )
         its = found.working_set
         if not job.config.optimizer_cpu_offload or its is None:
             return found
