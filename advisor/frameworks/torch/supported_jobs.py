@@ -316,6 +316,17 @@ _TUNING_RULES: Final = (
         "lora",
     ),
     _on(
+        "tuning.adapter_dtype",
+        lambda a: (
+            a.tuning.adapter is Adapter.DORA
+            and a.tuning.base_weights is not StoredAs.AS_LOADED
+            and a.tuning.adapter_dtype is not DType.BF16
+        ),
+        "makes DoRA's layers over weights in 8 or 4 bits hand on fp32 (peft 0.21.2 bnb.py), which "
+        "is not modelled",
+        "tuning.adapter_dtype=bf16",
+    ),
+    _on(
         "job.weights_dtype",
         lambda a: (
             a.job.weights_dtype is DType.FP32 and a.tuning.base_weights is not StoredAs.AS_LOADED
