@@ -269,7 +269,8 @@ class Operator(Struct, frozen=True, cache_hash=True):
         a frozen weight's operator keeps none of them.
     forward_holds: tensors that variables of the program keep alive until the operator has run
         forward, whether it reads them or not.
-    forward_workspace, backward_workspace: bytes alive only while the operator runs.
+    forward_workspace, backward_workspace: bytes alive only while the operator runs, in blocks of
+        at most `workspace_block` bytes, where that is not 0.
     workspace_without_grad: those of a forward that keeps nothing, where they are others.
     second_stream_bytes: of either workspace, what another stream than the computing one allocates:
         the caching allocator keeps that for it.
@@ -307,6 +308,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     forward_workspace: int = 0
     backward_workspace: int = 0
     workspace_without_grad: int | None = None
+    workspace_block: int = 0
     second_stream_bytes: int = 0
     second_stream: frozenset[str] = frozenset()
     weight_gradient_bytes: int = 0

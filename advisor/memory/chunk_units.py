@@ -462,7 +462,13 @@ def _requests(
         leaves: (index + 1, "input"),
         f"gradient of {leaves}": (index + 1, "gradient"),
     }
+    blocks = {one.name: one.workspace_block for one in operators if one.workspace_block}
     for kind, name, num_bytes in events:
-        if num_bytes > NEGLIGIBLE and kind != SPENT:
+        block = blocks.get(name.rpartition(" ")[2], 0) if kind == WORK else 0
+        if num_bytes > block > 0:
+            sizes = [*[block] * (num_bytes // block), num_bytes % block]
+            named = [((index, f"{name} {at}"), size) for at, size in enumerate(sizes) if size]
+            yield from (*named, *((one, 0) for one, _ in named))
+        elif num_bytes > NEGLIGIBLE and kind != SPENT:
             size = num_bytes if kind == TAKE else -num_bytes if kind == WORK else 0
             yield ends.get(name) or (index, name), size

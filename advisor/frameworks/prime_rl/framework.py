@@ -15,13 +15,14 @@ from advisor.frameworks.cycle_dialect import CycleReader, CycleSpelling, Made, w
 from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import plan, recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, as_torch
 from advisor.frameworks.torchtitan import framework as titan
 from advisor.frameworks.torchtitan import sharding
 from advisor.job.job import Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
+from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 from advisor.reading.document_keys import Keys
@@ -30,6 +31,9 @@ _OFF: Final = ("none", "null", "false")
 _AC: Final = "model.ac"
 _AWAY: Final = "model.ac_offloading"
 _BATCH: Final = "orchestrator.batch_size"
+_HEAD: Final = "model.fused_lm_head_token_chunk_size"
+_START: Final = "prime_rl_"
+_WHOLE: Final = f"{_START}logits"
 _GPUS: Final = ("deployment.num_train_gpus", "deployment.num_gpus")
 _SUPERVISED: Final = ("data.batch_size", "data.micro_batch_size", "data.seq_len", "data.name")
 _NAMES: Final = {"seq_len": "data.seq_len", _BATCH: "data.batch_size", _GPUS[0]: _GPUS[1]}
@@ -51,6 +55,8 @@ class _Reader(CycleReader):
         lora = _is_on(keys, "model.lora", usual=False)
         yield "tuning.adapter", ("lora" if lora else None, ("model.lora", "model.lora.rank"))
         if self.is_supervised(keys):
+            if said["head.implementation"] == _WHOLE:
+                yield "head.implementation", (f"{_START}cross_entropy", (_HEAD,))
             yield "job.seq_length", (keys.number("data.seq_len") or 128, ("data.seq_len",))
         else:
             ranks = (self.num_gpus(keys) or 1) // (said["layout.context_parallel_size"] or 1)
@@ -92,6 +98,8 @@ class _Jobs(supported_jobs.TorchJobs):
     ) -> tuple[ModelSpec, JobConfig]:
         """See dialect_rows.as_it_runs."""
         model, config = super().configure(model, config, given)
+        if model.attention_backend is AttentionBackend.AUTO:  # FlashAttention 3
+            model = replace(model, attention_backend=AttentionBackend.FUSED)
         config = replace(config, weights_dtype=config.weights_dtype or DType.FP32)
         return model, as_it_runs(self.framework, config, given)
 
@@ -108,8 +116,16 @@ class _Memory(titan.TitanMemory):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> part_types.FixedMemory:
-        """States on the host are brought to the GPU whole for the step (optim/state_offload.py)."""
-        found = super().fixed_memory(job, shape, chunks)
+        """One GPU is a group of one as well. States on the host are brought to the GPU whole for
+        the step (optim/state_offload.py). A reduce-scatter's input is the computing stream's."""
+        found = memory_model.eager_memory(
+            job,
+            shape,
+            chunks,
+            root_holds_ends=False,
+            wraps_one_gpu=True,
+            pools_reductions=False,
+        )
         its = found.working_set
         if not job.config.optimizer_cpu_offload or its is None:
             return found
@@ -152,6 +168,8 @@ class _Spelling(CycleSpelling):
     def layout_flags(self, job: Job) -> str:
         """All else."""
         said = self.said(job)
+        if job.config.head.implementation in (_WHOLE, f"{_START}cross_entropy"):
+            said[_HEAD] = "disabled"
         if job.config.tuning.has_adapter:
             said.setdefault("model.lora.rank", job.config.tuning.rank)
         return self._words(said, job)

@@ -19,6 +19,7 @@ _TRL = (4096, 32768)
 _LIGER_GRPO = (2048, 4096)
 _PRIME_RL = (8192, 8192)
 """Tokens and rows of the vocabulary in a tile."""
+_PRIME_RL_ROWS = 2048
 _VERL_SPLIT, _VERL_STATISTICS = 9504, 1024
 """Rows of the vocabulary in a part of the backward, and of the forward's statistics."""
 
@@ -63,8 +64,17 @@ def trl(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
 
 def prime_rl(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """Tiles of tokens and vocabulary in Python, whose variables live into the next tile."""
-    size, rows = sizes(shape), _PRIME_RL[1]
-    tokens, columns = _chunk(shape, _PRIME_RL[0]), min(rows, size.vocabulary)
+    return _in_tiles(shape, source, _chunk(shape, _PRIME_RL[0]), _PRIME_RL[1])
+
+
+def prime_rl_vocabulary(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
+    """The same in chunks of the vocabulary, each of all tokens."""
+    return _in_tiles(shape, source, shape.tokens, shape.head.chunk_size or _PRIME_RL_ROWS)
+
+
+def _in_tiles(shape: RankShape, source: Tensor, tokens: int, rows: int) -> tuple[Operator, ...]:
+    size = sizes(shape)
+    columns = min(rows, size.vocabulary)
     tile, more = tokens * columns, size.vocabulary > columns or size.tokens > tokens
     own = _gradient(shape, size)
     part = columns * size.hidden * size.wide * bool(own)
@@ -75,6 +85,7 @@ def prime_rl(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
             own + part * (1 + more) + tile * (2 * size.narrow + 3 * FP32),
         ),
         passes=(50, 58),
+        block=tile * FP32,
         chunks=-(-size.tokens // tokens),
         added=3 * size.wide,
     )

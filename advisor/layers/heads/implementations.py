@@ -45,6 +45,8 @@ HEADS: Final = {
     Name.VERL_TRITON: _on_megatron(chunked.verl_triton, of_logits=False, eager=True),
     Name.VERL_MEGATRON: _on_megatron(sharded.verl_megatron, of_logits=True, eager=False),
     Name.PRIME_RL: _fused(chunked.prime_rl),
+    Name.PRIME_RL_VOCABULARY: _fused(chunked.prime_rl_vocabulary),
+    Name.PRIME_RL_CROSS_ENTROPY: _of_logits(whole.prime_rl_cross_entropy),
     Name.PRIME_RL_LOGITS: _of_logits(whole.prime_rl_logits),
     Name.OPENRLHF: _of_logits(whole.openrlhf),
     Name.AUTOMODEL_CHUNKED: _fused(chunked.automodel_chunked),

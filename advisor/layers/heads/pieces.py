@@ -57,7 +57,7 @@ class InChunks(Struct, frozen=True, kw_only=True):
     without_grad: as `forward`, where no gradient is wanted and that is less. passes:
     bytes moved an element of the logits beside the GEMMs, forward and backward. chunks: parts of
     the tokens, each of which adds to the whole weight's gradient `added` bytes an element.
-    replays: logits are computed again. scalar: it returns a loss, not log-probabilities.
+    block: bytes of its largest temporary; 0: all are one. replays: logits are computed again. scalar: it returns a loss, not log-probabilities.
     """
 
     forward: Sequence[int]
@@ -66,6 +66,7 @@ class InChunks(Struct, frozen=True, kw_only=True):
     passes: tuple[int, int] = (4, 8)
     chunks: int = 1
     added: int = 0
+    block: int = 0
     replays: bool = True
     scalar: bool = False
 
@@ -93,6 +94,7 @@ def in_chunks(
         forward_workspace=max(work.forward),
         backward_workspace=max(work.backward),
         workspace_without_grad=work.without_grad,
+        workspace_block=work.block,
         extra_forward_bytes=work.passes[0] * logits + (0 if work.replays else added),
         extra_backward_bytes=work.passes[1] * logits + (added if work.replays else 0),
     )
