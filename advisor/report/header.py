@@ -243,17 +243,11 @@ def _job_words(job: Job) -> list[str]:
 
 def _row_words(config: JobConfig) -> Iterator[str]:
     """Sequence and micro batch; of samples how long the longest is, and how rows are filled."""
-    samples, size = config.samples, config.micro_batch_size
-    if not samples.varies:
-        yield f"sequence {config.seq_length}"
-    elif samples.packed and samples.token_budget is None:
-        yield f"samples packed in rows of {config.seq_length} tokens"
-    else:
-        yield f"samples of at most {config.seq_length} tokens"
-    if samples.token_budget is not None:
-        yield f"packs of {samples.token_budget} tokens per GPU"
-    else:
-        yield f"micro batch {size}"
+    said, budget, length = config.samples, config.samples.token_budget, config.seq_length
+    samples = "packed in rows of" if said.packed and budget is None else "of at most"
+    yield f"samples {samples} {length} tokens" if said.varies else f"sequence {length}"
+    packs = f"packs of {budget} tokens per GPU"
+    yield packs if budget is not None else f"micro batch {config.micro_batch_size}"
 
 
 def calibration_words(note: CalibrationNote) -> str:
