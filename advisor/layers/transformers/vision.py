@@ -54,7 +54,12 @@ def vision_block(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
         norm(shape, "norm2", Module.PRE_MLP_LAYERNORM, between, second),
         *_mlp(shape, second, mlp_out),
         residual(
-            "mlp_residual", Module.MLP_BDA, mlp_out, between, hidden(shape, "layer_output"), (source,)
+            "mlp_residual",
+            Module.MLP_BDA,
+            mlp_out,
+            between,
+            hidden(shape, "layer_output"),
+            (source,),
         ),
     )
 
@@ -132,9 +137,7 @@ def _mlp(shape: RankShape, source: Tensor, output: Tensor) -> tuple[Operator, ..
             multiplied(activated, up, product),
         ]
         activated = product
-    down = linear(
-        shape, names[1], Module.LINEAR_FC2, activated, output, bias=True, holds=(source,)
-    )
+    down = linear(shape, names[1], Module.LINEAR_FC2, activated, output, bias=True, holds=(source,))
     return (*operators, down)
 
 
