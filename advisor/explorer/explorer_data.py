@@ -231,6 +231,7 @@ class _Page(Struct, frozen=True):
             "flops": round(evaluation.tflops_per_gpu * 1e6),
             "stages": [number for stage in stages for number in numbers.stage_numbers(stage)],
             "phases": pool.number([pool.number(stage.peak_phase) for stage in stages]),
+            "cycle": pool.number([numbers.phase_numbers(phase) for phase in evaluation.phases]),
             "flags": pool.number(list(all_flags(evaluation).values())),
             "environment": pool.number(environment_words(evaluation)),
             "notes": pool.number(list(remarks.notes(evaluation.setting, evaluation.job))),
@@ -240,7 +241,19 @@ class _Page(Struct, frozen=True):
 
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
-    *("data", "words", "state", "parts", "controls", "table", "pareto", "near", "memory", "time"),
+    *(
+        "data",
+        "words",
+        "state",
+        "parts",
+        "controls",
+        "table",
+        "pareto",
+        "near",
+        "memory",
+        "phases",
+        "time",
+    ),
     *("flags", "step", "layer", "app"),
 )
 

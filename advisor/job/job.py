@@ -14,7 +14,7 @@ from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.loss_head import LossHead
 from advisor.job.pipeline_split import pipeline_stages
-from advisor.job.reinforcement import Reinforcement
+from advisor.job.reinforcement import Reference, Reinforcement
 from advisor.job.samples import Samples
 from advisor.job.tuning import Tuning
 from advisor.models.options import CpCommType
@@ -51,6 +51,8 @@ class Optimizer(StrEnum):
     MUON = "muon"
     DIST_MUON = "dist_muon"
     BITSANDBYTES_8BIT = "adamw_8bit"
+    PAGED_32BIT = "paged_adamw_32bit"
+    PAGED_8BIT = "paged_adamw_8bit"
     TORCHAO_8BIT = "adamw_torch_8bit"
     TORCHAO_4BIT = "adamw_torch_4bit"
 
@@ -61,8 +63,13 @@ class Optimizer(StrEnum):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether Adam's moments have fewer bits than the weights."""
+        """Whether Adam is another than the framework's own: bitsandbytes' or torchao's."""
         return self is not Optimizer.ADAM and not self.is_muon
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether the moments are in memory that the GPU and the host share (bitsandbytes)."""
+        return self in (Optimizer.PAGED_32BIT, Optimizer.PAGED_8BIT)
 
 
 class OptimizerImplementation(StrEnum):
@@ -137,8 +144,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     ``moe_router_force_load_balancing`` balances it. ``expandable_segments`` is that option of
     PYTORCH_CUDA_ALLOC_CONF. ``deterministic_mode`` is Megatron's: attention and cuBLAS take what
     repeats to the bit; times stay those of the usual kernels. ``memory_budget_bytes`` None means:
-    what the GPU gives. ``certainty`` is the probability from which a setting counts as one that
-    fits.
+    what the GPU gives; ``host_memory_bytes``, of one server, None: it is not known, and decides
+    nothing. ``certainty`` is the probability from which a setting counts as one that fits.
     ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
     squared lengths over the sum of their lengths.
     The PyTorch stacks alone have: ``weights_dtype``, the type of the weights between steps (None:
@@ -181,6 +188,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     expandable_segments: bool = False
     deterministic_mode: bool = False
     memory_budget_bytes: int | None = None
+    host_memory_bytes: int | None = None
     certainty: float = LIKELY
     mean_packed_length: int | None = None
     weights_dtype: DType | None = None
@@ -325,7 +333,13 @@ def _only_adams(name: str) -> _ConfigRule:
 
 
 _CONFIG_RULES: Final = (
-    *map(_positive, ("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length")),
+    *map(
+        _positive,
+        (
+            *("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length"),
+            "host_memory_bytes",
+        ),
+    ),
     _on(
         "job.transformer_engine_version",
         lambda job: not re.fullmatch(r"(\d+\.\d+(\.\w+)*)?", job.transformer_engine_version),
@@ -425,12 +439,18 @@ class Job(Struct, frozen=True, kw_only=True):
         pipeline_stages(self.model, layout)
         _check_sequence(config, layout)
         _check_batch(config, layout)
+        _check_phases(config, self.num_gpus)
 
     @property
     def num_microbatches(self) -> int:
         """Microbatches of one step on one data-parallel rank."""
         per_pass = self.config.micro_batch_size * self.layout.data_parallel_size
         return self.config.global_batch_size // per_pass
+
+    @property
+    def gpus_of_a_server(self) -> int:
+        """GPUs of the job that share the memory of one host."""
+        return min(self.num_gpus, _SERVER)
 
     @property
     def has_te_linear(self) -> bool:
@@ -443,6 +463,10 @@ class Job(Struct, frozen=True, kw_only=True):
         """Whether eager layers compute in 8 bits without torch.compile."""
         eager = self.model.transformer_impl.is_eager and not self.config.torch_compile
         return eager and self.config.precision.is_fp8
+
+
+_SERVER: Final = 8
+"""GPUs of a server at most; trays of Grace have fewer, and less memory."""
 
 
 def predates_ampere(gpu: Gpu) -> bool:
@@ -534,6 +558,24 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
             f"gives {microbatches} microbatches; the interleaved schedule (VPP {vpp}) needs a "
             f"multiple of PP = {pp}",
             _nearest(down * per_pass, (down + pp) * per_pass),
+        )
+
+
+def _check_phases(config: JobConfig, num_gpus: int) -> None:
+    rl, engine = config.rl, config.rl.engine_tensor_parallel_size
+    if rl.shares_gpus and num_gpus % engine:
+        raise UserError(
+            "rl.engine_tensor_parallel_size",
+            engine,
+            f"must divide the {num_gpus} GPUs that the engines share",
+            f"nearest: {nearest_divisors(num_gpus, engine)}",
+        )
+    if rl.reference is Reference.ADAPTER_OFF and not config.tuning.has_adapter:
+        raise UserError(
+            "rl.reference",
+            rl.reference,
+            "needs an adapter to switch off",
+            "use tuning.adapter=lora",
         )
 
 

@@ -70,12 +70,13 @@ def microbatches(job: Job) -> Microbatches:
     if said.lengths:
         lengths = read_lengths(said.lengths).changed(lambda length: min(length, whole))
     in_rows = said.packed and said.token_budget is None
-    tokens = config.global_batch_size * (whole if in_rows else lengths.mean)
+    sequences = config.global_batch_size * config.rl.sequences
+    tokens = sequences * (whole if in_rows else lengths.mean)
     found = Microbatches(
         worst=job,
         mean=job,
         lengths=lengths,
-        samples=config.global_batch_size / job.layout.data_parallel_size,
+        samples=sequences / job.layout.data_parallel_size,
         tokens=tokens,
         padded_tokens=tokens,
         multiple=lcm(each, said.pad_to_multiple_of),
@@ -119,23 +120,24 @@ def _of_padded(found: Microbatches, lengths: Lengths) -> Microbatches:
     """Each microbatch as long as its longest sample. Where ranks wait for each other in every
     microbatch, it is the longest of all; else the rank with the longest ones is waited for, whose
     sum is normal."""
-    job, config = found.worst, found.worst.config
-    ranks, rows = job.layout.data_parallel_size, lengths.longest_of(config.micro_batch_size)
+    job, config, ranks = found.worst, found.worst.config, found.worst.layout.data_parallel_size
+    size = config.micro_batch_size * config.rl.sequences
+    rows = lengths.longest_of(size)
     if job.layout.data_parallel_sharding in SHARDED_GRADIENTS or config.sync_each_batch:
-        mean = lengths.longest_of(config.micro_batch_size * ranks).mean
+        mean = lengths.longest_of(size * ranks).mean
     else:
         mean = rows.mean + expected_most(ranks) * rows.deviation / sqrt(job.num_microbatches)
     return replace(
         found,
         worst=_with_rows(found, lengths.longest),
         mean=_with_rows(found, min(mean, lengths.longest)),
-        padded_tokens=config.global_batch_size * rows.mean,
+        padded_tokens=found.samples_of_step * rows.mean,
     )
 
 
 def _of_packs(found: Microbatches, lengths: Lengths) -> Microbatches:
     """Packs of up to a budget; each rank has as many as the one that needs most."""
-    job, said, layout = found.worst, found.worst.config.samples, found.worst.layout
+    said, layout = found.worst.config.samples, found.worst.layout
     budget = (said.token_budget or 0) * layout.context_parallel_size
     capacity = round(budget * lengths.mean / found.lengths.mean)
     if said.lengths and len(lengths.values) == 1:
@@ -152,7 +154,7 @@ def _of_packs(found: Microbatches, lengths: Lengths) -> Microbatches:
         found,
         worst=_with_rows(found, worst, count),
         mean=_with_rows(found, min(worst, most / count), count),
-        padded_tokens=job.config.global_batch_size * lengths.mean,
+        padded_tokens=found.samples_of_step * lengths.mean,
         capacity=capacity,
     )
 

@@ -46,6 +46,9 @@ class Samples(Struct, frozen=True, kw_only=True):
         pad_to_multiple_of: tokens of a row are a multiple of it, and of what the layout needs.
         balanced: whether each data-parallel rank gets about as many tokens (verl's balance_batch,
             slime's --balance-data), instead of as many samples.
+        image_tokens: of a sequence, those that the tower of a model that sees makes of images; None:
+            not known, and text alone is predicted.
+        images: of a sequence, that they are made of: patches attend inside an image.
     """
 
     lengths: str = ""
@@ -54,6 +57,8 @@ class Samples(Struct, frozen=True, kw_only=True):
     masks: SampleMasks | None = None
     pad_to_multiple_of: int = 1
     balanced: bool = False
+    image_tokens: int | None = None
+    images: int = 1
 
     @property
     def varies(self) -> bool:
@@ -71,10 +76,10 @@ class Samples(Struct, frozen=True, kw_only=True):
         return not self.packed and (self.packing is Packing.PADDED or bool(self.lengths))
 
     def __post_init__(self) -> None:
-        for name in ("token_budget", "pad_to_multiple_of"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"samples.{name}", value, "must be at least 1")
+        least = {"token_budget": 1, "pad_to_multiple_of": 1, "images": 1, "image_tokens": 0}
+        for name, number in least.items():
+            if (value := getattr(self, name)) is not None and value < number:
+                raise UserError(f"samples.{name}", value, f"must be at least {number}")
         if self.packing is Packing.PADDED and self.token_budget is not None:
             relation = "cannot be combined with samples.token_budget, which packs"
             raise UserError("samples.packing", self.packing, relation, "leave one out")

@@ -52,6 +52,7 @@ def page(
         ),
         table,
         _answer(advice, caveat, price),
+        _phases(advice),
         sample_block(note) if (note := sample_note(advice)) else None,
         _optimum(advice),
         _toss(advice),
@@ -95,6 +96,17 @@ def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
     if not advice.fastest_found:
         lines += filter(None, [wording.way_out(advice), wording.against_preset(advice)])
     return group(*lines)
+
+
+def _phases(advice: Answer) -> Block | None:
+    """Of the row that the first sentence names: the phases of its cycle, and its host memory."""
+    best = advice.leading
+    if best is None or not (best.evaluation.phases or best.evaluation.host_bytes):
+        return None
+    from advisor.report.phases_block import phases_block
+
+    name = "the fastest found" if advice.fastest_found else f"row {best.rank}"
+    return phases_block(best.evaluation, name)
 
 
 def _optimum(advice: Answer) -> Block | None:

@@ -50,6 +50,7 @@ class Given(Struct, frozen=True, kw_only=True):
     job_fields: fields of ModelSpec, ParallelLayout and JobConfig. recipe: the one to build on;
     None leaves the choice to `recipe_choice`, where takes_recipe is set. omitted: ``GROUP.FIELD``
     of those that are the framework's default. recompute: the settings that are asked for, as SPEC.
+    keys: ``GROUP.FIELD`` of the fields of a job that are groups of keys themselves.
     """
 
     model: ModelSource
@@ -62,6 +63,7 @@ class Given(Struct, frozen=True, kw_only=True):
     omitted: frozenset[str] = frozenset()
     recompute: tuple[str, ...] = ()
     config_dir: Path | None = None
+    keys: tuple[str, ...] = ()
 
     @property
     def by_group(self) -> dict[str, Mapping[str, Any]]:
@@ -86,6 +88,7 @@ def read_given(request: Request) -> Given:
         model_fields=parse_all(ModelSpec, pairs["model"], "model."),
         layout_fields=_layout_fields(request, pairs["layout"]),
         job_fields=job_fields,
+        keys=tuple(f"{group}.{key}" for group in RECORDS for key in pairs[group]),
         config_dir=request.config_dir,
         takes_recipe=request.takes_recipe,
         omitted=frozenset(request.omitted),

@@ -77,6 +77,7 @@ def linear(
         (output,),
         unit=ComputeUnit.GEMM,
         saved=saved,
+        saved_for_weights=frozenset({saved[0].name}),
         forward_workspace=before,
         backward_workspace=cast + backward_cast,  # the input's gradient is in 16 bits at first
         weights=tuple(weights),
@@ -100,6 +101,7 @@ def _as_te_linear(shape: RankShape, operator: Operator) -> Operator:
     return replace(
         operator,
         saved=(*saved, Tensor(f"{weight.name}_{shape.precision}", copies, DType.FLOAT8)),
+        saved_for_weights=frozenset(tensor.name for tensor in saved),
         gemm=operator.gemm and replace(operator.gemm, quantized=True),
         forward_workspace=both - saved[0].num_bytes,
         backward_workspace=operator.backward_workspace + of_gradient,
@@ -124,21 +126,35 @@ def _narrow(shape: RankShape, source: Tensor, reader: str) -> Tensor:
     return Tensor(f"{source.name}.for_{reader}", source.shape, shape.dtype)
 
 
-def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
-    """`operator` whose weights get gradients of their own, in the type of its output; on one device
-    they are the parameters' own, or are added to them one by one."""
-    elements = sum(weight.num_elements for weight in operator.weights)
-    made = operator.outputs[0].dtype
-    own = shape.weight_grads_dtype or made
+def with_weight_gradients(
+    shape: RankShape, operator: Operator, dtype: DType | None = None
+) -> Operator:
+    """`operator` whose weights get gradients of their own, in `dtype` or the type of its output; on
+    one device they are the parameters' own, or are added to them one by one."""
+    elements = sum(weight.num_elements for weight in operator.weights if not weight.frozen)
+    made = dtype or operator.outputs[0].dtype
+    own = _gradient_dtype(shape, operator)
     narrow = elements * made.itemsize if own is not made else 0
-    stays = 0 if shape.adds_weight_grads else elements * own.itemsize
-    gone = elements * made.itemsize if shape.adds_weight_grads and not narrow else 0
     return replace(
         operator,
-        weight_gradient_bytes=stays,
+        weight_gradient_bytes=0 if shape.adds_weight_grads else elements * own.itemsize,
         narrow_weight_gradient_bytes=narrow,
-        backward_workspace=operator.backward_workspace + gone,
+        backward_workspace=operator.backward_workspace + passing_gradients(shape, operator),
     )
+
+
+def passing_gradients(shape: RankShape, operator: Operator) -> int:
+    """Bytes of its weights' gradients where each goes as soon as it is made, and is not cast."""
+    made = operator.outputs[0].dtype
+    if not shape.adds_weight_grads or _gradient_dtype(shape, operator) is not made:
+        return 0
+    return made.itemsize * sum(one.num_elements for one in operator.weights if not one.frozen)
+
+
+def _gradient_dtype(shape: RankShape, operator: Operator) -> DType:
+    """The weights' own type, which their gradients have in the end."""
+    given = next((weight.dtype for weight in operator.weights if weight.dtype), None)
+    return given or shape.weight_grads_dtype or operator.outputs[0].dtype
 
 
 def residual(

@@ -61,24 +61,28 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
     """Output layer and loss over chunks of tokens, whose logits are as large as the hidden states
     (chunk: the next power of two). The forward computes the gradients, which it keeps: of the
     hidden states, and the weight's [vocabulary, hidden_size]. To that each chunk's is added in fp32
-    (to 0.8.0; 0.8.5 adds in place where the types agree, and takes less)."""
+    (to 0.8.0; 0.8.5 adds in place where the types agree, and takes less); a frozen weight has
+    none."""
     vocabulary, width = weight.shape
     pieces = -(-vocabulary // width)
     chunk = min(shape.tokens, 1 << (-(-shape.tokens // pieces) - 1).bit_length())
     logits = chunk * vocabulary * shape.dtype.itemsize
     added = weight.num_elements * (shape.dtype.itemsize + DType.FP32.itemsize)
-    gradient = Tensor("fused_loss.input_gradient", source.shape, source.dtype)
+    saved = [Tensor("fused_loss.input_gradient", source.shape, source.dtype)]
+    if not weight.frozen:
+        saved.append(Tensor("fused_loss.weight_gradient", weight.shape, source.dtype))
     return Operator(
         "fused_linear_cross_entropy",
         Module.OUTPUT_LAYER,
         (source,),
         (Tensor("loss", (1,), DType.FP32),),
         unit=ComputeUnit.GEMM,
-        saved=(gradient, Tensor("fused_loss.weight_gradient", weight.shape, source.dtype)),
+        saved=tuple(saved),
         weights=(weight,),
         gemm=Gemm(shape.tokens, vocabulary, width),
         gradient_in_saved=True,
-        forward_workspace=logits + added,
+        forward_workspace=logits + (0 if weight.frozen else added),
+        workspace_without_grad=logits + source.num_bytes,
     )
 
 
