@@ -108,7 +108,8 @@ def _said(checked: Checked, names: Set[str] = frozenset()) -> dict[str, str]:
     """What is read, less `names` and what lies below them."""
     settings = checked.configuration.settings
     values: Mapping[str, Any] = getattr(settings, "given", settings).values
-    said = {key: str(getattr(value, "value", value)) for key, value in values.items()}
+    stated = {key: one for key, one in values.items() if not getattr(one, "omitted", False)}
+    said = {key: str(getattr(value, "value", value)) for key, value in stated.items()}
     return {k: v for k, v in said.items() if not names & set(map(bare, k.split(".")))}
 
 

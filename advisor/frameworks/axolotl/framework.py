@@ -6,6 +6,8 @@ Source: axolotl 0.21.0 utils/schemas/, core/builders/base.py, loaders/model.py.
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
+from msgspec.structs import replace
+
 from advisor.base.rule import Verdict
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.options import CHECKPOINTING
@@ -37,7 +39,7 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.AXOLOTL
     label = "axolotl"
-    unknown_key: ClassVar = "axolotl has no such key; it is ignored", Verdict.NO_EFFECT
+    unknown_key: ClassVar = "axolotl 0.21 has no such key; it is ignored", Verdict.NO_EFFECT
 
     def find(self, document: Document) -> Iterator[Keys]:
         """Inputs of checkpoints that go to the host are an option of a checkpoint's below, and a
@@ -47,7 +49,8 @@ class _Reader(TrainerDialectReader):
                 keys.values[_OFFLOADS] = keys.means(CHECKPOINTING[1], old)
                 keys.values[CHECKPOINTING[1]] = keys.means(CHECKPOINTING[1], True)
             if keys.get(_OFFLOADS) not in (None, False) and keys.truth(CHECKPOINTING[1]):
-                keys.values[f"{_KWARGS}.offload"] = keys.means(_OFFLOADS, True)
+                its = keys.means(_OFFLOADS, True)
+                keys.values[f"{_KWARGS}.offload"] = replace(its, omitted=True)
             if _PLUGIN in str(keys.get("plugins")) and not keys.has(_PLUGIN):
                 keys.values[_PLUGIN] = keys.means("plugins", True)
             yield keys

@@ -32,7 +32,7 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.LLAMA_FACTORY
     label = "LLaMA-Factory"
-    unknown_key = "LLaMA-Factory knows no such argument", Verdict.REFUSED
+    unknown_key = "LLaMA-Factory 0.9.5 knows no such argument", Verdict.REFUSED
 
     def is_reentrant(self, keys: Keys) -> bool:
         """Except under FSDP2."""

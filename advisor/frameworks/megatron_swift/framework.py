@@ -19,6 +19,7 @@ from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
+from advisor.models.presets import model_names
 from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
@@ -54,6 +55,9 @@ class _Reader(cycle.MegatronCycleReader):
         found = CycleReader._configuration(self, keys)
         own = {f"{_SECTION}.{_BRIDGES.get(k, k)}": one for k, one in keys.values.items()}
         read = self.megatrons(replace(keys, values=own))
+        read.is_whole = found.model in model_names()  # else its shape is not known
+        if (keys.number("tensor_model_parallel_size") or 1) == 1:
+            read.put("sequence_parallel", False, "sequence_parallel", keys.place)
         kind = keys.get(_GRANULARITY)
         if kind not in (None, "selective"):
             for name in (_GRANULARITY, "recompute_modules"):
@@ -87,7 +91,7 @@ class _Reader(cycle.MegatronCycleReader):
 _UNKNOWN: Final = key_rules.key_rule(
     "",
     lambda keys: unknown_names(frozenset(names_of(_NAME)), keys),
-    "{found}: Megatron-SWIFT knows no such argument",
+    "{found}: Megatron-SWIFT 4.6 knows no such argument",
     fault="unknown_key",
     source="ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py",
 )
