@@ -299,6 +299,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         read_from: the file of ``--from``.
         optimum: the proof of ``--search optimum``.
         stopped: whether the search was stopped; its rows are then the best found so far.
+        samples: microbatches of `best`, where samples are of several lengths or tokens budgeted.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -322,6 +323,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     stopped: bool = False
     fastest_found: FastestFound | None = None
     search: answer.SearchNote | None = None
+    samples: answer.SampleNote | None = None
 
     @property
     def best(self) -> Candidate | None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from advisor.answer.phases import Phase
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.job.microbatches import microbatches
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import Setting
 
@@ -228,10 +229,8 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of the global batch over step time, of the whole job."""
-        config = self.job.config
-        sequences = config.global_batch_size * config.rl.sequences
-        return sequences * config.seq_length / self.step_time_seconds
+        """Tokens of the global batch over step time, of the whole job, without padding."""
+        return microbatches(self.job).tokens / self.step_time_seconds
 
     @property
     def tokens_per_second_per_gpu(self) -> float:

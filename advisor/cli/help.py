@@ -20,6 +20,7 @@ RANKING: Final = read_page(
         "--no-sp": {"field": "sequence_parallel"},
         "--recompute": {"repeated": True},
         "--quick": {"field": "quick"},
+        "--packing": {"choices": ("padded", "packed")},
         "--format": {"field": "output"},
         "-o": {"field": "written"},
         "--verify": {"default": 3},

@@ -18,6 +18,7 @@ from advisor.answer.evaluation import Evaluation, StageMemory, TimeBreakdown
 from advisor.answer.phases import Phase
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.job.microbatches import microbatches
 from advisor.memory.allocator import most_likely
 from advisor.memory.events import Peak
 from advisor.plan.schedule import chunk_order, held_tensors, num_warmup_passes
@@ -152,9 +153,10 @@ def schedule_numbers(pool: Pool, job: Job) -> int:
     passes of every stage, hidden states held during each pass; -1 where passes are too many."""
     layout = job.layout
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
-    if 2 * pp * vpp * job.num_microbatches > MOST_PASSES:
+    count = microbatches(job).mean.num_microbatches
+    if 2 * pp * vpp * count > MOST_PASSES:
         return -1
-    return pool.number(_schedule(pp, vpp, job.num_microbatches))
+    return pool.number(_schedule(pp, vpp, count))
 
 
 @lru_cache(maxsize=1024)

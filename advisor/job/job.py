@@ -213,7 +213,12 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         """
         if self.create_attention_mask is not None:
             return self.create_attention_mask
-        return self.mean_packed_length is None
+        return not self.is_packed
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row holds several samples."""
+        return self.mean_packed_length is not None or self.samples.packed
 
     @property
     def offloaded_fraction(self) -> float:
@@ -494,6 +499,16 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
         raise UserError("job.precision", precision, refused, "use fp8_current")
 
 
+def sequence_shards(layout: ParallelLayout) -> tuple[int, str]:
+    """What a row's tokens are a multiple of, and of which degrees: context parallelism cuts the
+    sequence into 2 x CP pieces to balance the causal mask; DeepSpeed's has whole sequences by
+    heads, and nothing to balance."""
+    cp = layout.context_parallel_size
+    if layout.data_parallel_sharding is not None and layout.cp_comm_type is CpCommType.A2A:
+        return layout.sequence_shards * cp, "CP"
+    return layout.sequence_shards * (2 * cp if cp > 1 else 1), "2 CP"
+
+
 def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
     packed = config.mean_packed_length
     if packed is not None and packed > config.seq_length:
@@ -504,13 +519,8 @@ def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
             "are packed to",
             f"nearest: {config.seq_length}",
         )
-    # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask;
-    # DeepSpeed's has whole sequences by heads, and nothing to balance.
-    cp, pieces = layout.context_parallel_size, "2 CP"
-    shards = layout.sequence_shards * (2 * cp if cp > 1 else 1)
-    if layout.data_parallel_sharding is not None and layout.cp_comm_type is CpCommType.A2A:
-        shards, pieces = layout.sequence_shards * cp, "CP"
-    if config.seq_length % shards:
+    shards, pieces = sequence_shards(layout)
+    if config.seq_length % shards and not config.samples.varies:  # else rows are padded
         down = config.seq_length // shards * shards
         raise UserError(
             "job.seq_length",
@@ -533,7 +543,7 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
         )
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     microbatches = config.global_batch_size // per_pass
-    if vpp > 1 and microbatches % pp:
+    if vpp > 1 and microbatches % pp and config.samples.token_budget is None:
         down = microbatches // pp * pp
         raise UserError(
             "job.global_batch_size",

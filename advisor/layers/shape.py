@@ -36,7 +36,8 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     ``takes_any_layout``: whether the GPU's 8-bit GEMMs do without transposed operands.
     ``deterministic``: whether cuBLAS has the workspace that repeats to the bit. ``side``: of two
     pools, the one whose share of the layers this is; None is both. ``tuning`` and ``head``: what is
-    trained, and how the loss is computed.
+    trained, and how the loss is computed. ``masked``: whether transformers' attention takes a mask
+    [b, 1, s, s], as rows hold several samples, or padding.
     """
 
     model: ModelSpec
@@ -51,6 +52,7 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     transformer_engine: tuple[int, int] = (2, 20)
     tp_comm_overlap: bool = False
     mean_packed_length: int | None = None
+    masked: bool = False
     expert_model_parallel_size: int = 1
     expert_tensor_parallel_size: int = 1
     moe_load_imbalance: float = 1.0

@@ -16,6 +16,8 @@ from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, 
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
+from advisor.report.sample_block import sample_block
+from advisor.search.pack_peaks import sample_note
 
 _USUAL = Rows()
 
@@ -51,6 +53,7 @@ def page(
         table,
         _answer(advice, caveat, price),
         _phases(advice),
+        sample_block(note) if (note := sample_note(advice)) else None,
         _optimum(advice),
         _toss(advice),
         _verified(advice.job, shown),

@@ -1,6 +1,6 @@
 """The head of the page: the job, and everything that was assumed about it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -236,10 +236,24 @@ def _job_words(job: Job) -> list[str]:
         f"{human_count(parameter_count(job.model).total)} parameters",
         f"{job.num_gpus} x {job.gpu.name}",
         str(config.precision),
-        f"sequence {config.seq_length}",
-        f"micro batch {config.micro_batch_size}",
+        *_row_words(config),
         f"global batch {config.global_batch_size}{' pairs' * (config.rl.sequences > 1)}",
     ]
+
+
+def _row_words(config: JobConfig) -> Iterator[str]:
+    """Sequence and micro batch; of samples how long the longest is, and how rows are filled."""
+    samples, size = config.samples, config.micro_batch_size
+    if not samples.varies:
+        yield f"sequence {config.seq_length}"
+    elif samples.packed and samples.token_budget is None:
+        yield f"samples packed in rows of {config.seq_length} tokens"
+    else:
+        yield f"samples of at most {config.seq_length} tokens"
+    if samples.token_budget is not None:
+        yield f"packs of {samples.token_budget} tokens per GPU"
+    else:
+        yield f"micro batch {size}"
 
 
 def calibration_words(note: CalibrationNote) -> str:

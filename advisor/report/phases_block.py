@@ -21,7 +21,7 @@ PART_WORDS: Final = {
     "overhead": "buffers and overhead",
 }
 """Parts of PhaseMemory whose name is another one."""
-_CELLS, _NAMED, _INDENT = 16, 4, 2
+_CELLS, _NAMED, _INDENT = 16, 3, 2
 _ONE_OF_MANY: Final = 0.02
 """Share of a phase below which a part is not named."""
 

@@ -19,7 +19,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.assumptions import Facts, assumed_lines
 from advisor.request.given import Given, read_given
 from advisor.request.lent_and_legal import legal_with_given
-from advisor.request.origin import SEARCHED, Origin, changed_fields, changed_values
+from advisor.request.origin import GIVEN, SEARCHED, Origin, changed_fields, changed_values
 from advisor.request.recipe_choice import RecipeChoice, Wanted, choose_recipe
 from advisor.request.recipes import Experiment
 from advisor.request.request import Request
@@ -112,7 +112,8 @@ def resolve_given(given: Given) -> Resolution:
         layout_fields=made.layout_fields,
         assumptions=assumed_lines(facts),
         of_search=assumed_lines(replace(facts, layout=None)),
-        micro_batch_is_free="micro_batch_size" not in given.job_fields,
+        micro_batch_is_free="micro_batch_size" not in given.job_fields
+        and made.config.samples.token_budget is None,
         open_degrees=choice.left_open if preset is None else (),
         shipped=parts_of(choice.framework).settings.parse(shipped) if shipped else None,
         borrowed=choice.borrowed and its is not None,
@@ -121,7 +122,7 @@ def resolve_given(given: Given) -> Resolution:
         differs=choice.differs,
         without_graphs=choice.without_graphs if its is not None else {},
         wanted=wanted if given.takes_recipe else None,
-        origins=made.origins,
+        origins=made.origins | dict.fromkeys(given.keys, GIVEN),
     )
 
 

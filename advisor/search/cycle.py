@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from advisor.answer.phases import Phase, PhaseMemory, PhaseName
 from advisor.base.dtypes import DType
+from advisor.base.units import counted
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
@@ -34,19 +35,14 @@ _REFERENCE, _CRITIC = "reference model", "critic"
 
 
 def cycle_of(
-    job: Job,
-    shape: RankShape,
-    stages: Stages,
-    plain: JobMemory,
-    none: list[RecomputePlan],
-    budget: int,
+    job: Job, stages: Stages, plain: JobMemory, none: list[RecomputePlan], budget: int
 ) -> "Cycle":
-    """The phases of a job that has any. See Cycle and JobMemory."""
+    """The phases of a job that has any. See Cycle."""
     critic = None
     if job.config.rl.algorithm is Algorithm.PPO:  # its head is one row, and no logits
         chunks = tuple(tuple([replace(chunk, head=False) for chunk in held]) for held in stages)
         model = parts_of(job.config.framework).memory
-        critic = JobMemory(job, shape, chunks, Pipeline(chunks), model)
+        critic = JobMemory(plain.job, plain.shape, chunks, Pipeline(chunks), model)
     return Cycle(job, plain, critic, none, budget)
 
 
@@ -119,7 +115,8 @@ class Cycle:
         note = ""
         if name is PhaseName.ROLLOUT and self.engine is not None:
             tokens, longest = self.engine.tokens, self._longest
-            note = f"KV cache of {tokens:,} tokens: {tokens // longest:,} sequences of {longest:,}"
+            sequences = counted(tokens // longest, "sequence")
+            note = f"KV cache of {tokens:,} tokens: {sequences} of {longest:,}"
             if not self.has_room:
                 note = f"the KV cache has no room for one sequence of {longest:,} tokens"
                 likely = 0.0
@@ -203,7 +200,8 @@ class Cycle:
         largest, layout = self._plain.largest_weight(stage), self._job.layout
         tensor = largest * DType.BF16.itemsize
         gathered = tensor * (layout.tensor_model_parallel_size > 1)
-        if layout.data_parallel_sharding is DataParallelSharding.FULL:
+        whole = layout.data_parallel_sharding is not DataParallelSharding.FULL
+        if layout.sharding_ranks > 1 and not whole:
             gathered = largest * DType.FP32.itemsize
         return gathered + (self._rl.weight_sync_bucket_bytes or tensor)
 
@@ -283,7 +281,7 @@ class Cycle:
         used: int,
     ) -> int:
         """Host memory of one rank: of each model what is not on the GPU, except gradients, which
-        have served; the reference but for the bytes `used`; and the weights of an engine that
+        have served; the reference where none of it is `used`; and the weights of an engine that
         sleeps lightly."""
         found = _missing(self._policy[stage], policy) + _missing(self._values[stage], critic)
         if self._rl.reference is Reference.HOST and not used:
@@ -311,8 +309,9 @@ def _log_probs(job: Job, shape: RankShape) -> RankShape:
     """The shape of a microbatch of the phases that only run forward."""
     rl = job.config.rl
     if rl.log_prob_token_budget is not None:
-        whole = max(rl.log_prob_token_budget, job.config.seq_length)
-        cut = job.layout.sequence_shards * 2 * job.layout.context_parallel_size
+        cp = job.layout.context_parallel_size
+        whole = max(rl.log_prob_token_budget * cp, job.config.seq_length)
+        cut = job.layout.sequence_shards * 2 * cp
         return replace(shape, seq_length=-(-whole // cut) * cut, micro_batch_size=1)
     if rl.log_prob_micro_batch_size is not None:
         return replace(shape, micro_batch_size=rl.log_prob_micro_batch_size * rl.sequences)

@@ -13,6 +13,7 @@ from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, band_ends
 from advisor.job.job import Job
+from advisor.job.microbatches import microbatches
 from advisor.job.pipeline_split import Pipeline, Stages, pipeline_of, pipeline_stages
 from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
@@ -44,6 +45,7 @@ class Evaluator:
 
     `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
     stages: what they hold, where that is not what the job's layout says.
+    samples: what microbatches hold; shape is that of the worst one, mean_shape of the mean one.
     time, memory: seconds and bytes under the `plans` of a setting, as they are before measured runs
     move them (`learned`). rates: how fast a rank computes and communicates.
     """
@@ -53,24 +55,27 @@ class Evaluator:
         self.calibration = calibration
         parts = parts_of(job.config.framework)
         self.none, self._model = parts.settings.none, parts.memory
-        self.shape = first_equal(self._model.shape(job, rank_shape(job)))
+        self.samples = microbatches(job)
+        worst, mean = self.samples.worst, self.samples.mean
+        self.shape = first_equal(self._model.shape(worst, rank_shape(worst)))
+        self.mean_shape = first_equal(self._model.shape(mean, rank_shape(mean)))
         self.stages = stages or pipeline_stages(job.model, job.layout)
         self.pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
         graphed = self._model.graphed_modules(job)
-        turns = self._model.turns(job)
+        turns = self._model.turns(mean)
         self.time = JobTime(
-            job, self.shape, self.stages, self.pipeline, calibration, graphed, turns
+            mean, self.mean_shape, self.stages, self.pipeline, calibration, graphed, turns
         )
         self.rates = self.time.rates
         self.step_time_error = step_time_error(job, calibration)
         self.learned = learned_of(job, calibration)
         self.model_flops = model_flops(
             job.model,
-            job.config.seq_length,
-            job.config.global_batch_size * job.config.rl.sequences,
+            round(self.samples.tokens),
+            1,
             job.model.padded_vocab_size(job.layout.tensor_model_parallel_size),
-            self.shape.attended_length,
+            self.mean_shape.attended_length,
         )
 
     @cached_property
@@ -98,7 +103,7 @@ class Evaluator:
 
     @cached_property
     def _plain_memory(self) -> JobMemory:
-        return JobMemory(self.job, self.shape, self.stages, self.pipeline, self._model)
+        return JobMemory(self.samples.worst, self.shape, self.stages, self.pipeline, self._model)
 
     @cached_property
     def cycle(self) -> "Cycle | None":
@@ -108,7 +113,7 @@ class Evaluator:
         from advisor.search.cycle import cycle_of
 
         none, budget = self.plans(self.none), self.budget_bytes
-        return cycle_of(self.job, self.shape, self.stages, self._plain_memory, none, budget)
+        return cycle_of(self.job, self.stages, self._plain_memory, none, budget)
 
     @property
     def is_hopeless(self) -> bool:
@@ -177,7 +182,7 @@ class Evaluator:
 
     def plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
         """What `setting` does to the layers of a chunk."""
-        return self._model.plan(setting, self.shape, layers, self.job)
+        return self._model.plan(setting, self.shape, layers, self.samples.worst)
 
     def plans(self, setting: Setting) -> list[RecomputePlan]:
         """The plan of each group of layers of the pipeline: what `time` and `memory` take."""
@@ -274,14 +279,14 @@ class Evaluator:
 def _detail(
     evaluator: Evaluator, setting: Setting, plans: list[RecomputePlan], stages: list[StageDetail]
 ) -> evaluation.EvaluationDetail:
-    job, shape, groups = evaluator.job, evaluator.shape, evaluator.pipeline.groups
+    job, shape, groups = evaluator.samples.mean, evaluator.shape, evaluator.pipeline.groups
     kept: dict[LayerKind, int] = {}  # one microbatch, the mean over the layers of the largest chunk
     for kind in dict.fromkeys(job.model.layer_kinds):
         most = max(layers.count(kind) for layers in groups)
         kept[kind] = kept_bytes(shape, evaluator.plan(setting, (kind,) * most)) // most
     copies = zip(plans, evaluator.pipeline.copies, strict=True)
-    replays = sum(number * replayed_flops(shape, plan) for plan, number in copies)
-    replays += head_replay_flops(shape)
+    replays = sum(number * replayed_flops(evaluator.mean_shape, plan) for plan, number in copies)
+    replays += head_replay_flops(evaluator.mean_shape)
     ranks = job.num_gpus // job.layout.pipeline_model_parallel_size
     vpp = job.layout.virtual_pipeline_model_parallel_size
     return evaluation.EvaluationDetail(

@@ -82,13 +82,14 @@ class JobMemory:
     """Peaks of a job's stages; what no recompute changes is computed once.
 
     Plans are those of each group of layers of `pipeline`. fixed: what each stage holds under any.
-    sent_bytes: of a hidden state that stages send. shape: of a microbatch on one rank.
+    sent_bytes: of a hidden state that stages send. job, shape: whose
+    microbatches all are the worst one, and that one on a rank.
     """
 
     def __init__(
         self, job: Job, shape: RankShape, stages: Stages, pipeline: Pipeline, model: MemoryModel
     ) -> None:
-        self._job, self.shape, self._stages, self._pipeline = job, shape, stages, pipeline
+        self.job, self.shape, self._stages, self._pipeline = job, shape, stages, pipeline
         self._pp = job.layout.pipeline_model_parallel_size
         self.sent_bytes = shape.hidden(LAYER_INPUT).num_bytes
         self._chunks = list(zip(pipeline.chunks, pipeline.group_of, strict=True))
@@ -131,7 +132,7 @@ class JobMemory:
     @cached_property
     def _end_bytes(self) -> int:
         """The most bytes of head and loss in the first microbatch, which no other runs next to."""
-        turns = self._job.layout.overlap_moe_expert_parallel_comm
+        turns = self.job.layout.overlap_moe_expert_parallel_comm
         if self._working_set is not None or turns or not self._stages[-1][-1].head:
             return 0
         end = chunk_footprint(self.shape, RecomputePlan(()), False, True)
@@ -140,7 +141,7 @@ class JobMemory:
     def in_flight(self, stage: int) -> list[tuple[int, int]]:
         """Of each chunk of a stage its group of layers, and the microbatches that have gone forward
         before the first backward."""
-        held, microbatches = self._pipeline.stages[stage], self._job.num_microbatches
+        held, microbatches = self._pipeline.stages[stage], self.job.num_microbatches
         groups = [self._pipeline.group_of[held.chunks[index]] for index in held.classes]
         numbers = first_in_flight(self._pp, len(groups), microbatches, stage)
         return list(zip(groups, numbers, strict=True))
@@ -278,8 +279,8 @@ class JobMemory:
         said to be too much is what such a card gives."""
         found = self.simulate(plans, stage)
         simulated, requests = self.with_unused(detail, found.unused), found.requests
-        reserved, card = simulated.reserved, self._job.gpu.memory_bytes
-        full = self._job.config.memory_budget_bytes is None and reserved.at_most > card
+        reserved, card = simulated.reserved, self.job.gpu.memory_bytes
+        full = self.job.config.memory_budget_bytes is None and reserved.at_most > card
         for share in _SHARES_LEFT if full else ():
             capacity = int(found.allocated * (1 + share))
             requests += found.requests
@@ -301,7 +302,7 @@ class JobMemory:
         self, plans: list[RecomputePlan], stage: int, capacity: int | None = None
     ) -> SimulatedPeaks:
         """What the allocator of a rank of one stage counts; see memory.simulation."""
-        held, fixed, config = self._pipeline.stages[stage], self.fixed[stage], self._job.config
+        held, fixed, config = self._pipeline.stages[stage], self.fixed[stage], self.job.config
         weights, copies = weight_sizes(self.shape, self._stages[stage]), config.copies_gradients
         left = sum(chunk.left for chunk in self.footprints(plans)[stage])
         chunks = [(self._chunks[chunk][0], plans[self._chunks[chunk][1]]) for chunk in held.chunks]
@@ -332,7 +333,7 @@ class JobMemory:
             held.classes,
             self._pp,
             stage,
-            self._job.num_microbatches,
+            self.job.num_microbatches,
             expandable_segments=config.expandable_segments,
             capacity=capacity,
             graphs=graphs,
@@ -361,13 +362,13 @@ class JobMemory:
         def exceeds(allocated: int) -> bool:
             there = stage.reserved
             reserved = self._with_allocated(stage, allocated, there.unused, there.returnable)
-            return reserved.fit_probability(budget_bytes) < self._job.config.certainty
+            return reserved.fit_probability(budget_bytes) < self.job.config.certainty
 
         return bisect_left(range(budget_bytes), True, key=exceeds) - 1
 
     def _peak(self, stage: int, chunks: list[ChunkFootprint], sent: int) -> ActivationPeak:
         """Of all chunks those of a stage, which sends so many bytes of a hidden state."""
-        held, microbatches = self._pipeline.stages[stage], self._job.num_microbatches
+        held, microbatches = self._pipeline.stages[stage], self.job.num_microbatches
         distinct = tuple([chunks[chunk] for chunk in held.chunks])
         return activation_peak(sent, distinct, held.classes, self._pp, stage, microbatches)
 
@@ -403,7 +404,7 @@ class JobMemory:
     def _inputs_of_graphs(self, model: MemoryModel, stage: int) -> int:
         """Bytes that the graphs of a stage hold outside their pool, as many inputs among them as
         there are ever microbatches in flight."""
-        job, shape, chunks = self._job, self.shape, self._stages[stage]
+        job, shape, chunks = self.job, self.shape, self._stages[stage]
         each = [model.graph_inputs(job, shape, chunk.layers) for chunk in chunks]
         classes = self._pipeline.stages[stage].classes
         most = most_in_flight(each, classes, self._pp, stage, job.num_microbatches)
@@ -433,11 +434,11 @@ class JobMemory:
         """Of all chunks, alone, and with the forward of another microbatch next to each backward
         where the job has them in turns."""
         alone = self._alone(plans, self.shape, working_set)
-        if not self._job.layout.overlap_moe_expert_parallel_comm:
+        if not self.job.layout.overlap_moe_expert_parallel_comm:
             return alone, alone
         from advisor.memory.overlap import more_in_turns, overlapped
 
-        delayed = self._job.layout.delay_wgrad_compute
+        delayed = self.job.layout.delay_wgrad_compute
         layer = more_in_turns(self.shape, tuple(plans), delayed=delayed)
         return alone, [
             overlapped(one, self.shape, plans[group], (chunk.embedding, chunk.head), layer)

@@ -12,6 +12,7 @@ from advisor.base.sharing import first_equal
 from advisor.frameworks.part_types import Effect, JobChange
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
+from advisor.job.microbatches import microbatches
 from advisor.job.pipeline_split import pipeline_of, pipeline_stages
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.search.cycle import Cycle, cycle_of
@@ -74,9 +75,10 @@ def _largest_share(job: Job) -> float:
 
 def _cycle(job: Job) -> Cycle:
     parts, stages = parts_of(job.config.framework), pipeline_stages(job.model, job.layout)
-    shape = first_equal(parts.memory.shape(job, rank_shape(job)))
+    worst = microbatches(job).worst
+    shape = first_equal(parts.memory.shape(worst, rank_shape(worst)))
     pipeline = pipeline_of(job.model, job.layout)
-    plain = JobMemory(job, shape, stages, pipeline, parts.memory)
-    none = [parts.memory.plan(parts.settings.none, shape, group, job) for group in pipeline.groups]
+    plain = JobMemory(worst, shape, stages, pipeline, parts.memory)
+    none = [parts.memory.plan(parts.settings.none, shape, one, worst) for one in pipeline.groups]
     budget = job.config.memory_budget_bytes or job.gpu.memory_bytes
-    return cycle_of(job, shape, stages, plain, none, budget)
+    return cycle_of(job, stages, plain, none, budget)

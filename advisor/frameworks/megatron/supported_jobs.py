@@ -253,7 +253,7 @@ class MegatronJobs(JobSupport):
         none with Transformer Engine (llm/gpt/data/pre_training.py)."""
         if config.create_attention_mask is not None:
             return config.create_attention_mask
-        return self._is_lm and config.mean_packed_length is None
+        return self._is_lm and not config.is_packed
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """Degrees decide. Of NeMo Megatron-FSDP is not modelled."""

@@ -212,7 +212,8 @@ def fused_norm(
 
 
 def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
-    """scaled_dot_product_attention with a flash kernel, causal, keys and values not expanded.
+    """scaled_dot_product_attention with a flash kernel, causal, keys and values not
+    expanded; of the samples of a row each on its own (varlen).
 
     Keeps q, k, v, the output [micro_batch_size, seq_length, heads x v_channels] and the fp32
     log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention).
@@ -229,10 +230,10 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
         (output,),
         unit=ComputeUnit.ATTENTION,
         saved=(query, key, value, output, Tensor("softmax_lse", rows, DType.FP32)),
-        attention_flops=shape.tokens * shape.seq_length * both,
+        attention_flops=shape.tokens * shape.attended_length * both,
         attention=AttentionShape(
             rows=prod(rows),
-            longest=shape.seq_length,
+            longest=shape.attended_length,
             qk_channels=model.qk_channels,
             v_channels=model.v_channels,
             # the flash kernel takes no values narrower than keys, which leaves cuDNN's

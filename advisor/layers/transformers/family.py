@@ -14,6 +14,7 @@ FAMILY: Final = LayerFamily(
     embedding=embedding_operators,
     head=head_groups,
     mask_bytes=mask_bytes,
+    masks_rows=True,
     holds_embedding=True,  # inputs_embeds of LlamaModel.forward, and of its kin
     autocasts=True,
     loss_inside=True,  # LlamaForCausalLM.forward
