@@ -123,7 +123,8 @@ class _Edit:
         here = max((one.start for one in found if one.start <= at), default=0)
         self.near = sorted(found, key=lambda one: (one.start != here, abs(one.start - at)))
         read, file = checked.configuration.settings, finding.place.file
-        its_own = {k: v.place for k, v in read.values.items()} if hasattr(read, "values") else {}
+        values = getattr(read, "values", {})
+        its_own = {k: v.place for k, v in values.items() if not getattr(v, "omitted", False)}
         places = getattr(read, "places", its_own)
         self.places = {k: offset_of(text, p) for k, p in places.items() if p.file == file}
         self.said = _said(checked)
