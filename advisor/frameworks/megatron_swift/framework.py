@@ -14,7 +14,7 @@ from advisor.frameworks.dialect_rows import names_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.trainer_dialect import unknown_names
 from advisor.frameworks.huggingface.training_arguments import words
-from advisor.frameworks.megatron import cycle
+from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
@@ -35,7 +35,7 @@ _BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32"}
 _OFF: Final = {"null": "none", "[]": "none"}
 
 
-class _Reader(cycle.MegatronCycleReader):
+class _Reader(engine_dialect.MegatronCycleReader):
     """Options of `megatron sft`, `pt` and `rlhf`, and YAML of the same."""
 
     framework = Framework.MEGATRON_SWIFT
@@ -138,4 +138,4 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """Megatron Bridge's."""
-    return cycle.megatron_parts(READER, Framework.MEGATRON_SWIFT, _Spelling)
+    return engine_dialect.megatron_parts(READER, Framework.MEGATRON_SWIFT, _Spelling)
