@@ -76,5 +76,5 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    every = Granularity.NONE, Granularity.FULL
-    return trainer_parts(READER, "0.9", spelling=_Spelling, memory=_Memory, granularities=every)
+    own: dict[str, Any] = {"granularities": (Granularity.NONE, Granularity.FULL)}
+    return trainer_parts(READER, "0.9", spelling=_Spelling, memory=_Memory, **own)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.frameworks.cycle_dialect import CycleReader, Made
-from advisor.frameworks.dialect_rows import names_of, written
+from advisor.frameworks.dialect_rows import names_of, rows_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.trainer_dialect import unknown_names
 from advisor.frameworks.huggingface.training_arguments import words
@@ -121,7 +121,7 @@ class _Spelling(MegatronSpelling):
 def _options(overrides: str) -> str:
     """`--name value` of `section.name=value`, where it has the name."""
     ours = {its: name for name, its in _BRIDGES.items()}
-    names = frozenset(names_of(_NAME))
+    names = {*names_of(_NAME)} - {row.name for row in rows_of(_NAME) if row.printed}
     found = {}
     for word in shlex.split(overrides):
         path, _, value = word.partition("=")
