@@ -202,10 +202,12 @@ def projector(shape: RankShape) -> tuple[Operator, ...]:
         place = Module.PROJECTOR
         back = Operator("sort_tokens", place, (merged,), (sorted_back,), saved=(order,))
         operators, merged = (*operators, back), sorted_back
+    deep: list[Tensor] = []
     for number in range(len(tower.deepstack_layers)):
         name = f"deepstack_merger.{number}"
         elsewhere = Tensor(f"{name}.input", (0, *source.shape[1:]), source.dtype)
-        operators += _merger(shape, name, elsewhere, deep=True)[1]
+        features, its = _merger(shape, name, elsewhere, deep=True)
+        operators, deep = (*operators, *its), [*deep, features]
     tokens = Tensor("image_embeds", merged.shape, merged.dtype)
     mask = Tensor("image_mask", (*joined.shape[:2], 1), DType.BOOL)
     return (
@@ -214,7 +216,7 @@ def projector(shape: RankShape) -> tuple[Operator, ...]:
         Operator(
             "masked_scatter",
             Module.PROJECTOR,
-            (tokens,),
+            (tokens, *deep),  # which the decoder's first layers add to theirs
             (joined,),
             saved=(mask,),
             backward_workspace=joined.num_bytes,
