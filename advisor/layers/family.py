@@ -34,9 +34,10 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     first. head: those after the last, by what runs as one. mask_bytes: of the attention masks that
     the model makes for all its layers. holds_embedding: a variable of the model's forward holds the
     embedding's output until the final norm is through. loss_inside: that forward computes the loss
-    as well. autocasts: its operators are known under autocast. tuned: operators of a layer or an
-    end of the model where `shape.tuning` freezes parameters or adds adapters; None: not known.
-    vision: operators of either end of a vision tower (VisionEnd); None: the family has none.
+    as well. autocasts: its operators are known under autocast. masks_rows: torch's attention takes
+    a mask [b, 1, s, s] of rows with several samples, or with padding. tuned: operators of a layer
+    or an end of the model where `shape.tuning` freezes parameters or adds adapters; None: not
+    known. vision: operators of either end of a vision tower (VisionEnd); None: the family has none.
     """
 
     source: str
@@ -47,6 +48,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     holds_embedding: bool = False
     loss_inside: bool = False
     autocasts: bool = False
+    masks_rows: bool = False
     tuned: Callable[[RankShape, tuple[Operator, ...]], tuple[Operator, ...]] | None = None
     vision: Callable[[RankShape, VisionEnd], tuple[Operator, ...]] | None = None
 

@@ -38,7 +38,8 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     pools, the one whose share of the layers this is; None is both. ``image_tokens``: tokens of a
     sequence that a vision tower makes of ``images`` images; ``flash_attention``: whether one kernel
     attends inside all of them (transformers' flash_attention_2 and 3). ``tuning`` and ``head``: what
-    is trained, and how the loss is computed.
+    is trained, and how the loss is computed. ``masked``: whether transformers' attention takes a
+    mask [b, 1, s, s], as rows hold several samples, or padding.
     """
 
     model: ModelSpec
@@ -53,6 +54,7 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     transformer_engine: tuple[int, int] = (2, 20)
     tp_comm_overlap: bool = False
     mean_packed_length: int | None = None
+    masked: bool = False
     expert_model_parallel_size: int = 1
     expert_tensor_parallel_size: int = 1
     moe_load_imbalance: float = 1.0
@@ -83,6 +85,14 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
         """The shape that one kind of the model's layers sees (ModelSpec.of_kind)."""
         model = self.model.of_kind(kind)
         return self if model is self.model else replace(self, model=model)
+
+    @property
+    def under_checkpoint(self) -> "RankShape":
+        """The shape that a layer sees that is recomputed whole: its adapters gather no input again
+        (Megatron Bridge 0.6.2 peft/utils.py, _sequence_parallel_input_regather_eligibility)."""
+        if not self.tuning.sequence_parallel_input_regather:
+            return self
+        return replace(self, tuning=replace(self.tuning, sequence_parallel_input_regather=False))
 
     @property
     def tower(self) -> "RankShape":

@@ -104,6 +104,21 @@ def chunk_footprint(
     )
 
 
+def forward_without_grad(
+    shape: RankShape,
+    plan: RecomputePlan,
+    first: bool,
+    last: bool,
+    working_set: WorkingSet | None = None,
+) -> tuple[Peak, int]:
+    """The most bytes of a forward of a chunk that keeps nothing, above weights and buffers, and the
+    bytes of parameters that static memory has as gathered while the passes of a step run, and that
+    nobody holds between steps. `plan`: of no recompute; ends as in chunk_footprint."""
+    rows = chunk_units.rows_of(shape, plan, first, last, working_set)
+    stays = sum(copies * overhead.stays for (_, overhead), copies in rows if overhead is not None)
+    return highest(*(chunk_units.without_grad(shape, *row) for row, _ in rows)), stays
+
+
 _Row = tuple[chunk_units.Unit, int, int]
 """A unit, how many equal ones follow each other, and the bytes that are next to each of them: what
 the one before has on its way to the host, or back."""

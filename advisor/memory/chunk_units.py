@@ -28,7 +28,18 @@ from advisor.layers.transformer import (
     vision_operators,
 )
 from advisor.memory import liveness
-from advisor.memory.events import GIVE, SPENT, TAKE, WORK, Event, Peak, Segment, fold, in_a_row
+from advisor.memory.events import (
+    GIVE,
+    SPENT,
+    TAKE,
+    WORK,
+    Event,
+    Peak,
+    Segment,
+    fold,
+    highest,
+    in_a_row,
+)
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import FeedForward, Role
 from advisor.plan.recompute_plan import (
@@ -189,6 +200,30 @@ def _kept(shape: RankShape, layers: Layers) -> int:
     return liveness.layer_kept_bytes(operators, runs) - away
 
 
+@lru_cache(maxsize=8192)
+def bytes_on_host(shape: RankShape, plan: RecomputePlan) -> int:
+    """Bytes of one microbatch that the layers of a chunk keep on the host until their backward."""
+    return sum(segment.copies * _on_host(shape, segment) for segment in plan.segments)
+
+
+def _on_host(shape: RankShape, layers: Layers) -> int:
+    if layers.whole:
+        return shape.hidden(LAYER_INPUT).num_bytes if layers.input.offloaded else 0
+    (operators,), runs = _layers_of(shape, layers), layers.runs
+    return offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
+
+
+@lru_cache(maxsize=4096)
+def without_grad(shape: RankShape, row: Row, overhead: ShardingOverhead | None = None) -> Peak:
+    """The most bytes of a unit's forward that keeps nothing, next to what is gathered for it: its
+    input, [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size], is alive in a caller's
+    variable. A forward under torch.no_grad() replays nothing and checkpoints nothing."""
+    found, each = overhead or ShardingOverhead(), _layers_of(shape, row)
+    peaks = (fold(liveness.events_without_grad(operators)).peak for operators in each)
+    gathers = Peak(shape.hidden(LAYER_INPUT).num_bytes + found.entry, "all-gather")
+    return highest(gathers, *(peak.above(found.forward) for peak in peaks))
+
+
 def kept_input(shape: RankShape, layers: Layers) -> int:
     """Bytes on the device of the one input that a checkpoint keeps: [seq_length / cp (/ tp under
     SP), micro_batch_size, hidden_size], cut by TP once more where distribute_saved_activations
@@ -212,6 +247,8 @@ def _layers_of(shape: RankShape, row: Row) -> "_Each":
         return [vision_operators(shape, row)]
     if isinstance(row, str):
         return [embedding_operators(shape) if row == "embedding" else dict(head_groups(shape))[row]]
+    if row.whole:
+        shape = shape.under_checkpoint
     return [transformer_layer(shape, kind) for kind in row.layers]
 
 
@@ -454,7 +491,13 @@ def _requests(
         leaves: (index + 1, "input"),
         f"gradient of {leaves}": (index + 1, "gradient"),
     }
+    blocks = {one.name: one.workspace_block for one in operators if one.workspace_block}
     for kind, name, num_bytes in events:
-        if num_bytes > NEGLIGIBLE and kind != SPENT:
+        block = blocks.get(name.rpartition(" ")[2], 0) if kind == WORK else 0
+        if num_bytes > block > 0:
+            sizes = [*[block] * (num_bytes // block), num_bytes % block]
+            named = [((index, f"{name} {at}"), size) for at, size in enumerate(sizes) if size]
+            yield from (*named, *((one, 0) for one, _ in named))
+        elif num_bytes > NEGLIGIBLE and kind != SPENT:
             size = num_bytes if kind == TAKE else -num_bytes if kind == WORK else 0
             yield ends.get(name) or (index, name), size

@@ -222,18 +222,22 @@ def static_memory(
     optimizer_shards: int,
     main_grads_dtype: DType,
     optimizer_bytes: int = PLAIN_OPTIMIZER_BYTES,
+    trained: int | None = None,
 ) -> StaticMemory:
-    """Bytes of `elements` parameters: 16-bit weights, a contiguous gradient buffer in
-    `main_grads_dtype`, and `optimizer_bytes` of each over the shards.
+    """Bytes of `elements` parameters: 16-bit weights, and of those that are `trained`, all where
+    none are frozen, a contiguous gradient buffer in `main_grads_dtype`, and `optimizer_bytes` of
+    each over the shards.
 
     Source: megatron-core 0.16.1 param_and_grad_buffer.py, distrib_optimizer.py. The padding of its
     buckets is left out. Held against its real optimizer on DP 1 to 64 in tests/oracles.
     """
-    optimizer = elements * optimizer_bytes
+    trained = elements if trained is None else trained
+    optimizer = trained * optimizer_bytes
     return StaticMemory(
         weights=elements * DType.BF16.itemsize,
-        gradients=elements * main_grads_dtype.itemsize,
+        gradients=trained * main_grads_dtype.itemsize,
         optimizer=-(-optimizer // optimizer_shards),
+        frozen=(elements - trained) * DType.BF16.itemsize,
     )
 
 

@@ -40,7 +40,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def assumed_lines(facts: Facts) -> tuple[str, ...]:
     """Of all that the request leaves open, in the page's order."""
-    of_job = (*_of_source(facts), *_of_options(facts), *_of_model(facts))
+    of_job = *_of_source(facts), *_of_samples(facts.config), *_of_options(facts), *_of_model(facts)
     return (*of_job, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
 
 
@@ -77,15 +77,27 @@ def _of_releases(facts: Facts) -> Iterator[str]:
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:
+    chosen = facts.layout is None or bool(facts.choice.left_open)
     for name, words, is_open in (
         ("seq_length", "sequence length", False),
-        ("micro_batch_size", "micro batch", facts.layout is None or bool(facts.choice.left_open)),
+        ("micro_batch_size", "micro batch", chosen or facts.config.samples.token_budget),
         ("global_batch_size", "global batch", False),
     ):
         if name not in facts.given.job_fields and not is_open:
             yield f"{words} {getattr(facts.config, name)}"
     if facts.config.optimizer.is_muon and "optimizer" not in facts.given.job_fields:
         yield f"{facts.config.optimizer} as in the nearest recipe"
+
+
+def _of_samples(config: JobConfig) -> Iterator[str]:
+    """What is not known of the samples' lengths, and how ranks get them."""
+    samples = config.samples
+    if not samples.lengths and samples.varies:
+        yield f"all samples of {config.seq_length} tokens (no --lengths)"
+    elif "," in samples.lengths and "=" in samples.lengths:
+        yield "lengths log-normal between quantiles, one sample in 10,000 as long as max"
+    if samples.lengths and samples.token_budget is not None and not samples.balanced:
+        yield "samples go to ranks at random (samples.balanced=true if by length)"
 
 
 def _of_lent(facts: Facts) -> Iterator[str]:

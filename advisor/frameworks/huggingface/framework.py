@@ -4,7 +4,6 @@ Source: transformers 4.57.1 and 5.23.0 modeling_layers.py, modeling_utils.py, tr
 accelerate 1.15.0 utils/fsdp_utils.py.
 """
 
-import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Final
@@ -22,6 +21,7 @@ from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
     job_arguments,
     training_arguments,
+    words,
 )
 from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, stated
@@ -40,7 +40,7 @@ from advisor.models.options import PositionEmbedding, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
-_FACTS: Final = supported_jobs.StackFacts(
+FACTS: Final = supported_jobs.StackFacts(
     framework=names.Framework.HUGGINGFACE,
     own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch"),
     versions=("4", "5"),
@@ -58,7 +58,7 @@ _FACTS: Final = supported_jobs.StackFacts(
 )
 
 
-class _Jobs(supported_jobs.TorchJobs):
+class TrainerJobs(supported_jobs.TorchJobs):
     """Accelerate's types, and its reduction with every microbatch."""
 
     sees = True
@@ -93,7 +93,7 @@ class _Jobs(supported_jobs.TorchJobs):
             )
 
 
-class _Memory(memory_model.TorchMemory):
+class TrainerMemory(memory_model.TorchMemory):
     """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
 
     def semantics(self, job: Job) -> plan.Semantics:
@@ -168,7 +168,7 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
     yield from (Match(reason, fix) for holds, reason, fix in refused if holds)
 
 
-class _Settings(recompute_settings.TorchSettings):
+class TrainerSettings(recompute_settings.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
     own_rules: ClassVar[Rules] = stated(
@@ -195,16 +195,16 @@ class _Settings(recompute_settings.TorchSettings):
         return tuple(_notes(as_torch(setting), job))
 
 
-class _Spelling(stack.TorchSpelling):
+class TrainerSpelling(stack.TorchSpelling):
     """Arguments of a Trainer, or Accelerate's file."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""
-        return shlex.join(training_arguments(as_torch(setting), job.config.framework_version))
+        return words(training_arguments(as_torch(setting), job.config.framework_version))
 
     def layout_flags(self, job: Job) -> str:
         """Batch, precision, FSDP2."""
-        return shlex.join(job_arguments(job))
+        return words(job_arguments(job))
 
     def omitted(self, job: Job) -> str:
         """On several GPUs te.Linear needs FSDP1, with which Accelerate refuses a Trainer."""
@@ -253,4 +253,6 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
 
 def parts() -> framework_parts.FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory)
+    return stack.torch_parts(
+        FACTS, TrainerSpelling, settings=TrainerSettings, jobs=TrainerJobs, memory=TrainerMemory
+    )

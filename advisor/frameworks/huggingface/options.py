@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import DType, Precision
+from advisor.frameworks.dialect_rows import rows_of
 from advisor.frameworks.option import Option, key, listed
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding
@@ -124,7 +125,7 @@ FILE: Final[tuple[Option, ...]] = (
     key(f"{FP8}.enable_fsdp_float8_all_gather", True, "job.fp8_param_gather"),
     *listed("accelerate"),
 )
-OPTIONS: Final = (*ARGUMENTS, *FILE, *listed("huggingface"))
+OPTIONS: Final = (*ARGUMENTS, *FILE, *listed("huggingface"), *rows_of("huggingface"))
 
 
 def fp8_keys(config: JobConfig) -> dict[str, str]:

@@ -257,14 +257,17 @@ def eager_memory(
     root_holds_ends: bool,
     syncs_every_microbatch: bool = True,
     upcasts: bool = False,
+    wraps_one_gpu: bool = False,
+    pools_reductions: bool = True,
 ) -> FixedMemory:
     """Memory except the activations, under FSDP2 or on one device, where weights are in 16 bits
     unless the job says otherwise; FSDP2's shards are fp32 in any case where a framework
     `upcasts` them. Between microbatches gradients are shards, or whole where
-    they are reduced with the last microbatch alone."""
+    they are reduced with the last microbatch alone. wraps_one_gpu: FSDP2 on one GPU as well.
+    pools_reductions: see parameter_groups.stream_pools."""
     layout, config = job.layout, job.config
     buffers = torch_buffers(job, shape)
-    if job.num_gpus == 1:
+    if job.num_gpus == 1 and not wraps_one_gpu:
         return lone_memory(job, shape, chunks, config.weights_dtype or DType.BF16, buffers)
     dtype = DType.FP32 if upcasts else config.weights_dtype or DType.FP32
     apart = shape.expert_model_parallel_size > 1
@@ -299,7 +302,9 @@ def eager_memory(
         pools=(
             NamedBytes(
                 "communication streams' caches",
-                parameter_groups.stream_pools(shape, sharding),
+                parameter_groups.stream_pools(
+                    shape, sharding, pools_reductions=pools_reductions
+                ),
                 "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
             ),
         ),

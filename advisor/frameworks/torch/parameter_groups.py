@@ -129,12 +129,16 @@ def fsdp_static(
     )
 
 
-def stream_pools(shape: RankShape, sharding: Sharding) -> int:
+def stream_pools(
+    shape: RankShape, sharding: Sharding, *, pools_reductions: bool = True
+) -> int:
     """Bytes that the allocator keeps for FSDP2's own streams while the computing one has its peak.
 
     All-gathers and reduce-scatters allocate on streams of their own (FSDPCommContext), and torch's
     caching allocator gives a block back to the stream that it came from alone: the largest group's
-    buffers, and the gradient shards, which the reduce-scatter stream writes.
+    buffers, and the gradient shards, which the reduce-scatter stream writes. pools_reductions: with
+    a reduction's input, which torch 2.13 allocates on the computing stream (_fsdp_collectives.py
+    foreach_reduce), as an allowance; else with its output alone.
     """
     embedding, head = _ends(shape)
     layers, whole = _Layers.of(shape, sharding), embedding + head
@@ -144,7 +148,8 @@ def stream_pools(shape: RankShape, sharding: Sharding) -> int:
     everything = layers.all.trained + whole.trained
     shards = 0 if sharding.accumulates else sharding.shard(everything, layers.experts.trained)
     gathered = sharding.gathered(max(group.all for group in groups))
-    return gathered + sharding.reduced(max(group.trained for group in groups)) + shards
+    reduced = sharding.reduced(max(group.trained for group in groups))
+    return gathered + (reduced if pools_reductions else -(-reduced // sharding.ranks)) + shards
 
 
 def _ends(shape: RankShape) -> tuple[Part, Part]:

@@ -13,6 +13,7 @@ from advisor.base.record import defaults
 from advisor.base.rule import Rule, refuse
 from advisor.base.units import divisors, either
 from advisor.frameworks.framework_parts import JobSupport
+from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
 from advisor.frameworks.option import Option
@@ -20,8 +21,8 @@ from advisor.frameworks.part_types import Degrees, Effect, JobChange
 from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eager_experts
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import AttnImplementation, Job, JobConfig
-from advisor.job.loss_head import RouterAuxLoss
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.loss_head import RouterAuxLoss
 from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
@@ -119,6 +120,7 @@ class TorchJobs(JobSupport):
                 lambda: replace(job, config=fused),
                 Effect.PACKAGE,
             )
+        yield from head_changes(job)
 
     def takes(self) -> Iterator[tuple[str, str]]:
         """Names of what the stack takes, and values."""
@@ -314,6 +316,17 @@ _TUNING_RULES: Final = (
         "lora",
     ),
     _on(
+        "tuning.adapter_dtype",
+        lambda a: (
+            a.tuning.adapter is Adapter.DORA
+            and a.tuning.base_weights is not StoredAs.AS_LOADED
+            and a.tuning.adapter_dtype is not DType.BF16
+        ),
+        "makes DoRA's layers over weights in 8 or 4 bits hand on fp32 (peft 0.21.2 bnb.py), which "
+        "is not modelled",
+        "tuning.adapter_dtype=bf16",
+    ),
+    _on(
         "job.weights_dtype",
         lambda a: (
             a.job.weights_dtype is DType.FP32 and a.tuning.base_weights is not StoredAs.AS_LOADED
@@ -434,6 +447,7 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
         make_vocab_size_divisible_by=model.make_vocab_size_divisible_by if padded else 1,
     )
     _check_given(asked, run)
+    check_head(run, asked.job)
     return run, replace(asked.job, create_attention_mask=False)
 
 

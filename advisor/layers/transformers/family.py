@@ -16,6 +16,7 @@ FAMILY: Final = LayerFamily(
     embedding=embedding_operators,
     head=head_with_aux_loss,
     mask_bytes=mask_bytes,
+    masks_rows=True,
     holds_embedding=True,  # inputs_embeds of LlamaModel.forward, and of its kin
     autocasts=True,
     loss_inside=True,  # LlamaForCausalLM.forward
