@@ -78,7 +78,9 @@ def parameter_count(spec: ModelSpec) -> ParameterCount:
 
 
 def _of_tower(shape: RankShape) -> int:
-    shape = replace(shape, model=replace(shape.model, transformer_impl=TransformerImpl.TRANSFORMERS))
+    shape = replace(
+        shape, model=replace(shape.model, transformer_impl=TransformerImpl.TRANSFORMERS)
+    )
     ends = (one for end in vision_ends(constant=False) for one in vision_operators(shape, end))
     blocks = sum(_layer(shape, kind) for kind in shape.model.tower_kinds)
     return blocks + sum(_elements(one.weights) for one in ends)

@@ -43,7 +43,9 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
 def vision_ends(*, constant: bool) -> tuple[VisionEnd, VisionEnd]:
     """Both ends of a tower; constant: it runs without gradients."""
     with_gradients = VisionEnd.PATCH_EMBEDDING, VisionEnd.PROJECTOR
-    return (VisionEnd.CONSTANT_PATCHES, VisionEnd.CONSTANT_PROJECTOR) if constant else with_gradients
+    return (
+        (VisionEnd.CONSTANT_PATCHES, VisionEnd.CONSTANT_PROJECTOR) if constant else with_gradients
+    )
 
 
 def vision_operators(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:

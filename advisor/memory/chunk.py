@@ -83,7 +83,9 @@ def chunk_footprint(
     there = in_a_row((Segment(mask - stays), *_forward(rows, held, shape)))
     again = Peak()
     if left and working_set is None:
-        again = in_a_row((Segment(mask - stays + left), *_forward(rows, held, shape, again=True))).peak
+        again = in_a_row(
+            (Segment(mask - stays + left), *_forward(rows, held, shape, again=True))
+        ).peak
     back = in_a_row((Segment(kept), *_backward(rows, shape, plan, first, last)), last=True)
     peaks = [Peak(kept_mask), back.peak]
     if first and _predicts(plan):
@@ -185,7 +187,9 @@ def _backward(
             yield Segment(sent_bytes(shape, plan))
         if unit.name not in ("embedding", "head", "loss"):
             waiting = shape.per_layer_input_bytes
-        if unit.name in chunk_units.PROJECTORS:  # its gradient of the text's embeddings, next to the tower
+        if (
+            unit.name in chunk_units.PROJECTORS
+        ):  # its gradient of the text's embeddings, next to the tower
             waiting = shape.hidden(LAYER_INPUT).num_bytes + _deepstack_kept(shape)
         if copies > 1:
             yield unit.backward.around(more + waiting - unit.gradient_left).times(copies - 1)

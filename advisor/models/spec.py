@@ -76,9 +76,7 @@ class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
         full = range(tower.num_layers) if tower.window_size is None else tower.full_attention_layers
         window, whole = layer_kind.Mixer.SLIDING_WINDOW, layer_kind.Mixer.FULL
         mixers = (whole if number in full else window for number in range(tower.num_layers))
-        return tuple(
-            layer_kind.LayerKind(mixer, role=layer_kind.Role.VISION) for mixer in mixers
-        )
+        return tuple(layer_kind.LayerKind(mixer, role=layer_kind.Role.VISION) for mixer in mixers)
 
     @property
     def expert_ffn_hidden_size(self) -> int:

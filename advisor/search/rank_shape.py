@@ -72,6 +72,8 @@ def _masks(job: Job) -> SampleMasks:
     filled = samples.packed or (samples.padded and config.micro_batch_size > 1)
     masked = filled and torchs and family_of(job.model).masks_rows
     return SampleMasks.DENSE if masked else SampleMasks.VARLEN
+
+
 def _tuning(job: Job) -> Tuning:
     """Ranks that cut parameters gather adapters in the layers' type (FSDP2's mixed precision,
     DeepSpeed's engine, which has them so on one rank as well)."""

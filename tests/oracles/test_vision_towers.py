@@ -8,23 +8,23 @@ from msgspec.structs import replace
 
 pytest.importorskip("transformers")
 
-import torch  # noqa: E402
+import torch
 
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import parse_setting  # noqa: E402
-from advisor.job.tuning import Tuning  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.layers.transformer import transformer_layer  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.memory.liveness import footprint  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.models.presets import load_model  # noqa: E402
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import parse_setting
+from advisor.job.tuning import Tuning
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.chunk import chunk_footprint
+from advisor.memory.liveness import footprint
+from advisor.models.options import TransformerImpl
+from advisor.models.presets import load_model
 
-from .stacks.kernels import GpuKernels  # noqa: E402
-from .stacks.measure import Measured, passes  # noqa: E402
-from .stacks.meter import LiveBytes  # noqa: E402
-from .stacks.shapes import shape_of  # noqa: E402
-from .stacks.towers import inputs, tower_block, whole_model  # noqa: E402
+from .stacks.kernels import GpuKernels
+from .stacks.measure import Measured, passes
+from .stacks.meter import LiveBytes
+from .stacks.shapes import shape_of
+from .stacks.towers import inputs, tower_block, whole_model
 
 PRESETS = ("qwen2.5_vl_7b", "qwen3_vl_8b")
 
@@ -68,9 +68,7 @@ def _small(name: str, tuning: Tuning) -> RankShape:
     deep = {"deepstack_layers": (0, 2)} if tower.deepstack_layers else {}
     tower = replace(tower, num_layers=4, full_attention_layers=(1, 3), **deep)
     sizes = {"hidden_size": 1024, "ffn_hidden_size": 2048, "num_attention_heads": 8}
-    model = replace(
-        model, **sizes, num_layers=4, num_query_groups=2, vocab_size=4096, vision=tower
-    )
+    model = replace(model, **sizes, num_layers=4, num_query_groups=2, vocab_size=4096, vision=tower)
     shape = shape_of(model, TransformerImpl.TRANSFORMERS, seq=160, mbs=2)
     return replace(shape, image_tokens=144, tuning=tuning)
 

@@ -53,12 +53,10 @@ class _Reader(TrainerDialectReader):
             yield keys
 
     def untaken(self, keys: Keys) -> Iterator[Untaken]:
-        """With an adapter all activations are offloaded, and none is computed again; a disk takes
-        other times."""
+        """A disk takes other times."""
         yield from super().untaken(keys)
-        where = keys.get(_OFFLOADS)
-        if where not in (None, False, "hidden_states") and (keys.get("adapter") or where == "disk"):
-            note = "all activations on the host or a disk, predicted as full+offload"
+        if keys.get(_OFFLOADS) == "disk":
+            note = "activations on a disk, predicted as in host memory"
             yield Untaken.of(keys.values[_OFFLOADS], note)
 
 

@@ -129,9 +129,7 @@ def fsdp_static(
     )
 
 
-def stream_pools(
-    shape: RankShape, sharding: Sharding, *, pools_reductions: bool = True
-) -> int:
+def stream_pools(shape: RankShape, sharding: Sharding, *, pools_reductions: bool = True) -> int:
     """Bytes that the allocator keeps for FSDP2's own streams while the computing one has its peak.
 
     All-gathers and reduce-scatters allocate on streams of their own (FSDPCommContext), and torch's
@@ -246,9 +244,7 @@ def _with_tower(found: WorkingSet, block: Part, ends: Part, sharding: Sharding) 
             left=first,
             stays=_staying(sharding, block.all),
         ),
-        vision_ends=ShardingOverhead(
-            forward=root, backward=root, left=last // len(TOWER_ENDS)
-        ),
+        vision_ends=ShardingOverhead(forward=root, backward=root, left=last // len(TOWER_ENDS)),
     )
 
 

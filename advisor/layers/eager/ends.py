@@ -25,9 +25,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Lookup, learned positions added, dropout.
 
     transformers makes cos and sin of a microbatch here, which all its layers share and keep
-    [1, seq_length, kv_channels] for each width of heads, or for each sequence, whose positions are its
-    own in models that see; torchtitan's frequencies are a buffer of
-    the model.
+    [1, seq_length, kv_channels] for each width of heads, or for each sequence, whose positions are
+    its own in models that see; torchtitan's frequencies are a buffer of the model.
     """
     model = shape.model
     output = parts.hidden(shape, "embedding_output")

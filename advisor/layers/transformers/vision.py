@@ -54,7 +54,12 @@ def vision_block(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
         norm(shape, "norm2", Module.PRE_MLP_LAYERNORM, between, second),
         *_mlp(shape, second, mlp_out),
         residual(
-            "mlp_residual", Module.MLP_BDA, mlp_out, between, hidden(shape, "layer_output"), (source,)
+            "mlp_residual",
+            Module.MLP_BDA,
+            mlp_out,
+            between,
+            hidden(shape, "layer_output"),
+            (source,),
         ),
     )
 
@@ -132,9 +137,7 @@ def _mlp(shape: RankShape, source: Tensor, output: Tensor) -> tuple[Operator, ..
             multiplied(activated, up, product),
         ]
         activated = product
-    down = linear(
-        shape, names[1], Module.LINEAR_FC2, activated, output, bias=True, holds=(source,)
-    )
+    down = linear(shape, names[1], Module.LINEAR_FC2, activated, output, bias=True, holds=(source,))
     return (*operators, down)
 
 
@@ -145,8 +148,8 @@ def vision_end(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:
 
 @cached_operators
 def patch_embedding(shape: RankShape) -> tuple[Operator, ...]:
-    """A convolution of patches, [patches, patch_width] in 16 bits, learned positions where the tower
-    has them, and cos and sin of rotary ones in fp32, which all blocks share. Qwen2.5-VL sorts
+    """A convolution of patches, [patches, patch_width] in 16 bits, learned positions where the
+    tower has them, and cos and sin of rotary ones in fp32, which all blocks share. Qwen2.5-VL sorts
     patches and angles by window, by an index."""
     tower, inner = _tower(shape), shape.tower
     pixels = activation(inner, "pixels", tower.patch_width)

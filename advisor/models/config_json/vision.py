@@ -17,8 +17,8 @@ TEXT_TYPES: Final = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe":
 _OUTER: Final = keys("architectures model_type text_config vision_config rope_scaling")
 _KEYS: Final = keys(
     """
-    depth hidden_size intermediate_size num_heads patch_size temporal_patch_size in_channels in_chans
-    spatial_merge_size spatial_patch_size out_hidden_size hidden_act window_size
+    depth hidden_size intermediate_size num_heads patch_size temporal_patch_size in_channels
+    in_chans spatial_merge_size spatial_patch_size out_hidden_size hidden_act window_size
     fullatt_block_indexes deepstack_visual_indexes num_position_embeddings tokens_per_second
     model_type
     """

@@ -49,7 +49,9 @@ def config_of(shape: RankShape) -> Any:
     return config
 
 
-def tower_block(shape: RankShape, kind: LayerKind) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+def tower_block(
+    shape: RankShape, kind: LayerKind
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """A block, and what follows the hidden states in a call."""
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLVisionBlock
     from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionBlock
