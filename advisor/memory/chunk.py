@@ -10,7 +10,7 @@ from advisor.base.dtypes import DType
 from advisor.layers.family import VisionEnd, family_of
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, trains_tower, vision_operators
+from advisor.layers.transformer import LAYER_INPUT, trains_tower, vision_ends, vision_operators
 from advisor.layers.weights import embedding_weights
 from advisor.memory import chunk_units, liveness
 from advisor.memory.events import Peak, Segment, highest, in_a_row
@@ -221,7 +221,8 @@ def vision_outputs(shape: RankShape) -> int:
 def _deepstack_kept(shape: RankShape) -> int:
     """Bytes that the projectors of deepstack_layers keep, as if all ran before the tower's blocks:
     they run next to them."""
-    operators = vision_operators(shape, VisionEnd.PROJECTOR)
+    _, end = vision_ends(constant=not trains_tower(shape))
+    operators = vision_operators(shape, end)
     deep = tuple(one for one in operators if one.name.startswith("deepstack"))
     return liveness.layer_kept_bytes(deep, ()) if deep else 0
 

@@ -23,6 +23,9 @@ class VisionTower(Struct, frozen=True, kw_only=True):
             the output of one of the decoder's first layers.
         num_position_embeddings: learned ones, next to rotary positions; None: none.
         normalization, activation: those of its norms and MLPs.
+        has_input_embeddings: whether transformers takes its patch embedding for input embeddings
+            (_input_embed_layer): checkpoints then have their output require a gradient, so that a
+            frozen tower keeps inputs of its blocks and goes back.
     """
 
     num_layers: int
@@ -40,6 +43,7 @@ class VisionTower(Struct, frozen=True, kw_only=True):
     num_position_embeddings: int | None = None
     normalization: Normalization = Normalization.RMS_NORM
     activation: Activation = Activation.SWIGLU
+    has_input_embeddings: bool = False
 
     @property
     def patches_per_token(self) -> int:

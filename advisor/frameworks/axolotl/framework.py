@@ -40,14 +40,11 @@ class _Reader(TrainerDialectReader):
     unknown_key: ClassVar = "axolotl has no such key; it is ignored", Verdict.NO_EFFECT
 
     def find(self, document: Document) -> Iterator[Keys]:
-        """Inputs of checkpoints that go to the host are an option of a checkpoint's below, and a
-        plugin switches its option on."""
+        """Old values of gradient_checkpointing mean others; a plugin switches its option on."""
         for keys in super().find(document):
             if (old := _DEPRECATED.get(str(keys.get(CHECKPOINTING[1])))) is not None:
                 keys.values[_OFFLOADS] = keys.means(CHECKPOINTING[1], old)
                 keys.values[CHECKPOINTING[1]] = keys.means(CHECKPOINTING[1], True)
-            if keys.get(_OFFLOADS) not in (None, False) and keys.truth(CHECKPOINTING[1]):
-                keys.values[f"{_KWARGS}.offload"] = keys.means(_OFFLOADS, True)
             if _PLUGIN in str(keys.get("plugins")) and not keys.has(_PLUGIN):
                 keys.values[_PLUGIN] = keys.means("plugins", True)
             yield keys

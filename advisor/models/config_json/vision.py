@@ -68,7 +68,8 @@ def tower_of(config: HuggingFaceConfig, hidden_size: int) -> VisionTower:
     if older:
         full = its.get("fullatt_block_indexes", tuple[int, ...], (7, 15, 23, 31))
         window = its.positive("window_size", 112)
-        return VisionTower(**sizes, window_size=window, full_attention_layers=full)
+        windows = {"window_size": window, "full_attention_layers": full}
+        return VisionTower(**sizes, **windows, has_input_embeddings=True)
     return VisionTower(
         **sizes,
         patch_bias=True,
