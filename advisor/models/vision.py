@@ -77,13 +77,16 @@ _SIZES: Final = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "patch_size"),
     *("temporal_patch_size", "in_channels", "spatial_merge_size"),
 )
+
+
+def _positive(name: str) -> _TowerRule:
+    return _TowerRule.on(
+        f"vision.{name}", lambda tower: getattr(tower, name) < 1, "must be positive"
+    )
+
+
 _RULES: Final = (
-    *(
-        _TowerRule.on(
-            f"vision.{name}", lambda tower, name=name: getattr(tower, name) < 1, "must be positive"
-        )
-        for name in _SIZES
-    ),
+    *map(_positive, _SIZES),
     _TowerRule.on(
         "vision.num_attention_heads",
         lambda tower: tower.hidden_size % (4 * tower.num_attention_heads),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from advisor.base.rule import Verdict
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface.options import CHECKPOINTING
+from advisor.frameworks.huggingface.options import CHECKPOINTING, SAVES
 from advisor.frameworks.huggingface.trainer_dialect import (
     DialectSpelling,
     TrainerDialectReader,
@@ -69,8 +69,13 @@ class _Spelling(DialectSpelling):
         return said | ({"plugins": plugins} if plugins else {})
 
     def of_setting(self, setting: Any, job: Job) -> dict[str, Any]:
-        """Inputs on the host are an option of their own."""
+        """Inputs on the host, attention that is saved, and all on the host in place of checkpoints
+        are options of their own."""
         said = super().of_setting(setting, job)
+        if setting.policy is not None:
+            said[SAVES] = True
+        if said.get(_OFFLOADS):
+            said[CHECKPOINTING[1]] = True
         keywords = dict(said.pop(_KWARGS, {}))
         if keywords.pop("offload", False):
             said[_OFFLOADS] = "hidden_states"
