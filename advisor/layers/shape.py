@@ -38,8 +38,8 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     pools, the one whose share of the layers this is; None is both. ``image_tokens``: tokens of a
     sequence that a vision tower makes of ``images`` images; ``flash_attention``: whether one kernel
     attends inside all of them (transformers' flash_attention_2 and 3). ``tuning`` and ``head``:
-    what is trained, and how the loss is computed. ``masked``: whether transformers' attention takes a
-    mask [b, 1, s, s], as rows hold several samples, or padding.
+    what is trained, and how the loss is computed. ``masked``: whether transformers' attention takes
+    a mask [b, 1, s, s], as rows hold several samples, or padding.
     """
 
     model: ModelSpec

@@ -141,7 +141,7 @@ def test_the_loss_of_experts_before_it_was_mended() -> None:
     peaks = {}
     for how in ("none", "by_layer", "stacked"):
         overrides = f"head.router_aux_loss={how}", "model.vocab_size=1024"
-        parts, job = stack_job(
+        _, job = stack_job(
             "huggingface", "64xH200", model="qwen3_30b_a3b", overrides=overrides, **LONG
         )
         shape, kinds = rank_shape(job), job.model.layer_kinds
