@@ -47,8 +47,8 @@ class Samples(Struct, frozen=True, kw_only=True):
         pad_to_multiple_of: tokens of a row are a multiple of it, and of what the layout needs.
         balanced: whether each data-parallel rank gets about as many tokens (verl's balance_batch,
             slime's --balance-data), instead of as many samples.
-        image_tokens: of a sequence, those that the tower of a model that sees makes of images; None:
-            not known, and text alone is predicted.
+        image_tokens: of a sequence, those that the tower of a model that sees makes of images;
+            None: not known, and text alone is predicted.
         images: of a sequence, that they are made of: patches attend inside an image.
     """
 
