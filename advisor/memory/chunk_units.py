@@ -151,8 +151,8 @@ def rows_of(
     working_set: WorkingSet | None = None,
 ) -> list[tuple[tuple[Row, ShardingOverhead | None], int]]:
     """The units of a chunk in order, each with what is gathered for it, and how many equal ones
-    follow each other; `first` holds the embedding, and the vision tower of a model that sees, `last`
-    norm, head and loss."""
+    follow each other; `first` holds the embedding, and the vision tower of a model that sees,
+    `last` norm, head and loss."""
     rows: list[tuple[Row, int]] = [("embedding", 1)] if first else []
     blocks = [(layers, layers.copies) for layers in plan.segments if layers.sees]
     if blocks:

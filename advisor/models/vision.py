@@ -23,6 +23,9 @@ class VisionTower(Struct, frozen=True, kw_only=True):
             the output of one of the decoder's first layers.
         num_position_embeddings: learned ones, next to rotary positions; None: none.
         normalization, activation: those of its norms and MLPs.
+        has_input_embeddings: whether transformers takes its patch embedding for input embeddings
+            (_input_embed_layer): checkpoints then have their output require a gradient, so that a
+            frozen tower keeps inputs of its blocks and goes back.
     """
 
     num_layers: int
@@ -40,6 +43,7 @@ class VisionTower(Struct, frozen=True, kw_only=True):
     num_position_embeddings: int | None = None
     normalization: Normalization = Normalization.RMS_NORM
     activation: Activation = Activation.SWIGLU
+    has_input_embeddings: bool = False
 
     @property
     def patches_per_token(self) -> int:
@@ -73,13 +77,16 @@ _SIZES: Final = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "patch_size"),
     *("temporal_patch_size", "in_channels", "spatial_merge_size"),
 )
+
+
+def _positive(name: str) -> _TowerRule:
+    return _TowerRule.on(
+        f"vision.{name}", lambda tower: getattr(tower, name) < 1, "must be positive"
+    )
+
+
 _RULES: Final = (
-    *(
-        _TowerRule.on(
-            f"vision.{name}", lambda tower, name=name: getattr(tower, name) < 1, "must be positive"
-        )
-        for name in _SIZES
-    ),
+    *map(_positive, _SIZES),
     _TowerRule.on(
         "vision.num_attention_heads",
         lambda tower: tower.hidden_size % (4 * tower.num_attention_heads),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from advisor.base.rule import Verdict
 from advisor.frameworks.cycle_dialect import Made, said_of, words_of
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.megatron import cycle
+from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.settings import ReadSettings
@@ -29,7 +29,7 @@ _CLOSE: Final = 0.85
 _DROPPED: Final = "{}: slime drops options that it does not know, without a word"
 
 
-class _Reader(cycle.MegatronCycleReader):
+class _Reader(engine_dialect.MegatronCycleReader):
     """Its train.py, which takes Megatron's options as well."""
 
     framework = Framework.SLIME
@@ -47,7 +47,7 @@ class _Reader(cycle.MegatronCycleReader):
                 ):
                     keys.values[row.name] = keys.means(row.name, True)
             self._put_own(read, keys)
-            found = super(cycle.MegatronCycleReader, self)._configuration(keys)
+            found = super(engine_dialect.MegatronCycleReader, self)._configuration(keys)
             one = self.on_megatron(str(self.framework), found, read)
             yield replace(one, unread=read.unread)
 
@@ -118,4 +118,4 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """Megatron-LM's."""
-    return cycle.megatron_parts(READER, Framework.SLIME, _Spelling, Framework.MEGATRON_LM)
+    return engine_dialect.megatron_parts(READER, Framework.SLIME, _Spelling, Framework.MEGATRON_LM)

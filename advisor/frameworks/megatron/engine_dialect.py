@@ -88,10 +88,10 @@ class MegatronCycleReader(CycleReader):
         return read
 
     def _configuration(self, keys: Keys) -> ReadConfiguration:
-        found = super()._configuration(keys)
+        found, other = super()._configuration(keys), f"{self.framework}_megatron"
         if not self.trains_with_megatron(keys):
-            return found
-        return self.on_megatron(f"{self.framework}_megatron", found, self.megatrons(keys))
+            return replace(found, takes_over=(other,))
+        return self.on_megatron(other, found, self.megatrons(keys))
 
     def on_megatron(
         self, framework: str, keyed: ReadConfiguration, read: ReadSettings
@@ -108,6 +108,7 @@ class MegatronCycleReader(CycleReader):
             own,
             framework=framework,
             version="",
+            takes_over=(str(self.framework),),
             values=own.values | its,
             model=keyed.model or own.model,
             num_gpus=keyed.num_gpus,
