@@ -206,18 +206,20 @@ def _part_width(shape: RankShape, whole: int, part: str) -> int:
 def _base(shape: RankShape, place: _Place) -> tuple[Operator, Tensor, bool]:
     """The frozen layer, what its adapter reads, and whether that has the tokens of all TP ranks.
 
-    Transformer Engine's joined norm hands its output on, and then keeps its own part of it as well;
-    Bridge asks for the gathered one.
+    Transformer Engine's joined norm hands its output on, and then keeps its own part of it as well
+    and gathers next to no GEMM; Bridge asks for the gathered one.
     """
     base, tuning = place.base, shape.tuning
     raw = place.tensor("base", *base.outputs[0].shape)
     source, outputs = base.inputs[0], (raw, *base.outputs[1:])
     if not _normed(shape, base):
         still = replace(_frozen(shape, base), outputs=outputs)
-        kept = base.saved[0] if base.saved else source
-        overlapped = kept.name not in (source.name, source.storage.name) and not kept.copy_of
-        return still, kept if overlapped else source, overlapped
-    still = replace(_frozen(shape, replace(base, saved_for_weights=frozenset())), outputs=outputs)
+        first = base.saved[0] if base.saved else source
+        gathered = first.name not in (source.name, source.storage.name) and not first.copy_of
+        return still, first if gathered else source, gathered
+    exposed = tuple(replace(one, overlapped=False) for one in base.forward_collectives)
+    kept = replace(base, saved_for_weights=frozenset(), forward_collectives=exposed)
+    still = replace(_frozen(shape, kept), outputs=outputs)
     gathers = tuning.cut_by_tokens or shape.tp_comm_overlap or _regathers(shape, place)
     if gathers or not cuts_sequence(shape):
         return still, source, False
