@@ -54,6 +54,11 @@ CANONICAL: Final = {
     "linear_fc1": ("linear_fc1_gate", "linear_fc1_up"),
 }
 """Names of the parts of a linear layer that CanonicalLoRA gives an adapter each."""
+PEFT_SWITCHES: Final = (
+    *("share_expert_adapters", "normalize_moe_lora"),
+    "sequence_parallel_input_regather",
+)
+"""Fields of Bridge's adapters that are called as ours are."""
 LINEAR_NAMES: Final = (
     *("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
     *(part for parts in CANONICAL.values() for part in parts),
@@ -195,12 +200,12 @@ def _with_adapters(shape: RankShape, base: Operator, parts: tuple[str, ...]) -> 
 
 def _part_width(shape: RankShape, whole: int, part: str) -> int:
     """Width of the adapter's output on one TP rank."""
-    if part in CANONICAL["linear_fc1"]:
-        return whole // 2
     model = shape.model
-    sizes = {"linear_q": model.query_projection_size}
-    sizes |= dict.fromkeys(("linear_k", "linear_v"), model.kv_projection_size)
-    return sizes[part] // shape.tp if part else whole
+    if part == "linear_q":
+        return model.query_projection_size // shape.tp
+    if part in ("linear_k", "linear_v"):
+        return model.kv_projection_size // shape.tp
+    return whole // 2 if part else whole
 
 
 def _base(shape: RankShape, place: _Place) -> tuple[Operator, Tensor, bool]:

@@ -30,9 +30,17 @@ def job_with(tuning: Tuning, model: str = "llama3_8b") -> Job:
     ("framework", "changes", "reason"),
     [
         ("megatron_lm", {"tuning": LORA}, "no adapters; use --framework megatron_bridge"),
-        ("megatron_bridge", {"tuning": replace(LORA, base_weights=StoredAs.NF4)}, "not quantized"),
+        (
+            "megatron_bridge",
+            {"tuning": replace(LORA, base_weights=StoredAs.NF4)},
+            "is not in Megatron",
+        ),
         ("megatron_bridge", {"tuning": replace(LORA, target_modules=("q_proj",))}, "has q_proj"),
-        ("megatron_bridge", {"tuning": replace(LORA, adapter_dtype="float32")}, "the model's own"),
+        (
+            "megatron_bridge",
+            {"tuning": replace(LORA, adapter_dtype="float32")},
+            "is not in Megatron",
+        ),
         ("megatron_bridge", {"tuning": Tuning(num_trainable_layers=2)}, "is not in Megatron"),
         (
             "megatron_lm",
