@@ -34,6 +34,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True, dict=True):
     optimizer_step: bytes that it takes while it runs, of step_words.
     pools: reserved in addition to the peak, but not allocated then (caches of other streams).
     in_buffers: weights are made one by one and then copied into one buffer.
+    host_bytes: of host memory, of what is offloaded of them.
     """
 
     static: StaticMemory
@@ -44,6 +45,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True, dict=True):
     pools: tuple[NamedBytes, ...] = ()
     working_set: WorkingSet | None = None
     in_buffers: bool = False
+    host_bytes: int = 0
 
     @cached_property
     def resident(self) -> int:
@@ -82,7 +84,8 @@ class Effect(StrEnum):
     FREE: it never takes more time or memory. LAUNCHES: it takes less time where the GPU waits for
     its processor, and nowhere else. EXCHANGE: what ranks exchange takes other time. MEMORY: it
     takes less memory, and no less time. SPEED: it takes back a change of the last kind. PACKAGE: it
-    needs a package that a job may not have, so a remedy names it and no search turns it on.
+    needs a package that a job may not have, so a remedy names it and no search turns it on. TRAINS:
+    it trains another thing, so a remedy names it where no other change is enough.
     """
 
     FREE = "free"
@@ -91,9 +94,10 @@ class Effect(StrEnum):
     MEMORY = "memory"
     SPEED = "speed"
     PACKAGE = "package"
+    TRAINS = "trains"
 
 
-SEARCHED: Final = frozenset(Effect) - {Effect.PACKAGE}
+SEARCHED: Final = frozenset(Effect) - {Effect.PACKAGE, Effect.TRAINS}
 """Effects of the changes that a search may make by itself."""
 
 

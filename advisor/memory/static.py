@@ -6,6 +6,7 @@ Source: megatron-core 0.16.1 distributed/param_and_grad_buffer.py, optimizer/dis
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs, Tuning
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import transformer_layer, vision_ends, vision_operators
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import CpCommType
@@ -86,6 +87,8 @@ def with_one_token(shape: RankShape) -> RankShape:
         cp_comm_type=CpCommType.P2P,
         cp_all_to_all_size=1,
         mean_packed_length=None,
+        image_tokens=0,
+        images=1,
     )
 
 
@@ -124,9 +127,32 @@ def _end_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[Weig
     weights: tuple[Weight, ...] = ()
     if first or any(chunk.predicts for chunk in chunks):
         weights += embedding_weights(shape)
+    if first:
+        weights += tuple(weight for weight, _ in tower_weights(shape)[1])
     if any(chunk.head for chunk in chunks):
         weights += output_weights(shape, holds_embedding=first)
     return weights
+
+
+Weights = tuple[tuple[Weight, int], ...]
+
+
+@lru_cache(maxsize=512)
+def tower_weights(shape: RankShape) -> tuple[Weights, Weights]:
+    """Those of the blocks of a vision tower, each with the number of blocks that have it, and of
+    both of its ends; none without a tower."""
+    if shape.model.vision is None:
+        return (), ()
+    one, kinds = with_one_token(shape), Counter(shape.model.tower_kinds)
+    ends = [operator for end in TOWER_ENDS for operator in vision_operators(one, end)]
+    blocks = ((kind, operator) for kind in kinds for operator in transformer_layer(one, kind))
+    return (
+        tuple((weight, kinds[kind]) for kind, operator in blocks for weight in operator.weights),
+        tuple((weight, 1) for operator in ends for weight in operator.weights),
+    )
+
+
+TOWER_ENDS: Final = vision_ends(constant=False)
 
 
 def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple[Weight, int]]:

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from advisor.job.tuning import FULL, Tuning
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import head_operators, transformer_layer
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
 from advisor.models.layer_kinds import mamba_heads
 from advisor.models.spec import ModelSpec
@@ -133,3 +133,8 @@ def replayed_flops(shape: RankShape, plan: RecomputePlan) -> int:
 def _replayed_in_layer(shape: RankShape, kind: LayerKind, replay: LayerReplay) -> int:
     operators = replayed_operators(transformer_layer(shape, kind), replay)
     return sum(operator.forward_flops for operator in operators)
+
+
+def head_replay_flops(shape: RankShape) -> int:
+    """Forward FLOPs of one microbatch that the backward of a head in chunks runs again."""
+    return sum(one.forward_flops for one in head_operators(shape) if one.replays_gemm)

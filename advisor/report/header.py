@@ -1,6 +1,6 @@
 """The head of the page: the job, and everything that was assumed about it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,6 +13,7 @@ from advisor.hardware.calibration import Provenance
 from advisor.job.job import AttnImplementation, CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import SHARDED_GRADIENTS, ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.reinforcement import Engine, Reference, Reinforcement
 from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
 from advisor.report.blocks import Block, Fitted, group, labelled_rows
@@ -212,8 +213,25 @@ def run_words(job: Job) -> list[str]:
         f"attn_implementation {config.attn_implementation}": config.attn_implementation
         is not AttnImplementation.SDPA,
         "Liger kernels": config.use_liger_kernel,
+        f"head {config.head.words}": bool(config.head.words),
     }
-    return [words for words, on in said.items() if on]
+    return [words for words, on in said.items() if on] + _phase_words(config.rl)
+
+
+def _phase_words(rl: Reinforcement) -> list[str]:
+    """``GRPO``, ``vllm with 0.6 of the GPU, TP 2, sleep level 1``, and what waits where."""
+    if not rl.has_phases:
+        return []
+    engine = f"{rl.engine} with {rl.gpu_memory_utilization:g} of the GPU"
+    tensor = rl.engine_tensor_parallel_size
+    engine += f", TP {tensor}" * (tensor > 1) + f", sleep level {rl.sleep_level}"
+    away = [name for name in ("params", "gradients", "optimizer") if getattr(rl, f"offload_{name}")]
+    said = {
+        engine if rl.colocated else f"{rl.engine} on other GPUs": rl.engine is not Engine.NONE,
+        f"{', '.join(away)} on the host between phases": away,
+        f"reference: {rl.reference}": rl.reference is not Reference.NONE,
+    }
+    return [rl.algorithm.upper(), *(words for words, on in said.items() if on)]
 
 
 _ATTENTION: Final = {
@@ -264,10 +282,18 @@ def _job_words(job: Job) -> list[str]:
         f"{human_count(parameter_count(job.model).total)} parameters",
         f"{job.num_gpus} x {job.gpu.name}",
         str(config.precision),
-        f"sequence {config.seq_length}",
-        f"micro batch {config.micro_batch_size}",
-        f"global batch {config.global_batch_size}",
+        *_row_words(config),
+        f"global batch {config.global_batch_size}{' pairs' * (config.rl.sequences > 1)}",
     ]
+
+
+def _row_words(config: JobConfig) -> Iterator[str]:
+    """Sequence and micro batch; of samples how long the longest is, and how rows are filled."""
+    said, budget, length = config.samples, config.samples.token_budget, config.seq_length
+    samples = "packed in rows of" if said.packed and budget is None else "of at most"
+    yield f"samples {samples} {length} tokens" if said.varies else f"sequence {length}"
+    packs = f"packs of {budget} tokens per GPU"
+    yield packs if budget is not None else f"micro batch {config.micro_batch_size}"
 
 
 def calibration_words(note: CalibrationNote) -> str:

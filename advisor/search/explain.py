@@ -201,14 +201,15 @@ def _gathered(evaluator: Evaluator, evaluation: Evaluation) -> float:
     _, network = evaluator.rates
     segments = _segments(evaluator, evaluation)
     inputs = sum(segment.copies for segment in segments if segment.shards_input)
-    return inputs * evaluator.job.num_microbatches * gather_seconds(evaluator.shape, network)
+    microbatches = evaluator.samples.mean.num_microbatches
+    return inputs * microbatches * gather_seconds(evaluator.mean_shape, network)
 
 
 def _stage_operators(
     evaluator: Evaluator, evaluation: Evaluation
 ) -> Iterator[tuple[Operator, int, int]]:
     """Operators of the slowest stage: how often each runs in one microbatch, how often again."""
-    shape = evaluator.shape
+    shape = evaluator.mean_shape
     for segment in _segments(evaluator, evaluation):
         for kind, count in segment.kinds():
             layer = transformer.transformer_layer(shape, kind)
@@ -233,7 +234,7 @@ def _add_operator(
     machine, network = evaluator.rates
     forward = forward_seconds(operator, machine, network)
     backward = backward_seconds(operator, machine, network)
-    microbatches, bound = evaluator.job.num_microbatches, bound_by(operator)
+    microbatches, bound = evaluator.samples.mean.num_microbatches, bound_by(operator)
     runs = layers * microbatches
     passes["forward", operator.name, bound] += forward.compute * runs
     passes["backward", operator.name, bound] += backward.compute * runs

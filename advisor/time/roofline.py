@@ -57,6 +57,8 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
         copied = extra / machine.memory_bytes_per_second
         weights = operator.weights
         trained = not weights or any(not weight.frozen for weight in weights)
+        if backward and operator.replays_gemm:
+            copied += linear_seconds(operator.gemm, machine, backward=False)
         seconds = linear_seconds(operator.gemm, machine, backward=backward, trained=trained)
         return seconds + copied
     if is_exchange(operator):

@@ -68,6 +68,7 @@ def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> F
         buffers=buffers,
         pools=_stream_pools(shape, held, sharding),
         working_set=working_set,
+        host_bytes=host_bytes(job, trained),
     )
 
 

@@ -137,11 +137,13 @@ class MegatronMemory(MegatronPart, MemoryModel):
                 elements, ranks, config.main_grads_dtype, config.optimizer_bytes, trained
             )
         static, words = without_narrow_weights(static, config, shape, chunks), STATIC_LABELS
+        on_host = 0
         if config.optimizer_cpu_offload:
             from advisor.frameworks.megatron import host_optimizer as host
 
             aware = config.use_precision_aware_optimizer
             held = sum(host.held_on_gpu(shard, config) for shard in shards)
+            on_host = sum(host.held_on_host(shard, config) for shard in shards)
             static = replace(static, optimizer=held)
             words = replace(STATIC_LABELS, optimizer=host.HOST_WORDS[aware])
             weights = (w for w, _ in stage_weights(shape, chunks) if not w.frozen)
@@ -161,6 +163,7 @@ class MegatronMemory(MegatronPart, MemoryModel):
             step_words=step_words,
             pools=_pools(job, shape, chunks),
             in_buffers=job.layout.use_distributed_optimizer,
+            host_bytes=on_host,
         )
 
     def turns(self, job: Job) -> Turns:

@@ -20,6 +20,7 @@ from advisor.base.record import defaults
 from advisor.base.rule import Match, Rule, refuse
 from advisor.base.units import nearest_divisors
 from advisor.frameworks.framework_parts import JobSupport
+from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision, resolve_revision
 from advisor.frameworks.names import Framework
@@ -276,6 +277,7 @@ class MegatronJobs(JobSupport):
         fp32 (0.19.2 training/arguments.py; fp16_mixed of Bridge 0.3.1 and of NeMo 2.5.3)."""
         refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
+        check_head(model, config)
         revision = resolve_revision(self.framework, config.framework_version)
         if model.has_sparse_attention and not revision.at_least(0, 19):
             runs = "has another form of it" if revision.at_least(0, 18) else "builds no GPT with it"
@@ -319,7 +321,7 @@ class MegatronJobs(JobSupport):
         none with Transformer Engine (llm/gpt/data/pre_training.py)."""
         if config.create_attention_mask is not None:
             return config.create_attention_mask
-        return self._is_lm and config.mean_packed_length is None
+        return self._is_lm and not config.is_packed
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """Degrees decide. Of NeMo Megatron-FSDP is not modelled."""
@@ -356,7 +358,8 @@ class MegatronJobs(JobSupport):
         """See option_changes.changes."""
         from advisor.frameworks.megatron.option_changes import changes
 
-        return changes(job, self.framework, loads_mask=self._loads_attention_mask(job.config))
+        yield from changes(job, self.framework, loads_mask=self._loads_attention_mask(job.config))
+        yield from head_changes(job)
 
 
 _PLAIN_FIELDS: Final = (

@@ -13,6 +13,7 @@ from advisor.base.record import defaults
 from advisor.base.rule import Rule, refuse
 from advisor.base.units import divisors, either
 from advisor.frameworks.framework_parts import JobSupport
+from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
 from advisor.frameworks.option import Option
@@ -21,6 +22,7 @@ from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eag
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.loss_head import RouterAuxLoss
 from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
@@ -60,7 +62,8 @@ EAGER_OPTIONS: Final = (
 
 class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
-    is its default. replicates: whether it has replicas of shards (HSDP).
+    is its default. replicates: whether it has replicas of shards (HSDP). offloads_all: whether all
+    that layers keep can wait on the host.
     key_options: keys of its configuration. own_options: see own_options.refuse_options."""
 
     framework: str
@@ -76,6 +79,7 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     context_kinds: tuple[CpCommType, ...] = (CpCommType.ALL_GATHER, CpCommType.P2P)
     precisions: tuple[Precision, ...] = (Precision.BF16,)
     replicates: bool = False
+    offloads_all: bool = False
     key_options: Collection[Option] = ()
     own_options: tuple[str, ...] = ()
 
@@ -116,6 +120,7 @@ class TorchJobs(JobSupport):
                 lambda: replace(job, config=fused),
                 Effect.PACKAGE,
             )
+        yield from head_changes(job)
 
     def takes(self) -> Iterator[tuple[str, str]]:
         """Names of what the stack takes, and values."""
@@ -188,7 +193,8 @@ class AskedRule(Rule[[Asked]], frozen=True, kw_only=True):
         asked = values["asked"]
         assert isinstance(asked, Asked)
         group, _, name = field.partition(".")
-        return getattr(getattr(asked, group), name) if name else asked.facts.framework
+        owner = asked if hasattr(asked, group) else asked.job
+        return getattr(getattr(owner, group), name) if name else asked.facts.framework
 
 
 _on = AskedRule.on
@@ -310,6 +316,17 @@ _TUNING_RULES: Final = (
         "lora",
     ),
     _on(
+        "tuning.adapter_dtype",
+        lambda a: (
+            a.tuning.adapter is Adapter.DORA
+            and a.tuning.base_weights is not StoredAs.AS_LOADED
+            and a.tuning.adapter_dtype is not DType.BF16
+        ),
+        "makes DoRA's layers over weights in 8 or 4 bits hand on fp32 (peft 0.21.2 bnb.py), which "
+        "is not modelled",
+        "tuning.adapter_dtype=bf16",
+    ),
+    _on(
         "job.weights_dtype",
         lambda a: (
             a.job.weights_dtype is DType.FP32 and a.tuning.base_weights is not StoredAs.AS_LOADED
@@ -373,6 +390,13 @@ _JOB_RULES: Final = (
         "sdpa or eager",
         given=lambda a: a.job.attn_implementation in _FLASH_ATTENTION,
     ),
+    _on(
+        "head.router_aux_loss",
+        lambda a: not (a.is_transformers and a.model.num_moe_experts),
+        "needs transformers' layers with experts",
+        "none",
+        given=lambda a: a.job.head.router_aux_loss is not RouterAuxLoss.NONE,
+    ),
     *_kernels("use_liger_kernel"),
     *_kernels("tiled_mlp"),
 )
@@ -423,6 +447,7 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
         make_vocab_size_divisible_by=model.make_vocab_size_divisible_by if padded else 1,
     )
     _check_given(asked, run)
+    check_head(run, asked.job)
     return run, replace(asked.job, create_attention_mask=False)
 
 

@@ -92,6 +92,9 @@ LAYOUT_RULES: Final[Rules] = CONTEXT_RULES | stated(
         "parallelism.tensor_parallel_degree": lambda _, job, __: (
             job.model.num_query_groups % job.layout.tensor_model_parallel_size
         ),
+        "head.implementation": lambda _, job, __: (
+            job.layout.tensor_model_parallel_size > 1 and job.config.head.is_of_another_package
+        ),
     },
 )
 """What torchtitan asserts of a layout, or ends with."""

@@ -7,7 +7,9 @@ modeling_llama.py, modeling_gpt2.py and loss/loss_utils.py (ForCausalLMLoss).
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
+from advisor.job.loss_head import HeadImplementation
 from advisor.layers.eager import parts
+from advisor.layers.heads.implementations import HEADS
 from advisor.layers.operators import Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
@@ -62,45 +64,91 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
 
 
 def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
-    """Final norm and output layer, and the loss, which is computed outside the model."""
+    """Final norm and output layer, and the loss, which is computed outside the model; or both in
+    one, as `shape.head` says."""
     rows = output_weight(shape).shape[0]
-    if shape.use_liger_kernel:
+    name, chosen = shape.head.implementation, HEADS.get(shape.head.implementation)
+    liger = name is HeadImplementation.LIGER or (chosen is None and shape.use_liger_kernel)
+    if liger or (chosen is not None and not chosen.of_logits):
         return (("head", _fused_head(shape, rows)),)
     fused = shape.compiled_loss and shape.tp == 1 and not shape.autocast
     loss = _compiled_cross_entropy if fused else _cross_entropy
-    return ("head", _output_head(shape, rows)), ("loss", loss(shape, rows))
+    if name is HeadImplementation.TRANSFORMERS:
+        loss = _transformers_loss
+    if chosen is not None:
+        loss = _chosen_loss
+    return ("head", _output_head(shape, rows)), ("loss", loss(_last_positions(shape), rows))
+
+
+def _last_positions(shape: RankShape) -> RankShape:
+    """The shape of what has logits: of each sample so many last positions as are kept."""
+    kept = shape.head.logits_to_keep
+    if kept is None or kept >= shape.local_seq:
+        return shape
+    return replace(shape, seq_length=kept * shape.context_parallel_size)
+
+
+def _normed(shape: RankShape) -> tuple[tuple[Operator, ...], Tensor]:
+    """Final norm, and what the output layer reads of it: several samples' last positions are copied
+    out by it, those of one are a part of the whole."""
+    source, normed = parts.hidden(shape, "decoder_output"), parts.hidden(shape, "final_norm_out")
+    huggingface = shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
+    norm = transformers_norm if huggingface or shape.use_liger_kernel else parts.fused_norm
+    final = norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
+    short = _last_positions(shape)
+    if short is shape:
+        return (final,), normed
+    part = parts.hidden(short, "last_positions")
+    if shape.micro_batch_size == 1:
+        part = normed.view(part.name, part.shape)
+    return (final, Operator("last_positions", Module.OUTPUT_LAYER, (normed,), (part,))), part
 
 
 @cached_operators
 def _output_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     """Final norm and output layer; logits [micro_batch_size, seq_length, vocabulary / tp]."""
-    source, normed = parts.hidden(shape, "decoder_output"), parts.hidden(shape, "final_norm_out")
-    huggingface = shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
-    norm = transformers_norm if huggingface else parts.fused_norm
+    final, normed = _normed(shape)
+    shape = _last_positions(shape)
     logits = parts.activation(shape, "logits", vocabulary)
-    final = norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
     if shape.model.final_logit_softcapping is None:
         read, gather = gather_sequence(shape, Module.OUTPUT_LAYER, normed)
         held = (normed,) if gather else ()
         output = parts.linear(
             shape, "output", Module.OUTPUT_LAYER, read, logits, bias=False, holds=held
         )
-        return (final, *gather, output)
+        return (*final, *gather, output)
     raw = parts.activation(shape, "raw_logits", vocabulary)
     *steps, last = soft_cap(raw, Module.OUTPUT_LAYER, held=False)
     linear_out = parts.linear(shape, "output", Module.OUTPUT_LAYER, normed, raw, bias=False)
-    return final, linear_out, *steps, replace(last, outputs=(logits,))
+    return *final, linear_out, *steps, replace(last, outputs=(logits,))
 
 
 @cached_operators
 def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
-    """Final norm, and Liger's output layer with the loss."""
-    from advisor.layers.transformers.liger import liger_loss, liger_norm
+    """Final norm, and an output layer with the loss."""
+    from advisor.layers.transformers.liger import liger_loss
 
-    source, normed = parts.hidden(shape, "decoder_output"), parts.hidden(shape, "final_norm_out")
-    final = liger_norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
-    weight = replace(output_weight(shape), frozen=not shape.tuning.trains_output)
-    return final, liger_loss(shape, normed, weight)
+    final, normed = _normed(shape)
+    short, chosen = _last_positions(shape), HEADS.get(shape.head.implementation)
+    if chosen is not None:
+        return *final, *chosen.operators(short, normed)
+    return *final, liger_loss(short, normed, output_weight(shape))
+
+
+@cached_operators
+def _transformers_loss(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
+    """ForCausalLMLoss, which keeps labels of its own, padded and shifted."""
+    *steps, last = _cross_entropy(shape, vocabulary)
+    unshifted = shape.micro_batch_size == 1  # of one sample they are a part of the padded ones
+    labels = Tensor("shifted_labels", (shape.tokens + unshifted,), DType.INT64)
+    return (*steps, replace(last, saved=(labels, Tensor("total_weight", (1,), DType.FP32))))
+
+
+@cached_operators
+def _chosen_loss(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
+    """What an implementation that has all logits does to them."""
+    logits = parts.activation(shape, "logits", vocabulary)
+    return HEADS[shape.head.implementation].operators(shape, logits)
 
 
 @cached_operators

@@ -126,11 +126,14 @@ def _narrow(shape: RankShape, source: Tensor, reader: str) -> Tensor:
     return Tensor(f"{source.name}.for_{reader}", source.shape, shape.dtype)
 
 
-def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
-    """`operator` whose weights get gradients of their own, in the type of its output; on one device
-    they are the parameters' own, or are added to them one by one."""
+def with_weight_gradients(
+    shape: RankShape, operator: Operator, dtype: DType | None = None
+) -> Operator:
+    """`operator` whose weights get gradients of their own, in `dtype` or the type of its output; on
+    one device they are the parameters' own, or are added to them one by one."""
     elements = sum(weight.num_elements for weight in operator.weights if not weight.frozen)
-    made, own = operator.outputs[0].dtype, _gradient_dtype(shape, operator)
+    made = dtype or operator.outputs[0].dtype
+    own = _gradient_dtype(shape, operator)
     narrow = elements * made.itemsize if own is not made else 0
     return replace(
         operator,
@@ -209,7 +212,8 @@ def fused_norm(
 
 
 def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
-    """scaled_dot_product_attention with a flash kernel, causal, keys and values not expanded.
+    """scaled_dot_product_attention with a flash kernel, causal, keys and values not
+    expanded; of the samples of a row each on its own (varlen).
 
     Keeps q, k, v, the output [micro_batch_size, seq_length, heads x v_channels] and the fp32
     log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention).
@@ -226,10 +230,10 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
         (output,),
         unit=ComputeUnit.ATTENTION,
         saved=(query, key, value, output, Tensor("softmax_lse", rows, DType.FP32)),
-        attention_flops=shape.tokens * shape.seq_length * both,
+        attention_flops=shape.tokens * shape.attended_length * both,
         attention=AttentionShape(
             rows=prod(rows),
-            longest=shape.seq_length,
+            longest=shape.attended_length,
             qk_channels=model.qk_channels,
             v_channels=model.v_channels,
             # the flash kernel takes no values narrower than keys, which leaves cuDNN's

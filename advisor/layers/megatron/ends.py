@@ -9,9 +9,20 @@ transformer/multi_token_prediction.py (MultiTokenPredictionLayer).
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
+from advisor.layers.heads.implementations import HEADS, Head
 from advisor.layers.megatron.linear import column_parallel_linear, norm_operator
 from advisor.layers.megatron.mappings import cuts_sequence, gather_width, scatter_sequence
-from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, cached_operators
+from advisor.layers.operators import (
+    Collective,
+    CollectiveKind,
+    ComputeUnit,
+    Gemm,
+    Group,
+    Module,
+    Operator,
+    Tensor,
+    cached_operators,
+)
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.weights import embedding_weights, output_weight
@@ -91,15 +102,30 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
 def _head(shape: RankShape) -> tuple[Operator, ...]:
     if shape.model.mtp_num_layers is not None:
         return _heads_of_every_depth(shape, shape.model.mtp_num_layers)
-    norm = final_layernorm(shape)
+    norm, chosen = final_layernorm(shape), HEADS.get(shape.head.implementation)
+    if chosen is not None and not chosen.of_logits:
+        return *norm, *_fused_head(shape, norm[0].outputs[0], chosen)
     output = _output_layer(shape, norm[0].outputs[0])
     logits = output.outputs[0]
     capped: tuple[Operator, ...] = ()
     if shape.model.final_logit_softcapping is not None:
         capped = soft_cap(logits, Module.OUTPUT_LAYER, held=True)
         (logits,) = capped[-1].outputs
+    if chosen is not None:
+        return (*norm, output, *capped, *chosen.operators(shape, logits))
     entropy = replace(_cross_entropy(shape, logits), forward_holds=norm[0].outputs)
     return (*norm, output, *capped, entropy)
+
+
+def _fused_head(shape: RankShape, source: Tensor, head: Head) -> tuple[Operator, ...]:
+    """An output layer with the loss; under SP it keeps the gathered hidden states."""
+    gathered = shape.activation("gathered_hidden", shape.model.hidden_size)
+    if not shape.sequence_parallel:
+        *before, last = head.operators(shape, source)
+        return (*before, replace(last, backward_collectives=shape.column_parallel_backward()))
+    sent = Collective.both_ways(CollectiveKind.ALL_GATHER, Group.TENSOR, gathered.num_bytes)
+    gather = Operator("gather_hidden", Module.OUTPUT_LAYER, (source,), (gathered,), **sent)
+    return gather, *head.operators(shape, gathered)
 
 
 def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]:
@@ -200,6 +226,7 @@ def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operat
         saved=(logits,) if in_place else (softmax, targets, target_mask),
         gradient_in_saved=in_place,
         forward_workspace=0 if in_place else rows,
+        workspace_without_grad=0 if in_place else rows + softmax.num_bytes,
         backward_workspace=softmax.num_bytes if native else 0,
         extra_forward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][0] * elements,
         extra_backward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][1] * elements,

@@ -68,19 +68,21 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
     chunk = min(shape.tokens, 1 << (-(-shape.tokens // pieces) - 1).bit_length())
     logits = chunk * vocabulary * shape.dtype.itemsize
     added = weight.num_elements * (shape.dtype.itemsize + DType.FP32.itemsize)
-    gradient = Tensor("fused_loss.input_gradient", source.shape, source.dtype)
-    of_weight = Tensor("fused_loss.weight_gradient", weight.shape, source.dtype)
+    saved = [Tensor("fused_loss.input_gradient", source.shape, source.dtype)]
+    if not weight.frozen:
+        saved.append(Tensor("fused_loss.weight_gradient", weight.shape, source.dtype))
     return Operator(
         "fused_linear_cross_entropy",
         Module.OUTPUT_LAYER,
         (source,),
         (Tensor("loss", (1,), DType.FP32),),
         unit=ComputeUnit.GEMM,
-        saved=(gradient,) if weight.frozen else (gradient, of_weight),
+        saved=tuple(saved),
         weights=(weight,),
         gemm=Gemm(shape.tokens, vocabulary, width),
         gradient_in_saved=True,
         forward_workspace=logits + (0 if weight.frozen else added),
+        workspace_without_grad=logits + source.num_bytes,
     )
 
 

@@ -260,11 +260,10 @@ def num_microbatches(read: ReadSettings) -> int | None:
 
 
 def num_gpus(read: ReadSettings) -> int | None:
-    """GPUs of slime's actors or a performance script of Bridge, or nodes and their GPUs of NeMo."""
-    slime = ("actor_num_nodes", "actor_num_gpus_per_node")
-    if read.given.framework == Framework.MEGATRON_LM and slime[1] not in read.loose:
+    """GPUs of a performance script of Bridge, or nodes and their GPUs of NeMo."""
+    if read.given.framework == Framework.MEGATRON_LM:
         return None
-    for names in (slime, ("ng",), ("num_gpus",), ("num_nodes", "num_gpus_per_node")):
+    for names in (("ng",), ("num_gpus",), ("num_nodes", "num_gpus_per_node")):
         given = (as_whole_number(read.loose[name].value) for name in names if name in read.loose)
         numbers = [number for number in given if number]
         if len(numbers) == len(names):

@@ -1,0 +1,1 @@
+"""Heads of other packages on fake tensors: what their own code keeps and needs."""
