@@ -59,11 +59,12 @@ def put_section(
 
 
 def adapter_values(read: ReadSettings) -> Fields:
-    """Fields of `tuning`, with what Bridge's classes have where nothing is said."""
+    """Fields of `tuning`, with what Bridge's classes have where nothing is said. A section with a
+    switch is another program's (NeMo-RL)."""
     said = {match[1]: x for x in read.loose.values() if (match := _FIELD.search(x.written))}
     named = next((text for text in read.texts if _RECIPE.search(text)), "")
     kind = read.given.values.get(_NAME, "LoRA" if said or named else None)
-    if kind is None or read.given.framework == Framework.MEGATRON_LM:
+    if "enabled" in said or kind is None or read.given.framework == Framework.MEGATRON_LM:
         return
     adapter, usual = _CLASSES[kind]
     at = next(iter(said.values()), read.omitted(kind, named))
