@@ -242,9 +242,12 @@ def _normed(shape: RankShape, base: Operator) -> bool:
 
 
 def _regathers(shape: RankShape, place: _Place) -> bool:
-    """Whether A keeps its own tokens and gathers the others again in its backward."""
-    reads = place.base.module in (Module.LINEAR_QKV, Module.LINEAR_FC1)
-    return shape.tuning.sequence_parallel_input_regather and reads and cuts_sequence(shape)
+    """Whether A keeps its own tokens and gathers the others again in its backward: of LoRA."""
+    tuning, reads = shape.tuning, place.base.module in (Module.LINEAR_QKV, Module.LINEAR_FC1)
+    lora = tuning.adapter is Adapter.LORA and is_target(
+        tuning, (linear_name(place.base),), of_all=True
+    )
+    return lora and tuning.sequence_parallel_input_regather and reads and cuts_sequence(shape)
 
 
 def _branch(
