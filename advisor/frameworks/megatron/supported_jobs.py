@@ -188,13 +188,9 @@ def _untaken(tuning: Tuning, revision: Revision, name: str) -> bool:
 _TUNING_RULES: Final = (
     _TuningRule.on(
         "tuning.adapter",
-        lambda tuning, revision: (
-            tuning.has_adapter
-            and not tuning.cut_by_tokens
-            and revision.framework == Framework.MEGATRON_LM
-        ),
+        lambda tuning, revision: tuning.has_adapter and revision.framework == Framework.MEGATRON_LM,
         "is not in Megatron-LM, which has no adapters",
-        "use --framework megatron_bridge (or ms-swift's: tuning.cut_by_tokens=true)",
+        "use --framework megatron_bridge or megatron_swift",
     ),
     _TuningRule.on(
         "tuning.adapter",
