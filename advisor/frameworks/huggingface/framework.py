@@ -99,7 +99,7 @@ class TrainerJobs(supported_jobs.TorchJobs):
 def _adapters(job: Job) -> Iterator[part_types.JobChange]:
     """LoRA over 16-bit weights, and over NF4 ones."""
     lora = Tuning(adapter=Adapter.LORA, adapter_dtype=DType.FP32)
-    for words, tuning in (
+    for said, tuning in (
         ("tuning.adapter=lora (package peft)", lora),
         (
             "tuning.adapter=lora tuning.base_weights=nf4 (packages peft and bitsandbytes)",
@@ -107,7 +107,7 @@ def _adapters(job: Job) -> Iterator[part_types.JobChange]:
         ),
     ):
         yield part_types.JobChange(
-            words,
+            said,
             f"trains matrices of rank {tuning.rank} next to frozen weights, not the weights",
             partial(replace, job, config=replace(job.config, tuning=tuning)),
             part_types.Effect.TRAINS,
