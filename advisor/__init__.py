@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice, Candidate
     from advisor.answer.solution import Trial
+    from advisor.api.admission import Admission, check
     from advisor.api.calls import (
         Difference,
         advise,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Admission",
     "Advice",
     "Candidate",
     "Difference",
@@ -46,6 +48,7 @@ __all__ = [
     "UserError",
     "__version__",
     "advise",
+    "check",
     "compare",
     "diff",
     "diff_schema",
@@ -60,6 +63,7 @@ __all__ = [
 
 _MODULES: Final = {
     **dict.fromkeys(("Advice", "Candidate"), "advisor.answer.advice"),
+    **dict.fromkeys(("Admission", "check"), "advisor.api.admission"),
     "JobKeywords": "advisor.api.keywords",
     "ModelSpec": "advisor.models.spec",
     "Request": "advisor.request.request",

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from advisor.answer import answer, evaluation, notebook
+from advisor.answer.phases import Phase
 from advisor.base.errors import UserError, require
 from advisor.base.key_value import join_key_values
 from advisor.base.plain_json import from_text, to_plain, to_text
@@ -124,7 +125,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
         simulated: whether the reserved peak comes from a simulation of torch's allocator; otherwise
             what allocators usually leave unused is added.
         replayed: the old name of simulated, until schema_version 2.
-        stages: memory of a rank of each pipeline stage.
+        stages: memory of a rank of each pipeline stage; in the update where there are phases.
+        phases: of a cycle of reinforcement learning or preference tuning, in order: its peak is
+            that of the highest, and it is as likely to fit as the least likely. Empty where a step
+            is all.
+        host_memory_bytes: of host memory, what a rank needs for what is offloaded and what waits.
         saved_bytes_per_layer: bytes that a layer of each kind keeps of one microbatch.
         step_time_low_seconds, step_time_high_seconds: the band of the step time.
         recompute_overhead: step time over that of the same job without recompute, minus 1.
@@ -162,6 +167,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     simulated: bool = False
     peak_stage: int
     stages: tuple[evaluation.StageMemory, ...]
+    phases: tuple[Phase, ...] = ()
+    host_memory_bytes: int = 0
     saved_bytes_per_layer: dict[str, int | None]
     time_seconds: evaluation.TimeBreakdown
     step_time_seconds: float
@@ -292,6 +299,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         read_from: the file of ``--from``.
         optimum: the proof of ``--search optimum``.
         stopped: whether the search was stopped; its rows are then the best found so far.
+        samples: microbatches of `best`, where samples are of several lengths or tokens budgeted.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -315,6 +323,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     stopped: bool = False
     fastest_found: FastestFound | None = None
     search: answer.SearchNote | None = None
+    samples: answer.SampleNote | None = None
 
     @property
     def best(self) -> Candidate | None:

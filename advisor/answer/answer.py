@@ -115,6 +115,45 @@ class Remedy(Struct, frozen=True, kw_only=True):
     fit_probability: float = 1.0
 
 
+class LongestUntil(Struct, frozen=True):
+    """The longest row of all ranks until a step, with even odds that none is longer: its tokens,
+    the peak of a rank that has it, and how likely that fits."""
+
+    step: int
+    tokens: int
+    peak_reserved_bytes: int
+    fit_probability: float
+
+
+class SampleNote(Struct, frozen=True, kw_only=True):
+    """Microbatches of samples of several lengths: rows of tokens, padded.
+
+    mean_length, longest: tokens of a sample. rows: of a microbatch. capacity: tokens that a row of
+    several samples has room for, 0 where it holds one. worst_tokens: of the longest row that may
+    come, of which the answer's peak is; mean_tokens: of the rows that its time is of.
+    microbatches: of a rank in a step. padding: share of computed tokens that are of no sample.
+    imbalance: what the slowest rank has more than the mean one, as a share of that. until: the
+    longest row until some steps; empty where each step may have the worst.
+    most_tokens_that_fit: of a row; null where the worst one fits, 0 where none does.
+    share_of_steps_that_run_out: how likely a step has a longer one.
+    even_odds_by_step: half of the runs have met one by then; null where the first likely has one.
+    """
+
+    mean_length: float
+    longest: int
+    rows: int
+    capacity: int
+    worst_tokens: int
+    mean_tokens: int
+    microbatches: int
+    padding: float
+    imbalance: float
+    until: tuple[LongestUntil, ...] = ()
+    most_tokens_that_fit: int | None = None
+    share_of_steps_that_run_out: float = 0.0
+    even_odds_by_step: int | None = None
+
+
 class LearnedTerm(Struct, frozen=True, kw_only=True):
     """By how much measured runs move a part of the predictions, as a share of it: mean, standard
     deviation, and that before any run."""

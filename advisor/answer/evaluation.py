@@ -6,8 +6,10 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.answer.phases import Phase
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.job.microbatches import microbatches
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import Setting
 
@@ -101,11 +103,15 @@ class UnevenRouting(Struct, frozen=True, kw_only=True):
 
 class EvaluationDetail(Struct, frozen=True, kw_only=True):
     """What a report shows of an evaluation beyond what ranks it. needs: bytes that a rank of each
-    stage must be given, mean and standard deviation. uneven: None where routing is balanced."""
+    stage must be given, mean and standard deviation. uneven: None where routing is balanced.
+    phases: of the job's cycle, where a step is more than its update. host_bytes: of host memory, of
+    the rank that needs most."""
 
     stages: tuple[StageMemory, ...]
     needs: tuple[tuple[float, float], ...]
     uneven: UnevenRouting | None = None
+    phases: tuple[Phase, ...] = ()
+    host_bytes: int = 0
     saved_bytes_per_layer: dict[LayerKind, int]
     hardware_flops_per_step: float
 
@@ -181,6 +187,22 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return self._detail.uneven
 
     @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Of the cycle, in order; `stages` are of the update. None where that is all."""
+        return self._detail.phases
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that the rank needs which needs most of it."""
+        return self._detail.host_bytes
+
+    @property
+    def exceeds_host(self) -> bool:
+        """Whether its ranks need more host memory than a server of the job is known to have."""
+        has = self.job.config.host_memory_bytes
+        return has is not None and self.job.gpus_of_a_server * self.host_bytes > has
+
+    @property
     def saved_bytes_per_layer(self) -> dict[LayerKind, int]:
         """Bytes that a layer of each kind keeps of one microbatch."""
         return self._detail.saved_bytes_per_layer
@@ -207,9 +229,8 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of the global batch over step time, of the whole job."""
-        config = self.job.config
-        return config.global_batch_size * config.seq_length / self.step_time_seconds
+        """Tokens of the global batch over step time, of the whole job, without padding."""
+        return microbatches(self.job).tokens / self.step_time_seconds
 
     @property
     def tokens_per_second_per_gpu(self) -> float:

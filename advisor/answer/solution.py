@@ -47,8 +47,8 @@ class Solution(Struct, frozen=True, kw_only=True):
     """The hardest value of a quantity that fits, or the fastest of several GPUs.
 
     Attributes:
-        quantity: ``gpus``, ``seq_length``, ``micro_batch_size``, ``global_batch_size`` or
-            ``memory``; ``several_gpus`` of a comparison.
+        quantity: ``gpus``, ``seq_length``, ``tokens``, ``micro_batch_size``,
+            ``global_batch_size`` or ``memory``; ``several_gpus`` of a comparison.
         model, framework: of the job.
         certainty: probability from which a value fits.
         verdict: the answer in a sentence or three.

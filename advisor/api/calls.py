@@ -1,9 +1,7 @@
 """What `import advisor` calls: `advise`, `evaluate`, `read`, `diff` and the rest."""
 
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar, Unpack
+from typing import Any, Final, Unpack
 
 from msgspec.structs import asdict
 
@@ -12,7 +10,7 @@ from advisor.answer.advice import Advice, Candidate
 from advisor.answer.notebook import preformatted
 from advisor.api.answering import answer_to
 from advisor.api.asked_files import AskedFiles, check_files, check_path, write_answer, write_files
-from advisor.api.in_python import in_python
+from advisor.api.in_python import python_errors
 from advisor.api.keywords import AdviseKeywords, JobKeywords, given_by, job_of, taken
 from advisor.base.errors import UserError
 from advisor.base.fields import show
@@ -25,23 +23,6 @@ from advisor.report.text import plain_lines
 from advisor.request.request import Request
 
 _ENDINGS: Final = (".html", ".json", ".csv")
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def python_errors(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`call`, whose errors speak Python."""
-
-    @wraps(call)
-    def spoken(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return call(*args, **kwargs)
-        except UserError as error:
-            raise in_python(error, kwargs) from None
-
-    return spoken
-
-
 load_model = python_errors(presets.load_model)
 load_gpu = python_errors(catalogue.load_gpu)
 

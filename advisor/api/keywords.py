@@ -25,13 +25,17 @@ class JobKeywords(TypedDict, total=False):
     from the recipe or is chosen. model is a preset (``llama3_70b``), the path of a YAML file or of
     a config.json, a ModelSpec, or a mapping of its fields (``base``: the preset below them); gpus
     is ``32xH100``. tp, pp, … are short names as in the flags; memory_budget is text with a unit
-    (``60GiB``); calibration names folders of measured runs; overrides has any KEY."""
+    (``60GiB``); lengths is ``p50=900,p99=9000,max=32768`` or a file; calibration names folders of
+    measured runs; overrides has any KEY."""
 
     model: ModelSource | None
     gpus: str | None
     seq_length: int | None
     micro_batch_size: int | None
     global_batch_size: int | None
+    lengths: str | Path | None
+    packing: str | None
+    max_tokens_per_gpu: int | None
     tensor_model_parallel_size: int | None
     pipeline_model_parallel_size: int | None
     virtual_pipeline_model_parallel_size: int | None
@@ -87,7 +91,10 @@ SHORT: Final = _DEGREES | {"sp": "sequence_parallel"}
 _OTHER: Final = SHORT | {"unsaid": "omitted", "output": "written"}
 """Keywords whose field has another name; `unsaid` is taken for one release more."""
 KNOWN: Final = tuple(AdviseKeywords.__annotations__)
-_INTEGERS: Final = ("seq_length", "micro_batch_size", "global_batch_size", *_DEGREES.values())
+_INTEGERS: Final = (
+    *("seq_length", "micro_batch_size", "global_batch_size", "max_tokens_per_gpu"),
+    *_DEGREES.values(),
+)
 _ELSEWHERE: Final = {
     "dp": "it follows from the GPUs and the other degrees",
     "against": "compare with advisor.diff(first, second)",
@@ -223,6 +230,7 @@ _READERS: Final[dict[str, Callable[[object, str], Any]]] = {
     "certainty": _reader(float),
     "overrides": overrides_of,
     "config_dir": _folder,
+    "lengths": lambda value, name: str(_folder(value, name)),
     "calibration": _folders,
     "source": lambda value, name: str(_folder(value, name)),
     "model": lambda value, name: value,

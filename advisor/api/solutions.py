@@ -12,7 +12,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.notebook import preformatted
 from advisor.answer.solution import Trial
 from advisor.api.answering import check_prices, checked_price
-from advisor.api.calls import python_errors
+from advisor.api.in_python import python_errors
 from advisor.api.keywords import JobKeywords, given_by, job_of
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
@@ -67,7 +67,8 @@ def solve(
     """The hardest value with which a job fits: ``solve("seq_length", model=…, gpus=…)``.
 
     Args:
-        quantity: ``seq_length`` (the longest, tokens), ``micro_batch_size`` or
+        quantity: ``seq_length`` (the longest, tokens), ``tokens`` (the largest token budget of a
+            GPU's microbatch, max_tokens_per_gpu), ``micro_batch_size`` or
             ``global_batch_size`` (the largest, sequences), ``gpus`` (the fewest), ``memory`` (the
             least of each GPU, bytes).
         request, price_per_gpu_hour, keywords: as for `advise`; of the fewest GPUs the type alone is
@@ -125,7 +126,7 @@ def solved(
         raise UserError("--solve", quantity, relation, "leave one out")
     gpus = quantity is Quantity.GPUS
     typed = request if gpus else inverse.as_typed(request)
-    if gpus or quantity is Quantity.SEQ_LENGTH:
+    if gpus or quantity in (Quantity.SEQ_LENGTH, Quantity.TOKENS):
         typed = inverse.same_job(typed, quantity)
     values, start = inverse.values_of(quantity, typed)
     found: dict[int, Trial] = {}
@@ -182,6 +183,9 @@ def _with_verdict(
     request: Request, quantity: str, trials: tuple[Trial, ...], words: str = "", **found: Any
 ) -> Solution:
     job = resolve(request)
+    if quantity == Quantity.TOKENS and found.get("best") is None:
+        longest = f"The longest sample, of {job.config.seq_length:,} tokens, is a pack by itself."
+        words = f"{longest} {words}".strip()
     one = Solution(
         quantity=quantity,
         model=job.model.name,
@@ -214,7 +218,7 @@ def _trial(
 
 _ASKED: Final = (
     *("gpus", "seq_length", "micro_batch_size", "global_batch_size", "memory_budget"),
-    "quick",
+    *("max_tokens_per_gpu", "quick"),
 )
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import fields
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST
-from advisor.base.units import likely_names, nearest_names
+from advisor.base.units import likely_names, nearest_names, parse_bytes
 
 T = TypeVar("T", bound=Struct)
 
@@ -82,13 +82,20 @@ def parse(text: str, annotation: Any, where: str) -> Any:
             raise UserError(where, show(text), "must be true or false")
         return _BOOLEANS[text.lower()]
     if annotation in (int, float):
-        try:
-            return _number(annotation(text), annotation, where)
-        except ValueError as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(where, show(text), f"is not {_KINDS[annotation]}") from None
+        return _numeral(text, annotation, where)
     return convert(text, annotation, "", where)
+
+
+def _numeral(text: str, annotation: Any, where: str) -> Any:
+    """A number, or of a field of bytes a quantity such as ``2GiB``."""
+    if annotation is int and where.endswith("_bytes") and text[-1:].isalpha():
+        return parse_bytes(text, where)
+    try:
+        return _number(annotation(text), annotation, where)
+    except UserError:
+        raise
+    except ValueError:
+        raise UserError(where, show(text), f"is not {_KINDS[annotation]}") from None
 
 
 def convert(value: object, annotation: Any, file: object, path: str) -> Any:

@@ -94,6 +94,25 @@ def parse(arguments: Sequence[str]) -> RankingOptions:
     return RankingOptions(request=job.request, read=job.configuration, **shown)
 
 
+_OF_A_REQUEST: Final = ("request", "read", "output", "arguments")
+_SPELLED: Final = {"written": "-o"}
+
+
+def refuse_more_than_a_request(options: RankingOptions, what: str) -> None:
+    """UserError where options say how an answer is shown; `what` shows it another way."""
+    usual = RankingOptions(request=options.request)
+    for name in RankingOptions.__struct_fields__:
+        if name not in _OF_A_REQUEST and getattr(options, name) != getattr(usual, name):
+            flag = _SPELLED.get(name) or f"--{name.replace('_', '-')}"
+            raise UserError(flag, None, f"cannot be combined with {what}", "leave it out")
+
+
+def words_alone(arguments: Sequence[str]) -> list[str]:
+    """Words of a request that are no flag and no value of one."""
+    extras = _with_flags("advise", RANKING).parse_known_args(list(arguments))[1]
+    return [word for word in extras if not word.startswith("-")]
+
+
 def format_of(path: Path | None) -> OutputFormat:
     """The format of an answer that goes to `path` (None: stdout) where no other is asked for."""
     named = path.suffix.lower().removeprefix(".") if path else ""

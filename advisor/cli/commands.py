@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from advisor.report.ranking_table import Rows
     from advisor.search.layout_search import Progress, Watch
 
-_BATCH = ("micro_batch_size", "global_batch_size", "seq_length")
+_BATCH = (
+    *("micro_batch_size", "global_batch_size", "seq_length"),
+    *("lengths", "packing", "max_tokens_per_gpu"),
+)
 _NOT_ITS_OWN = ("layers split", "the preset's layout", "the preset's global batch", "options of")
 """Beginnings of assumptions that no published recipe says of itself."""
 

@@ -16,6 +16,7 @@ from advisor.cli.arguments import (
     format_of,
     parse,
     parser_of,
+    refuse_more_than_a_request,
 )
 from advisor.cli.outcome import Outcome
 
@@ -26,8 +27,6 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 _RELEASE: Final = re.compile(r"[\w.]+")
 _JOB_FLAGS: Final = ("--model", "--from")
-_OF_A_REQUEST: Final = ("request", "read", "output", "arguments")
-_SPELLED: Final = {"written": "-o"}
 _FORMATS: Final = (OutputFormat.TABLE, OutputFormat.JSON)
 
 
@@ -131,11 +130,7 @@ def _said_of(name: str, step: Callable[[_T], _R], one: _T) -> _R:
 def _checked(words: Sequence[str]) -> RankingOptions:
     """Options of a request, which says nothing of how it is shown; UserError where it does."""
     options = parse(words)
-    usual = RankingOptions(request=options.request)
-    for name in RankingOptions.__struct_fields__:
-        if name not in _OF_A_REQUEST and getattr(options, name) != getattr(usual, name):
-            flag = _SPELLED.get(name) or f"--{name.replace('_', '-')}"
-            raise UserError(flag, None, "cannot be combined with two requests", "leave it out")
+    refuse_more_than_a_request(options, "two requests")
     return options
 
 

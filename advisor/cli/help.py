@@ -20,6 +20,7 @@ RANKING: Final = read_page(
         "--no-sp": {"field": "sequence_parallel"},
         "--recompute": {"repeated": True},
         "--quick": {"field": "quick"},
+        "--packing": {"choices": ("padded", "packed")},
         "--format": {"field": "output"},
         "-o": {"field": "written"},
         "--verify": {"default": 3},
@@ -29,9 +30,11 @@ _OF_DIFF: Final[dict[str, dict[str, Any]]] = {
     "--format": {"field": "output", "choices": ("table", "json")},
     "-o": {"field": "written"},
 }
-_OF_LINT: Final = {"--format": {"choices": ("text", "json", "sarif", "github", "junit")}}
-_NAMES: Final = "diff lint diagnose models gpus recipes rules keys completion"
+_OF: Final[dict[str, dict[str, Any]]] = {
+    "lint": {"--format": {"choices": ("text", "json", "sarif", "github", "junit")}},
+    "check": {"--format": {"choices": ("text", "json")}},
+}
+_NAMES: Final = "check diff lint diagnose models gpus recipes rules keys completion"
 SUBCOMMANDS: Final = {
-    name: read_page(__file__, name, _OF_LINT if name == "lint" else _OF_DIFF)
-    for name in _NAMES.split()
+    name: read_page(__file__, name, _OF.get(name, _OF_DIFF)) for name in _NAMES.split()
 }

@@ -12,6 +12,8 @@ from advisor.cli.arguments import (
     parse_config_dir,
     parse_rules,
     parser_of,
+    refuse_more_than_a_request,
+    words_alone,
 )
 from advisor.cli.outcome import FITS, WRONG, Outcome
 
@@ -306,6 +308,21 @@ def _left_out(found: "Table", width: int) -> list[str]:
     return wrapped(words, width) if names else []
 
 
+def _check(arguments: Sequence[str]) -> Outcome:
+    from advisor.api.admission import admission
+
+    asked, words = parser_of("check").parse_known_args(list(arguments))
+    files = [word for word in words_alone(words) if "=" not in word]
+    if len(files) == 1:
+        words.remove(files[0])
+        words = ["--from", files[0], *words]
+    options = parse(words)
+    refuse_more_than_a_request(options, "check")
+    found = admission(options.request, options.read)
+    text = found.to_json() if asked.format == "json" else f"{found}\n"
+    return Outcome(text, found.exit_code)
+
+
 def _diff(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.diff import diff
 
@@ -330,6 +347,7 @@ def answer_shell() -> None:
 
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {
     "completion": _completion,
+    "check": _check,
     "diff": _diff,
     "lint": _lint,
     "diagnose": _diagnose,

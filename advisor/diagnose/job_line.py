@@ -13,7 +13,7 @@ from advisor.base.errors import UserError
 from advisor.base.lines import clean_line
 from advisor.base.place import Place
 from advisor.diagnose.story import WORLD
-from advisor.frameworks.readers import readers
+from advisor.frameworks.readers import readers_of
 from advisor.hardware.catalogue import full_name, gpu_names
 from advisor.lint.request_from import request_from
 from advisor.lint.target import read_target
@@ -60,8 +60,8 @@ def _configurations(text: str) -> Iterator[tuple[Reader, ReadConfiguration]]:
     if arguments := _ARGUMENT.findall(text):
         values = {name: _value(value) for name, value in arguments}
         tree = read_tree(word(json.dumps(values), Place("log", 1, 1)), ".json")
-        for reader in readers() if tree else ():
-            yield from ((reader, one) for one in reader.read(tree))  # type: ignore[arg-type]
+        if tree is not None:
+            yield from ((reader, one) for reader in readers_of(tree) for one in reader.read(tree))
     dumps = (_leaves(_value(dump)) for dump in _CONFIG.findall(text))
     commands = (" ".join(("torchrun train.py", *leaves)) for leaves in dumps)
     for command in (*commands, *_COMMAND.findall(text)):

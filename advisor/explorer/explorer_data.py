@@ -21,6 +21,7 @@ from advisor.explorer import step_numbers as numbers
 from advisor.explorer.nearby import Grid, differs, grid
 from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
+from advisor.job.microbatches import microbatches
 from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
 from advisor.report import header
@@ -142,7 +143,7 @@ class _Page(Struct, frozen=True):
             "seq": job.config.seq_length,
             "pp": job.layout.pipeline_model_parallel_size,
             "vpp": job.layout.virtual_pipeline_model_parallel_size,
-            "microbatches": job.num_microbatches,
+            "microbatches": microbatches(job).mean.num_microbatches,
             "runs": self.pool.number(header.run_words(job)),
             "layout": self.pool.number(header.layout_words(job.layout, job.config.optimizer)),
             "apart": self.pool.number(differs(job, self.grid.own)),
@@ -230,6 +231,7 @@ class _Page(Struct, frozen=True):
             "flops": round(evaluation.tflops_per_gpu * 1e6),
             "stages": [number for stage in stages for number in numbers.stage_numbers(stage)],
             "phases": pool.number([pool.number(stage.peak_phase) for stage in stages]),
+            "cycle": pool.number([numbers.phase_numbers(phase) for phase in evaluation.phases]),
             "flags": pool.number(list(all_flags(evaluation).values())),
             "environment": pool.number(environment_words(evaluation)),
             "notes": pool.number(list(remarks.notes(evaluation.setting, evaluation.job))),
@@ -239,7 +241,19 @@ class _Page(Struct, frozen=True):
 
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
-    *("data", "words", "state", "parts", "controls", "table", "pareto", "near", "memory", "time"),
+    *(
+        "data",
+        "words",
+        "state",
+        "parts",
+        "controls",
+        "table",
+        "pareto",
+        "near",
+        "memory",
+        "phases",
+        "time",
+    ),
     *("flags", "step", "layer", "app"),
 )
 

@@ -15,8 +15,10 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from advisor.answer.evaluation import Evaluation, StageMemory, TimeBreakdown
+from advisor.answer.phases import Phase
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.job.microbatches import microbatches
 from advisor.memory.allocator import most_likely
 from advisor.memory.events import Peak
 from advisor.plan.schedule import chunk_order, held_tensors, num_warmup_passes
@@ -65,6 +67,13 @@ def stage_numbers(stage: StageMemory) -> list[int]:
     return [*map(units, parts), round(stage.in_flight_microbatches * 100)]
 
 
+def phase_numbers(phase: Phase) -> list[Any]:
+    """Its name, its parts and its peak in units, the probability to fit, host memory, its note."""
+    parts = [units(size) for size in phase.memory_bytes.parts.values()]
+    peak, likely = units(phase.peak_reserved_bytes), round(phase.fit_probability, 4)
+    return [phase.name, parts, peak, likely, units(phase.host_bytes), phase.note]
+
+
 def times(evaluation: Evaluation) -> list[int]:
     """Microseconds of a step by what they are spent on, in the order of TIMES."""
     return [micros(getattr(evaluation.time_seconds, name)) for name in TIMES]
@@ -75,7 +84,8 @@ def clearance(evaluation: Evaluation) -> tuple[float, int, float]:
     stage that is closest to it, and the most that it is likely to fit."""
     budget = evaluation.budget_bytes
     mean, sigma = min(evaluation.needs, key=lambda need: (budget - need[0]) / need[1])
-    if type(evaluation.calibration) is Calibration:
+    stays = not (evaluation.phases or evaluation.exceeds_host)
+    if type(evaluation.calibration) is Calibration and stays:
         return round((budget - mean) / sigma, 3), units(sigma), most_likely(evaluation.job.layout)
     learned = min(max(evaluation.fit_probability, _SURE), 1 - _SURE)
     return round(NormalDist().inv_cdf(learned), 3), units(sigma), 1.0
@@ -143,9 +153,10 @@ def schedule_numbers(pool: Pool, job: Job) -> int:
     passes of every stage, hidden states held during each pass; -1 where passes are too many."""
     layout = job.layout
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
-    if 2 * pp * vpp * job.num_microbatches > MOST_PASSES:
+    count = microbatches(job).mean.num_microbatches
+    if 2 * pp * vpp * count > MOST_PASSES:
         return -1
-    return pool.number(_schedule(pp, vpp, job.num_microbatches))
+    return pool.number(_schedule(pp, vpp, count))
 
 
 @lru_cache(maxsize=1024)

@@ -376,9 +376,9 @@ def listed(schema: str) -> Iterator[Option]:
     numbers others are of the same kind."""
     held = _listed(schema)
     for status in (Status.HARMLESS, Status.UNPRICED):
-        for note, names in held[status].items():
+        for note, names in held.get(status, {}).items():
             for name in names:
-                default = held["predicted"].get(name)
+                default = held.get("predicted", {}).get(name)
                 first = default[0] if isinstance(default, list) else default
                 kind = type(first) if isinstance(first, bool | int) else object
                 yield Option(name=name, kind=kind, default=default, status=status, note=note)

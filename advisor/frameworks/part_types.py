@@ -34,6 +34,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True, dict=True):
     optimizer_step: bytes that it takes while it runs, of step_words.
     pools: reserved in addition to the peak, but not allocated then (caches of other streams).
     in_buffers: weights are made one by one and then copied into one buffer.
+    host_bytes: of host memory, of what is offloaded of them.
     """
 
     static: StaticMemory
@@ -44,6 +45,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True, dict=True):
     pools: tuple[NamedBytes, ...] = ()
     working_set: WorkingSet | None = None
     in_buffers: bool = False
+    host_bytes: int = 0
 
     @cached_property
     def resident(self) -> int:

@@ -40,6 +40,21 @@ _KNOWN: Final[dict[str, _Registration]] = {
     Framework.FSDP2: _shipped("PyTorch", "torch.fsdp2"),
     Framework.DEEPSPEED: _shipped("DeepSpeed", "deepspeed.framework"),
     Framework.HUGGINGFACE: _shipped("Hugging Face", "huggingface.framework"),
+    Framework.TRL: _shipped("TRL", "trl.framework"),
+    Framework.VERL: _shipped("verl", "verl.framework", Framework.VERL),
+    Framework.VERL_MEGATRON: _shipped("verl (Megatron)", "verl.framework", Framework.VERL_MEGATRON),
+    Framework.NEMO_RL: _shipped("NeMo-RL", "nemo_rl.framework", Framework.NEMO_RL),
+    Framework.NEMO_RL_MEGATRON: _shipped(
+        "NeMo-RL (Megatron)", "nemo_rl.framework", Framework.NEMO_RL_MEGATRON
+    ),
+    Framework.SLIME: _shipped("slime", "slime.framework"),
+    Framework.PRIME_RL: _shipped("prime-rl", "prime_rl.framework"),
+    Framework.OPENRLHF: _shipped("OpenRLHF", "openrlhf.framework"),
+    Framework.LLAMA_FACTORY: _shipped("LLaMA-Factory", "llama_factory.framework"),
+    Framework.AXOLOTL: _shipped("axolotl", "axolotl.framework"),
+    Framework.MS_SWIFT: _shipped("ms-swift", "ms_swift.framework"),
+    Framework.MEGATRON_SWIFT: _shipped("Megatron-SWIFT", "megatron_swift.framework"),
+    Framework.AUTOMODEL: _shipped("NeMo AutoModel", "automodel.framework"),
 }
 _BUILDERS: Final = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.HUGGINGFACE)
 """Who builds a model where no framework is named: the first of these that has its layers."""

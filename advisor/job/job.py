@@ -14,7 +14,7 @@ from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.loss_head import LossHead
 from advisor.job.pipeline_split import pipeline_stages
-from advisor.job.reinforcement import Reinforcement
+from advisor.job.reinforcement import Reference, Reinforcement
 from advisor.job.samples import Samples
 from advisor.job.tuning import Tuning
 from advisor.models.options import CpCommType
@@ -51,6 +51,8 @@ class Optimizer(StrEnum):
     MUON = "muon"
     DIST_MUON = "dist_muon"
     BITSANDBYTES_8BIT = "adamw_8bit"
+    PAGED_32BIT = "paged_adamw_32bit"
+    PAGED_8BIT = "paged_adamw_8bit"
     TORCHAO_8BIT = "adamw_torch_8bit"
     TORCHAO_4BIT = "adamw_torch_4bit"
 
@@ -61,8 +63,13 @@ class Optimizer(StrEnum):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether Adam's moments have fewer bits than the weights."""
+        """Whether Adam is another than the framework's own: bitsandbytes' or torchao's."""
         return self is not Optimizer.ADAM and not self.is_muon
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether the moments are in memory that the GPU and the host share (bitsandbytes)."""
+        return self in (Optimizer.PAGED_32BIT, Optimizer.PAGED_8BIT)
 
 
 class OptimizerImplementation(StrEnum):
@@ -137,8 +144,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     ``moe_router_force_load_balancing`` balances it. ``expandable_segments`` is that option of
     PYTORCH_CUDA_ALLOC_CONF. ``deterministic_mode`` is Megatron's: attention and cuBLAS take what
     repeats to the bit; times stay those of the usual kernels. ``memory_budget_bytes`` None means:
-    what the GPU gives. ``certainty`` is the probability from which a setting counts as one that
-    fits.
+    what the GPU gives; ``host_memory_bytes``, of one server, None: it is not known, and decides
+    nothing. ``certainty`` is the probability from which a setting counts as one that fits.
     ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
     squared lengths over the sum of their lengths.
     The PyTorch stacks alone have: ``weights_dtype``, the type of the weights between steps (None:
@@ -181,6 +188,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     expandable_segments: bool = False
     deterministic_mode: bool = False
     memory_budget_bytes: int | None = None
+    host_memory_bytes: int | None = None
     certainty: float = LIKELY
     mean_packed_length: int | None = None
     weights_dtype: DType | None = None
@@ -212,7 +220,12 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         """
         if self.create_attention_mask is not None:
             return self.create_attention_mask
-        return self.mean_packed_length is None
+        return not self.is_packed
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row holds several samples."""
+        return self.mean_packed_length is not None or self.samples.packed
 
     @property
     def offloaded_fraction(self) -> float:
@@ -320,7 +333,13 @@ def _only_adams(name: str) -> _ConfigRule:
 
 
 _CONFIG_RULES: Final = (
-    *map(_positive, ("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length")),
+    *map(
+        _positive,
+        (
+            *("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length"),
+            "host_memory_bytes",
+        ),
+    ),
     _on(
         "job.transformer_engine_version",
         lambda job: not re.fullmatch(r"(\d+\.\d+(\.\w+)*)?", job.transformer_engine_version),
@@ -420,12 +439,18 @@ class Job(Struct, frozen=True, kw_only=True):
         pipeline_stages(self.model, layout)
         _check_sequence(config, layout)
         _check_batch(config, layout)
+        _check_phases(config, self.num_gpus)
 
     @property
     def num_microbatches(self) -> int:
         """Microbatches of one step on one data-parallel rank."""
         per_pass = self.config.micro_batch_size * self.layout.data_parallel_size
         return self.config.global_batch_size // per_pass
+
+    @property
+    def gpus_of_a_server(self) -> int:
+        """GPUs of the job that share the memory of one host."""
+        return min(self.num_gpus, _SERVER)
 
     @property
     def has_te_linear(self) -> bool:
@@ -438,6 +463,10 @@ class Job(Struct, frozen=True, kw_only=True):
         """Whether eager layers compute in 8 bits without torch.compile."""
         eager = self.model.transformer_impl.is_eager and not self.config.torch_compile
         return eager and self.config.precision.is_fp8
+
+
+_SERVER: Final = 8
+"""GPUs of a server at most; trays of Grace have fewer, and less memory."""
 
 
 def predates_ampere(gpu: Gpu) -> bool:
@@ -477,6 +506,16 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
         raise UserError("job.precision", precision, refused, "use fp8_current")
 
 
+def sequence_shards(layout: ParallelLayout) -> tuple[int, str]:
+    """What a row's tokens are a multiple of, and of which degrees: context parallelism cuts the
+    sequence into 2 x CP pieces to balance the causal mask; DeepSpeed's has whole sequences by
+    heads, and nothing to balance."""
+    cp = layout.context_parallel_size
+    if layout.data_parallel_sharding is not None and layout.cp_comm_type is CpCommType.A2A:
+        return layout.sequence_shards * cp, "CP"
+    return layout.sequence_shards * (2 * cp if cp > 1 else 1), "2 CP"
+
+
 def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
     packed = config.mean_packed_length
     if packed is not None and packed > config.seq_length:
@@ -487,13 +526,8 @@ def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
             "are packed to",
             f"nearest: {config.seq_length}",
         )
-    # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask;
-    # DeepSpeed's has whole sequences by heads, and nothing to balance.
-    cp, pieces = layout.context_parallel_size, "2 CP"
-    shards = layout.sequence_shards * (2 * cp if cp > 1 else 1)
-    if layout.data_parallel_sharding is not None and layout.cp_comm_type is CpCommType.A2A:
-        shards, pieces = layout.sequence_shards * cp, "CP"
-    if config.seq_length % shards:
+    shards, pieces = sequence_shards(layout)
+    if config.seq_length % shards and not config.samples.varies:  # else rows are padded
         down = config.seq_length // shards * shards
         raise UserError(
             "job.seq_length",
@@ -516,7 +550,7 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
         )
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     microbatches = config.global_batch_size // per_pass
-    if vpp > 1 and microbatches % pp:
+    if vpp > 1 and microbatches % pp and config.samples.token_budget is None:
         down = microbatches // pp * pp
         raise UserError(
             "job.global_batch_size",
@@ -524,6 +558,24 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
             f"gives {microbatches} microbatches; the interleaved schedule (VPP {vpp}) needs a "
             f"multiple of PP = {pp}",
             _nearest(down * per_pass, (down + pp) * per_pass),
+        )
+
+
+def _check_phases(config: JobConfig, num_gpus: int) -> None:
+    rl, engine = config.rl, config.rl.engine_tensor_parallel_size
+    if rl.shares_gpus and num_gpus % engine:
+        raise UserError(
+            "rl.engine_tensor_parallel_size",
+            engine,
+            f"must divide the {num_gpus} GPUs that the engines share",
+            f"nearest: {nearest_divisors(num_gpus, engine)}",
+        )
+    if rl.reference is Reference.ADAPTER_OFF and not config.tuning.has_adapter:
+        raise UserError(
+            "rl.reference",
+            rl.reference,
+            "needs an adapter to switch off",
+            "use tuning.adapter=lora",
         )
 
 

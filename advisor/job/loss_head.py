@@ -16,7 +16,9 @@ class HeadImplementation(StrEnum):
     (liger_grpo, liger_preference: its losses of reinforcement learning and of pairs). trl: TRL's
     fused head in tiles; trl_logits: its kernel on whole logits. verl: whole logits and
     flash-attention's cross entropy; verl_fused: chunks in torch; verl_triton: its fused kernel.
-    prime_rl: chunks of tokens and vocabulary; prime_rl_logits: whole logits (its "disabled").
+    prime_rl: chunks of tokens and vocabulary; prime_rl_vocabulary: of the vocabulary alone, whose
+    rows are then the chunk (before June 2026); prime_rl_logits: whole logits (its "disabled");
+    prime_rl_cross_entropy: the same in supervised training.
     openrlhf; automodel_chunked; cut_cross_entropy: no logits at all; torchtitan_chunked.
     verl_megatron, slime, nemo_rl, nemo_rl_fused: on a vocabulary cut by TP.
     """
@@ -33,7 +35,9 @@ class HeadImplementation(StrEnum):
     VERL_TRITON = "verl_triton"
     VERL_MEGATRON = "verl_megatron"
     PRIME_RL = "prime_rl"
+    PRIME_RL_VOCABULARY = "prime_rl_vocabulary"
     PRIME_RL_LOGITS = "prime_rl_logits"
+    PRIME_RL_CROSS_ENTROPY = "prime_rl_cross_entropy"
     OPENRLHF = "openrlhf"
     AUTOMODEL_CHUNKED = "automodel_chunked"
     CUT_CROSS_ENTROPY = "cut_cross_entropy"
@@ -41,6 +45,15 @@ class HeadImplementation(StrEnum):
     SLIME = "slime"
     NEMO_RL = "nemo_rl"
     NEMO_RL_FUSED = "nemo_rl_fused"
+
+
+class RouterAuxLoss(StrEnum):
+    """The auxiliary loss of experts in transformers (output_router_logits): by_layer takes one
+    layer after the other, stacked all at once, as releases before 5.16 do."""
+
+    NONE = "none"
+    BY_LAYER = "by_layer"
+    STACKED = "stacked"
 
 
 class LossHead(Struct, frozen=True, kw_only=True):
@@ -52,6 +65,7 @@ class LossHead(Struct, frozen=True, kw_only=True):
         temperature: by which logits are divided, in some into a tensor of its own.
         entropy: whether the entropy of each token is a term of the loss, with its gradient.
         logits_to_keep: positions of a sample, the last ones, that have logits; None: all.
+        router_aux_loss: see RouterAuxLoss.
     """
 
     implementation: HeadImplementation = HeadImplementation.DEFAULT
@@ -59,6 +73,7 @@ class LossHead(Struct, frozen=True, kw_only=True):
     temperature: float = 1.0
     entropy: bool = False
     logits_to_keep: int | None = None
+    router_aux_loss: RouterAuxLoss = RouterAuxLoss.NONE
 
     @property
     def is_of_another_package(self) -> bool:

@@ -1,8 +1,11 @@
 """`rl.KEY`: the phases of reinforcement learning, and of preference tuning, on one set of GPUs."""
 
 from enum import StrEnum
+from typing import ClassVar, Final
 
 from msgspec import Struct
+
+from advisor.base.rule import Rule, refuse
 
 
 class Algorithm(StrEnum):
@@ -13,6 +16,11 @@ class Algorithm(StrEnum):
     DPO = "dpo"
     GRPO = "grpo"
     PPO = "ppo"
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether a cycle generates samples."""
+        return self in (Algorithm.GRPO, Algorithm.PPO)
 
 
 class Engine(StrEnum):
@@ -37,7 +45,8 @@ class Reinforcement(Struct, frozen=True, kw_only=True):
     """What a cycle has beyond the training step.
 
     Attributes:
-        algorithm: see Algorithm.
+        algorithm: see Algorithm. Under DPO a micro batch and a global batch count pairs of
+            sequences.
         engine: of the rollouts; colocated: on the GPUs of the training.
         engine_tensor_parallel_size: GPUs of one engine.
         gpu_memory_utilization: part of the GPU's memory that an engine takes while it is awake.
@@ -45,7 +54,7 @@ class Reinforcement(Struct, frozen=True, kw_only=True):
             host, 2 they are dropped; either level frees the KV cache.
         reference: see Reference. critic_on_gpu: whether a critic's weights and states stay there.
         offload_params, offload_gradients, offload_optimizer: whether the trained model's wait on
-            the host in other phases.
+            the host in other phases; gradients are of no use there, and are freed.
         log_prob_micro_batch_size, log_prob_token_budget: of the forward-only phases; None: as in
             training.
         weight_sync_bucket_bytes: of one bucket of the weights' copy to the engine.
@@ -70,3 +79,73 @@ class Reinforcement(Struct, frozen=True, kw_only=True):
     prompt_length: int | None = None
     response_length: int | None = None
     num_generations: int = 1
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether a step is more than its update."""
+        return self.algorithm is not Algorithm.SFT
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether an engine is on the GPUs of the training."""
+        return self.engine is not Engine.NONE and self.colocated
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that one of a batch stands for: a pair is two."""
+        return 2 if self.algorithm is Algorithm.DPO else 1
+
+    def __post_init__(self) -> None:
+        refuse(_RULES, self)
+
+
+class _PhaseRule(Rule[[Reinforcement]], frozen=True, kw_only=True):
+    """A rule on the phases."""
+
+    names: ClassVar[tuple[str, ...]] = ("rl",)
+
+
+_on = _PhaseRule.on
+
+
+def _positive(name: str) -> _PhaseRule:
+    def below(rl: Reinforcement) -> bool:
+        return (value := getattr(rl, name)) is not None and value < 1
+
+    return _on(f"rl.{name}", below, "must be at least 1")
+
+
+_RULES: Final = (
+    *map(
+        _positive,
+        (
+            *("engine_tensor_parallel_size", "log_prob_micro_batch_size", "prompt_length"),
+            *("log_prob_token_budget", "weight_sync_bucket_bytes", "response_length"),
+            "num_generations",
+        ),
+    ),
+    _on(
+        "rl.gpu_memory_utilization",
+        lambda rl: not 0.0 < rl.gpu_memory_utilization <= 1.0,
+        "must be above 0 and at most 1: it is a part of the GPU's memory",
+    ),
+    _on("rl.sleep_level", lambda rl: rl.sleep_level not in (0, 1, 2), "must be 0, 1 or 2"),
+    _on(
+        "rl.engine",
+        lambda rl: rl.engine is not Engine.NONE and not rl.algorithm.rolls_out,
+        "generates samples, which rl.algorithm={rl.algorithm} has none of",
+        "use rl.algorithm=grpo or ppo, or leave it out",
+    ),
+    _on(
+        "rl.sleep_level",
+        lambda rl: rl.sleep_level and not rl.shares_gpus,
+        "needs a rollout engine on the GPUs of the training",
+        "give rl.engine=vllm or sglang, or leave it out",
+    ),
+    _on(
+        "rl.critic_on_gpu",
+        lambda rl: not rl.critic_on_gpu and rl.algorithm is not Algorithm.PPO,
+        "needs a critic, which rl.algorithm={rl.algorithm} has not",
+        "use rl.algorithm=ppo, or leave it out",
+    ),
+)

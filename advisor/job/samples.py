@@ -1,15 +1,18 @@
 """`samples.KEY`: how long the samples are, and how they become microbatches."""
 
 from enum import StrEnum
+from typing import ClassVar, Final
 
 from msgspec import Struct
+
+from advisor.base.rule import Rule, refuse
 
 
 class Packing(StrEnum):
     """How samples of several lengths make a microbatch.
 
-    none: all are of seq_length. padded: each to the longest of its microbatch. packed: one after
-    another in a row of seq_length, or up to a budget of tokens.
+    none: all are of seq_length, or padded where lengths are given. padded: each to the longest of
+    its microbatch. packed: one after another in a row of seq_length, or up to a budget of tokens.
     """
 
     NONE = "none"
@@ -17,17 +20,90 @@ class Packing(StrEnum):
     PACKED = "packed"
 
 
+class SampleMasks(StrEnum):
+    """What keeps the samples of a row apart.
+
+    varlen: the attention kernel is told where each ends (THD, cu_seqlens). dense: a mask [b, 1, s,
+    s], of which all pairs are computed (neat_packing's, and transformers' without FlashAttention).
+    joined: nothing does; samples attend to those before them.
+    """
+
+    VARLEN = "varlen"
+    DENSE = "dense"
+    JOINED = "joined"
+
+
 class Samples(Struct, frozen=True, kw_only=True):
     """Lengths of samples, and what a microbatch holds of them.
 
     Attributes:
         lengths: ``p50=900,p99=9000,max=32768``, or the path of a file with one length a line or a
-            histogram; empty: not known.
-        packing: see Packing.
+            histogram (see job.lengths); empty: not known. Longer ones than seq_length are cut.
+        packing: see Packing; packed wherever there is a token budget.
         token_budget: most tokens of a microbatch on one GPU (max_tokens_per_gpu,
-            ppo_max_token_len_per_gpu); a longer sample is a microbatch by itself. None: none.
+            ppo_max_token_len_per_gpu): CP ranks share a pack of as many times more. A longer sample
+            is a microbatch by itself. None: none.
+        masks: see SampleMasks; None: as the framework does it.
+        pad_to_multiple_of: tokens of a row are a multiple of it, and of what the layout needs.
+        balanced: whether each data-parallel rank gets about as many tokens (verl's balance_batch,
+            slime's --balance-data), instead of as many samples.
+        image_tokens: of a sequence, those that the tower of a model that sees makes of images; None:
+            not known, and text alone is predicted.
+        images: of a sequence, that they are made of: patches attend inside an image.
     """
 
     lengths: str = ""
     packing: Packing = Packing.NONE
     token_budget: int | None = None
+    masks: SampleMasks | None = None
+    pad_to_multiple_of: int = 1
+    balanced: bool = False
+    image_tokens: int | None = None
+    images: int = 1
+
+    @property
+    def varies(self) -> bool:
+        """Whether microbatches are of several sizes, or not of micro_batch_size."""
+        return bool(self.lengths) or self.token_budget is not None
+
+    @property
+    def packed(self) -> bool:
+        """Whether a row holds several samples."""
+        return self.packing is Packing.PACKED or self.token_budget is not None
+
+    @property
+    def padded(self) -> bool:
+        """Whether a row holds one sample, as long as the longest of its microbatch."""
+        return not self.packed and (self.packing is Packing.PADDED or bool(self.lengths))
+
+    def __post_init__(self) -> None:
+        refuse(_RULES, self)
+
+
+class _SamplesRule(Rule[[Samples]], frozen=True, kw_only=True):
+    """A rule on the samples of a job."""
+
+    names: ClassVar[tuple[str, ...]] = ("samples",)
+
+
+_on = _SamplesRule.on
+_RULES: Final = (
+    _on(
+        "samples.token_budget",
+        lambda s: s.token_budget is not None and s.token_budget < 1,
+        "must be at least 1",
+    ),
+    _on("samples.pad_to_multiple_of", lambda s: s.pad_to_multiple_of < 1, "must be at least 1"),
+    _on(
+        "samples.packing",
+        lambda s: s.packing is Packing.PADDED and s.token_budget is not None,
+        "cannot be combined with samples.token_budget, which packs",
+        "leave one out",
+    ),
+    _on(
+        "samples.image_tokens",
+        lambda s: s.image_tokens is not None and s.image_tokens < 0,
+        "must be at least 0",
+    ),
+    _on("samples.images", lambda s: s.images < 1, "must be at least 1"),
+)

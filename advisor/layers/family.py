@@ -5,6 +5,7 @@ stands for (IMPLEMENTATIONS), its ``family.py`` holds FAMILY; what no model need
 """
 
 from collections.abc import Callable
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,16 @@ from advisor.layers.shape import RankShape
 from advisor.models import layer_kind, model_fields, options
 
 
+class VisionEnd(StrEnum):
+    """What is before the blocks of a vision tower, and what brings its output to the decoder; both
+    next to blocks that run without gradients as well."""
+
+    PATCH_EMBEDDING = "patch embedding"
+    PROJECTOR = "projector"
+    CONSTANT_PATCHES = "patch embedding without gradients"
+    CONSTANT_PROJECTOR = "projector after a tower without gradients"
+
+
 class LayerFamily(Struct, frozen=True, kw_only=True):
     """How the modules of one package write the parts of a model.
 
@@ -23,8 +34,10 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     first. head: those after the last, by what runs as one. mask_bytes: of the attention masks that
     the model makes for all its layers. holds_embedding: a variable of the model's forward holds the
     embedding's output until the final norm is through. loss_inside: that forward computes the loss
-    as well. autocasts: its operators are known under autocast. tuned: operators of a layer or an
-    end of the model where `shape.tuning` freezes parameters or adds adapters; None: not known.
+    as well. autocasts: its operators are known under autocast. masks_rows: torch's attention takes
+    a mask [b, 1, s, s] of rows with several samples, or with padding. tuned: operators of a layer
+    or an end of the model where `shape.tuning` freezes parameters or adds adapters; None: not
+    known. vision: operators of either end of a vision tower (VisionEnd); None: the family has none.
     """
 
     source: str
@@ -35,7 +48,9 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     holds_embedding: bool = False
     loss_inside: bool = False
     autocasts: bool = False
+    masks_rows: bool = False
     tuned: Callable[[RankShape, tuple[Operator, ...]], tuple[Operator, ...]] | None = None
+    vision: Callable[[RankShape, VisionEnd], tuple[Operator, ...]] | None = None
 
 
 _LOADED: Final[dict[options.TransformerImpl, LayerFamily]] = {}

@@ -27,6 +27,8 @@ class Module(StrEnum):
     """The Megatron submodule an operator belongs to (megatron-core transformer_layer.py)."""
 
     EMBEDDING = "embedding"
+    PATCH_EMBEDDING = "vision.patch_embed"
+    PROJECTOR = "vision.merger"
     INPUT_LAYERNORM = "input_layernorm"
     LINEAR_QKV = "self_attention.linear_qkv"
     QKV_DOWN_PROJ = "self_attention.qkv_down_proj"
@@ -265,9 +267,12 @@ class Operator(Struct, frozen=True, cache_hash=True):
     replays_gemm: its backward runs the forward's GEMM again before the two of its own.
     fp32: its matmuls are of 32 bits, outside the tensor cores (torch's default), and chains of
     torch's kernels come after them.
+    saved_for_weights: names of saved tensors that the gradients of its weights alone are made of:
+        a frozen weight's operator keeps none of them.
     forward_holds: tensors that variables of the program keep alive until the operator has run
         forward, whether it reads them or not.
-    forward_workspace, backward_workspace: bytes alive only while the operator runs.
+    forward_workspace, backward_workspace: bytes alive only while the operator runs, in blocks of
+        at most `workspace_block` bytes, where that is not 0.
     workspace_without_grad: those of a forward that keeps nothing, where they are others.
     second_stream_bytes: of either workspace, what another stream than the computing one allocates:
         the caching allocator keeps that for it.
@@ -286,6 +291,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     outputs: tuple[Tensor, ...]
     unit: ComputeUnit = ComputeUnit.BANDWIDTH
     saved: tuple[Tensor, ...] = ()
+    saved_for_weights: frozenset[str] = frozenset()
     weights: tuple[Weight, ...] = ()
     gemm: Gemm | None = None
     attention_flops: int = 0
@@ -304,6 +310,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     forward_workspace: int = 0
     backward_workspace: int = 0
     workspace_without_grad: int | None = None
+    workspace_block: int = 0
     second_stream_bytes: int = 0
     second_stream: frozenset[str] = frozenset()
     weight_gradient_bytes: int = 0

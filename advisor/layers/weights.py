@@ -1,5 +1,8 @@
 """Weights that every family of layers has alike: of norms, of the vocabulary."""
 
+from msgspec.structs import replace
+
+from advisor.job.tuning import EMBEDDINGS, OUTPUT_LAYERS
 from advisor.layers.operators import Module, Weight
 from advisor.layers.shape import RankShape
 from advisor.models.options import Normalization, PositionEmbedding
@@ -17,13 +20,23 @@ def norm_weights(shape: RankShape, name: str, width: int) -> tuple[Weight, ...]:
 def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
     """Word embeddings [padded vocabulary / tp, hidden_size]; learned positions are not cut, nor is
     what makes the layers' own inputs: embeddings, a projection and a norm."""
-    model = shape.model
+    model, tuning = shape.model, shape.tuning
     rows = model.padded_vocab_size(shape.tp) // shape.tp
     weights = [Weight("word_embeddings.weight", (rows, model.hidden_size), True)]
     if model.position_embedding_type is PositionEmbedding.LEARNED:
         rows = model.max_position_embeddings
         weights.append(Weight("position_embeddings.weight", (rows, model.hidden_size)))
-    return (*weights, *per_layer_weights(model))
+    weights += per_layer_weights(model)
+    return _tuned(tuple(weights), weights[0], tuning.freezes_embedding, tuning.saves(*EMBEDDINGS))
+
+
+def _tuned(
+    weights: tuple[Weight, ...], main: Weight, frozen: bool, saved: bool
+) -> tuple[Weight, ...]:
+    """`weights`, `frozen` or not, and of the `main` one a copy that is trained where it is
+    `saved` whole."""
+    copy = (replace(main, name=f"{main.name} (trained copy)"),) if saved else ()
+    return (*(replace(one, frozen=True) for one in weights), *copy) if frozen else weights
 
 
 def per_layer_weights(model: ModelSpec) -> tuple[Weight, ...]:
@@ -44,13 +57,15 @@ def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, 
 
     Under multi-token prediction the norm is a member of the chunk with the last layer.
     """
-    model = shape.model
+    model, tuning, main = shape.model, shape.tuning, output_weight(shape)
     weights: tuple[Weight, ...] = ()
     if model.mtp_num_layers is None:
         weights += norm_weights(shape, Module.FINAL_LAYERNORM, model.hidden_size)
     if not (model.share_embeddings_and_output_weights and holds_embedding):
-        weights += (output_weight(shape),)
-    return weights
+        weights += (main,)
+    if tuning.freeze_output and not tuning.trains_parts:
+        return tuple(replace(one, frozen=one == main) for one in weights)
+    return _tuned(weights, main, tuning.trains_parts, tuning.saves(*OUTPUT_LAYERS))
 
 
 def output_weight(shape: RankShape) -> Weight:
@@ -58,3 +73,8 @@ def output_weight(shape: RankShape) -> Weight:
     model = shape.model
     rows = model.padded_vocab_size(shape.tp) // shape.tp
     return Weight("output_layer.weight", (rows, model.hidden_size), True, True)
+
+
+def trained_output_weight(shape: RankShape) -> Weight:
+    """The same, frozen where neither it nor a copy of it is trained."""
+    return replace(output_weight(shape), frozen=not shape.tuning.trains_output)

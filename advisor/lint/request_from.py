@@ -80,8 +80,9 @@ def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadC
     framework = str(given.get("framework") or read.hands_to or read.framework)
     kept, foreign = dict(read.values), []
     for path, found in read.values.items():
-        if not found.omitted and (relation := _refusal(path, found, framework)):
-            foreign.append(Untaken.of(kept.pop(path), relation))
+        if relation := _refusal(path, found, framework):
+            one = kept.pop(path)  # a default of the one that handed it over is none of its own
+            foreign += [] if one.omitted else [Untaken.of(one, relation)]
     return replace(read, values=kept, untaken=(*read.untaken, *foreign))
 
 
@@ -263,22 +264,28 @@ def _jobs(found: Sequence[tuple[Reader, ReadConfiguration]]) -> list[ReadConfigu
     return jobs
 
 
+def _speech(one: ReadConfiguration) -> str:
+    """Whose words it is in, whatever trains."""
+    return one.framework.removesuffix("_megatron")
+
+
 def _merged(
     one: ReadConfiguration, other: ReadConfiguration, reader: Reader
 ) -> ReadConfiguration | None:
     """Both as one job, unless a value differs, or neither framework takes the other's jobs over. A
     command goes before the files that it names."""
     pairs = ((one, other), (other, one))
-    takes = (own for own, its in pairs if its.framework in (own.framework, *own.takes_over))
+    takes = (own for own, its in pairs if _speech(its) in (_speech(own), *own.takes_over))
     owner = next(takes, None)
-    if owner is None or (one.model and other.model and one.model != other.model):
-        return None
     swapped = one.names_files is None and other.names_files is not None
     first, second = (other, one) if swapped else (one, other)
     over = first.names_files is not None and second.names_files is None
+    differ = not over and one.model and other.model and one.model != other.model
+    if owner is None or differ:
+        return None
     if over and not reads(first.names_files or (), first.place.file, second.place.file):
         return None
-    joined = reader.merged(first, second) if over and one.framework == other.framework else None
+    joined = reader.merged(first, second) if over and _speech(one) == _speech(other) else None
     if joined is not None:
         exported = {k: v for k, v in first.values.items() if k == EXPANDABLE_SEGMENTS}
         return replace(joined, model=reader.model(joined), values={**exported, **joined.values})

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +16,8 @@ from advisor.base.fields import show, show_path
 from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level, Verdict
-from advisor.frameworks.readers import readers
+from advisor.frameworks.dialect_rows import LAUNCHERS, dialect_of
+from advisor.frameworks.readers import readers_of
 from advisor.frameworks.registry import framework_of_recipe
 from advisor.lint.embedded import commands_in
 from advisor.lint.ignored import without_ignored
@@ -24,6 +25,7 @@ from advisor.lint.left_out import left_out, with_left_out
 from advisor.models.presets import load_model
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
+from advisor.reading.inherited import DEFAULTS, with_inherited
 from advisor.reading.python_source import read_python
 from advisor.reading.read_configuration import (
     EXPANDABLE_SEGMENTS,
@@ -142,8 +144,11 @@ def _refuse_programs(name: str, script: Script) -> None:
 def _asked(
     documents: Sequence[Document], script: Script
 ) -> Iterator[tuple[Reader, ReadConfiguration]]:
+    commands = [one for one in documents if isinstance(one, ShellCommand)]
+    named = {Path(f).name: dialect_of(one) for one in commands for f in _file_names(one)}
     for document in documents:
-        for reader in readers():
+        spoken = "" if _is_launchers(document) else named.get(Path(document.place.file).name, "")
+        for reader in readers_of(document, spoken):
             for configuration in reader.read(document):
                 if isinstance(document, ShellCommand):
                     configuration = replace(
@@ -162,6 +167,11 @@ def _asked(
                 if configuration.recipe and not (lent and lent.certain):
                     unread = (*unread, Note("the recipe that it changes", configuration.place))
                 yield reader, replace(configuration, lent=lent, unread=unread)
+
+
+def _is_launchers(document: Document) -> bool:
+    """Whether it is a file of DeepSpeed or Accelerate, which a dialect's command may name too."""
+    return not isinstance(document, Tree) or not LAUNCHERS.isdisjoint(document.values)
 
 
 def _lent(configuration: ReadConfiguration) -> LentJob | None:
@@ -218,13 +228,13 @@ def _file(path: Path, text: str | None) -> tuple[list[Document], Script]:
     if path.suffix in (*_TREES, ".py"):
         text = read_text(path, MOST_CONFIG_BYTES) if text is None else text
         content = word(text, Place(show_path(path), 1, 1))
-        document = _document(content, path.suffix)
+        document = _document(content, path.suffix, path.parent)
         if document is None:
             raise UserError("lint", show_path(path), "holds no mapping of settings")
         embedded = commands_in(text, show_path(path)) if path.suffix in (".yaml", ".yml") else None
         commands, script = _shell(embedded, show_path(path)) if embedded else ([], Script())
         script.texts[show_path(path)] = text
-        texts = _texts(document.values) if isinstance(document, Tree) else ()
+        texts = _texts(_said(document)) if isinstance(document, Tree) else ()
         names = dict.fromkeys(filter(_names_tree, texts))
         return [document, *commands, *_named_files(names, path.parent, script)], script
     text = read_text(path) if text is None else text
@@ -253,7 +263,7 @@ def _named_files(names: Iterable[str], folder: Path, script: Script) -> Iterator
         place = Place(show_path(os.path.normpath(path)), 1, 1)
         try:
             text = script.texts[place.file] = read_text(path, MOST_CONFIG_BYTES)
-            document = _document(word(text, place), path.suffix)
+            document = _document(word(text, place), path.suffix, path.parent)
         except UserError as error:
             script.notes.append(Note(f"this file is not read: {error}", place))
             continue
@@ -267,8 +277,16 @@ def _file_names(command: ShellCommand) -> Iterator[str]:
     return filter(_names_tree, (text.rpartition("=")[2] for text in texts))
 
 
-def _document(content: Word, suffix: str) -> Document | None:
-    return read_python(content) if suffix == ".py" else read_tree(content, suffix)
+def _document(content: Word, suffix: str, folder: Path | None = None) -> Document | None:
+    if suffix == ".py":
+        return read_python(content)
+    tree = read_tree(content, suffix)
+    return with_inherited(tree, folder) if tree is not None and folder is not None else tree
+
+
+def _said(tree: Tree) -> dict[str, Any]:
+    """What it holds but the files that it inherits, which are read."""
+    return {name: value for name, value in tree.items() if name != DEFAULTS}
 
 
 def _shell(

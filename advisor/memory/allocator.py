@@ -33,11 +33,11 @@ _BEYOND_ENGINE, _BEYOND_ENGINE_SPREAD = 0.0075, 0.011
 results/published/simumax_b200.csv, where ranks of one stage differ by 2.7 %, as frees wait for
 another stream; both families weigh the same. tests/published/test_reserved.py leaves each of the
 families out in turn."""
-_CONTEXT_BYTES = 751 * MIB
+CONTEXT_BYTES = 751 * MIB
 """Of 44 processes on H100 and H200, torch 2.11 with CUDA 13.0: 750.8 MiB each, 768.8 in the four
 where cuDNN's attention ran; of 8 under Transformer Engine 638.8 (results/measured). Older: 0.47 GiB
 on A100 (ml-engineering, torch 2.1), 426 MiB on Ada (unsloth-zoo pull 1053)."""
-_COMMUNICATOR_BYTES = 900 * 10**6
+COMMUNICATOR_BYTES = 900 * 10**6
 """NVIDIA/nccl issue 964: 544 to 688 MB a group (A100, 2023); verl issue 6266: 7 GB for the five of
 TP2 PP2 DP2 (H100, NCCL 2.29)."""
 
@@ -58,7 +58,7 @@ nobody is promised 19 in 20."""
 _POOLS_SPREAD = 0.5  # of them, a judgement: the rest of two published runs of torchtitan
 _CONTEXT_SPREAD = 150 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
-_CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "measured on H100 and H200, torch 2.11")
+_CONTEXT = NamedBytes("CUDA context", CONTEXT_BYTES, "measured on H100 and H200, torch 2.11")
 
 
 _ONE_IN_TWENTY, _ONE_IN_TEN = 1.645, 1.2816
@@ -161,7 +161,7 @@ def _fixed_terms(
     """What does not depend on the peak: terms, their sum, and the variance they add."""
     number = len(communicator_names(layout))
     source = "NVIDIA/nccl issue 964, verl issue 6266"
-    joined = NamedBytes(f"{number} NCCL communicators", number * _COMMUNICATOR_BYTES, source)
+    joined = NamedBytes(f"{number} NCCL communicators", number * COMMUNICATOR_BYTES, source)
     terms = (_CONTEXT, joined, *pools)
     variance = _CONTEXT_SPREAD**2 + (_COMMUNICATOR_SPREAD * number) ** 2
     variance += int(sum((_POOLS_SPREAD * pool.num_bytes) ** 2 for pool in pools))
@@ -212,16 +212,18 @@ def reserved_memory(
     engine: bool = False,
     eager: bool = False,
     uneven: Unevenness = EVEN,
+    others: tuple[NamedBytes, ...] = (),
 ) -> Reserved:
     """Reserved peak of a rank with `allocated` bytes.
 
     Fragmentation, the CUDA context, NCCL's buffers and `pools` come to what is allocated, all in
-    bytes; other processes on the card are left out. Sources: the comments at the constants.
+    bytes. Sources: the comments at the constants.
     error: of allocated bytes, one sigma as a fraction of them (see `model_error`).
     pools: what the allocator caches for other streams than the computing one, free at the peak.
     unsure: bytes by which activations may differ, one sigma.
     unused: bytes that the allocator holds beyond what is allocated at the peak, by a simulation.
     engine: whether the layers are Transformer Engine's; eager: torch's own kernels.
+    others: what other processes hold of the card, to the byte.
     """
     beyond, share = _beyond_simulation(expandable_segments=expandable_segments, engine=engine)
     spread = share * allocated
@@ -235,6 +237,7 @@ def reserved_memory(
     if layout.context_parallel_size > 1:
         spread = hypot(spread, _CONTEXT_RANKS_SPREAD * allocated)
     fixed, fixed_bytes, variance = _fixed_terms(layout, pools)
+    fixed, fixed_bytes = (*fixed, *others), fixed_bytes + sum(term.num_bytes for term in others)
     return Reserved(
         allocated=allocated,
         total=allocated + int(fragmentation) + fixed_bytes,

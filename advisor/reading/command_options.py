@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -74,17 +73,22 @@ def unread_words(
     more: the words after an option that need not be its values."""
     first = next((n for n, word in enumerate(words) if word.text.startswith("-")), len(words))
     beside = [*words[1:first], *(word for one in options(words) for word in more(one))]
-    return [w for w in beside if w.text[:1] == "@" or (w.unknown and w.text[:1] in ("$", "`"))]
+    return [
+        w for w in beside if w.text[:1] == "@" != w.text or (w.unknown and w.text[:1] in ("$", "`"))
+    ]
 
 
 def program_at(words: Sequence[Word]) -> int:
-    """Where the training program stands among the words of a command; 0 where it is not found."""
+    """Where the training program stands among the words of a command, a script or a module that is
+    no launcher of one; 0 where it is not found."""
     texts = [word.text for word in words]
-    scripts = (number for number, text in enumerate(texts) if text.endswith(".py"))
-    modules = (number for number in range(2, len(texts)) if texts[number - 1] in ("-m", "--module"))
-    return next(chain(scripts, modules), 0)
+    scripts = [number for number, text in enumerate(texts) if text.endswith(".py")]
+    modules = [number for number in range(2, len(texts)) if texts[number - 1] in ("-m", "--module")]
+    programs = [number for number in modules if not texts[number].startswith(_LAUNCHERS)]
+    return min((*scripts, *programs), default=next(iter(modules), 0))
 
 
+_LAUNCHERS = ("torch.distributed", "accelerate.", "deepspeed.launcher")
 _NODES = ("--nnodes", "--num_nodes", "--num_machines", "--nodes", "-N")
 _GPUS = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--gpus-per-node", "--gres")
 _PROCESSES = (*_GPUS, "--ntasks-per-node")

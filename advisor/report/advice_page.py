@@ -16,6 +16,8 @@ from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, 
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
+from advisor.report.sample_block import sample_block
+from advisor.search.pack_peaks import sample_note
 
 _USUAL = Rows()
 
@@ -50,6 +52,8 @@ def page(
         ),
         table,
         _answer(advice, caveat, price),
+        _phases(advice),
+        sample_block(note) if (note := sample_note(advice)) else None,
         _optimum(advice),
         _toss(advice),
         _verified(advice.job, shown),
@@ -92,6 +96,17 @@ def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
     if not advice.fastest_found:
         lines += filter(None, [wording.way_out(advice), wording.against_preset(advice)])
     return group(*lines)
+
+
+def _phases(advice: Answer) -> Block | None:
+    """Of the row that the first sentence names: the phases of its cycle, and its host memory."""
+    best = advice.leading
+    if best is None or not (best.evaluation.phases or best.evaluation.host_bytes):
+        return None
+    from advisor.report.phases_block import phases_block
+
+    name = "the fastest found" if advice.fastest_found else f"row {best.rank}"
+    return phases_block(best.evaluation, name)
 
 
 def _optimum(advice: Answer) -> Block | None:

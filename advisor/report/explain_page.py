@@ -45,7 +45,7 @@ def explanation(
 
 def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> Block:
     """Tensors under their components, largest first; the total is the reserved peak."""
-    total, explained = evaluation.peak_reserved_bytes, sum(line.num_bytes for line in memory)
+    total, explained = evaluation.peak.peak_reserved_bytes, sum(line.num_bytes for line in memory)
     assert abs(explained - total) <= len(memory), f"explained {explained} of {total} bytes"
     found = table(
         [

@@ -13,7 +13,7 @@ from advisor.job.job import Job
 from advisor.job.layout import DEGREES, EVEN, SHORT_NAMES
 from advisor.models.options import CpCommType
 from advisor.plan.split import split_evenly
-from advisor.request.origin import GROUPS, changes
+from advisor.request.origin import changes, value_of
 
 _SHARDING: Final = "sharding"
 _ALWAYS: Final = ("DP", "mbs")
@@ -135,8 +135,7 @@ def _each_change(job: Job, usual: Job) -> Iterator[tuple[str, str]]:
             path = _PATHS.get(title) or f"layout.{SHORT_NAMES[title]}"
             yield path, f"{_WORDS.get(title, title)} {theirs[title]} to {cell}"
     for path, value in options_apart(job, usual).items():
-        group, _, name = path.partition(".")
-        before = spelled(getattr(getattr(usual, GROUPS[group]), name))
+        before = spelled(value_of(usual, path))
         yield path, f"{path} {before or 'none'} to {spelled(value) or 'none'}"
 
 

@@ -32,6 +32,7 @@ from advisor.report.changes import caveat, read_file
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.wording import row_of, verdict
 from advisor.request.origin import changes
+from advisor.search.pack_peaks import sample_note
 
 
 def plain_advice(
@@ -70,6 +71,7 @@ def plain_advice(
         "origin": dict(answer.origin),
         "fits": answer.fits or answer.fastest_found is not None,
         "fastest_found": _fastest_found(answer, price_per_gpu_hour),
+        "samples": sample_note(answer),
     }
     return Advice(
         **_of_same_name(answer, Advice) | own,
@@ -139,7 +141,9 @@ def _candidate(
         changes=changes,
         micro_batch_size=evaluation.job.config.micro_batch_size,
         peak_allocated_bytes=max(s.peak_allocated_bytes for s in evaluation.stages),
-        peak_reserved_bytes=peak.peak_reserved_bytes,
+        peak_reserved_bytes=evaluation.peak_reserved_bytes,
+        phases=evaluation.phases,
+        host_memory_bytes=evaluation.host_bytes,
         replayed=evaluation.requests is not None,
         peak_stage=peak.stage,
         saved_bytes_per_layer=_saved(evaluation.saved_bytes_per_layer),

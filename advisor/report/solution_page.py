@@ -21,14 +21,20 @@ _MEMORY: Final = Quantity.MEMORY
 _BEST: Final[dict[str, str]] = {
     Quantity.GPUS: "Fewest GPUs that fit",
     Quantity.SEQ_LENGTH: "Longest sequence that fits",
+    Quantity.TOKENS: "Largest token budget that fits",
     Quantity.MICRO_BATCH_SIZE: "Largest micro batch that fits",
     Quantity.GLOBAL_BATCH_SIZE: "Largest global batch that fits",
     Quantity.MEMORY: "Least memory of each GPU that fits",
 }
-_UNITS: Final[dict[str, str]] = {Quantity.SEQ_LENGTH: " tokens", Quantity.MEMORY: " GiB"}
+_UNITS: Final[dict[str, str]] = {
+    Quantity.SEQ_LENGTH: " tokens",
+    Quantity.TOKENS: " tokens per GPU",
+    Quantity.MEMORY: " GiB",
+}
 TITLES: Final[dict[str, str]] = {
     **dict.fromkeys((SEVERAL, Quantity.GPUS), "GPUs"),
-    **{Quantity.SEQ_LENGTH: "tokens", Quantity.MEMORY: "memory GiB"},
+    **{Quantity.SEQ_LENGTH: "tokens", Quantity.TOKENS: "tokens per GPU"},
+    Quantity.MEMORY: "memory GiB",
     **{Quantity.MICRO_BATCH_SIZE: "micro batch", Quantity.GLOBAL_BATCH_SIZE: "global batch"},
 }
 _HIDDEN: Final = (

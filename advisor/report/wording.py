@@ -12,6 +12,7 @@ from advisor.answer.answer import (
     SearchNote,
 )
 from advisor.answer.evaluation import Evaluation
+from advisor.answer.phases import Phase, deciding
 from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
 
@@ -142,11 +143,29 @@ def _of_the_job(advice: Answer, best: RankedEvaluation) -> str:
 
 
 def _room(evaluation: Evaluation) -> str:
-    """``66.0 of 77.0 GiB, 97 % likely``."""
-    return (
-        f"{reserved_gib(evaluation)} of {gib(evaluation.budget_bytes)} GiB, "
-        f"{percent(evaluation.fit_probability)} likely"
-    )
+    """``66.0 of 77.0 GiB, 97 % likely``; of a cycle ``66.0 of 77.0 GiB in the update, …``."""
+    size, where, phase = reserved_gib(evaluation), "", _phase(evaluation)
+    if phase is not None:
+        size, where = gib(phase.peak_reserved_bytes), f" in the {phase.name}"
+    likely = percent(evaluation.fit_probability)
+    return f"{size} of {gib(evaluation.budget_bytes)} GiB{where}, {likely} likely"
+
+
+def host_words(evaluation: Evaluation) -> str:
+    """``81.5 GiB per GPU, 652.0 GiB per server of 8 GPUs``, against what a server has."""
+    job, each = evaluation.job, evaluation.host_bytes
+    gpus, has = job.gpus_of_a_server, job.config.host_memory_bytes
+    server = f"{gib(gpus * each)} GiB per server of {gpus} GPUs"
+    words = f"{gib(each)} GiB per GPU{f', {server}' * (gpus > 1)}"
+    if has is None:
+        return f"{words}; job.host_memory_bytes=1TiB has it checked"
+    return f"{words}, {'more than' if evaluation.exceeds_host else 'within'} its {gib(has)} GiB"
+
+
+def _phase(evaluation: Evaluation) -> Phase | None:
+    """The phase of a cycle that decides."""
+    certainty = evaluation.job.config.certainty
+    return deciding(evaluation.phases, certainty) if evaluation.phases else None
 
 
 def _nothing_fits(advice: Answer) -> str:
@@ -156,7 +175,8 @@ def _nothing_fits(advice: Answer) -> str:
     shown = (one for one in advice.candidates if one.same_as is None and not one.folded)
     nearest = sorted(shown, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
     near = "; ".join(
-        f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c.evaluation)}" for c in nearest
+        f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c.evaluation, says_why=c is nearest[0])}"
+        for c in nearest
     )
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
@@ -166,11 +186,19 @@ def _nothing_fits(advice: Answer) -> str:
     return f"{nothing} {fits} in {gib(budget)} GiB. Nearest: {near}.{hopeless * (fixed > budget)}"
 
 
-def _miss(evaluation: Evaluation) -> str:
-    missing = missing_bytes(evaluation)
+def _miss(evaluation: Evaluation, *, says_why: bool = True) -> str:
+    missing, phase, where = missing_bytes(evaluation), _phase(evaluation), ""
+    if phase is not None:
+        missing, where = (
+            phase.peak_reserved_bytes - evaluation.budget_bytes,
+            f" in the {phase.name}",
+        )
     if missing > 0:
-        return f"is {_about(evaluation)}{gib(missing)} GiB over the budget"
-    return f"takes {_room(evaluation)}"
+        return f"is {_about(evaluation)}{gib(missing)} GiB over the budget{where}"
+    why = f" ({phase.note})" if phase is not None and phase.note else ""
+    if evaluation.exceeds_host:
+        why = f"; host memory: {host_words(evaluation)}"
+    return f"takes {_room(evaluation)}{why * says_why}"
 
 
 def way_out(advice: Answer) -> str:

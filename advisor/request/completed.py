@@ -15,6 +15,8 @@ from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision, predates_ampere, sixteen_bits
 from advisor.job.layout import ParallelLayout
+from advisor.job.samples import SampleMasks
+from advisor.layers.family import family_of
 from advisor.models.options import AttentionBackend, PositionEmbedding
 from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
@@ -83,10 +85,11 @@ def completed(
     jobs, its = parts_of(choice.framework).jobs, choice.as_it_stands
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
-    config = _in_sixteen_bits(config, gpu, given)
+    config = _with_samples(_in_sixteen_bits(config, gpu, given), given)
     _check_asked(model.value, config.value, gpu, jobs)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
+    _check_masks(model.value, config.value)
     lent, left_out = choice.lent.layout if choice.lent else {}, _left_out(choice, "layout")
     lent = {name: value for name, value in lent.items() if name not in left_out}
     fields = {**lent, **whole_tensors(config.value.optimizer), **given.layout_fields}
@@ -208,6 +211,26 @@ def _in_sixteen_bits(config: Sourced[JobConfig], gpu: Gpu, given: Given) -> Sour
     return config.with_fields(assumed(f"{gpu.name} has no bf16"), {"precision": usual})
 
 
+def _with_samples(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig]:
+    """One row a microbatch where tokens are budgeted, and samples that fit into it where nothing
+    says how long they are."""
+    budget, length = config.value.samples.token_budget, config.value.seq_length
+    if budget is None:
+        return config
+    config = config.with_fields(assumed("a pack is one row"), {"micro_batch_size": 1})
+    if "seq_length" in given.job_fields or budget >= length:
+        return config
+    return config.with_fields(assumed("no longer than the token budget"), {"seq_length": budget})
+
+
+def _check_masks(model: ModelSpec, config: JobConfig) -> None:
+    """UserError where rows of several samples have a mask that is not modelled."""
+    masks = config.samples.masks
+    if masks is SampleMasks.DENSE and not family_of(model).masks_rows:
+        reason = f"is not modelled with layers of {config.framework}"
+        raise UserError("samples.masks", masks, reason, "leave it out")
+
+
 def base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
     """The recipe's options, or those of its batch alone where another framework ran it; else
     what is usual."""
@@ -254,6 +277,8 @@ def _as_framework_runs(
     """Model and options as the framework makes them; UserError where it cannot run them."""
     own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}
     run_model, run_config = jobs.configure(model.value, config.value, own)
+    if not jobs.sees:
+        run_model = replace(run_model, vision=None)
     run_model = _with_attention_of(gpu, run_model, asked="attention_backend" in own)
     origin = _default(run_config)
     return model.turned_into(run_model, origin), config.turned_into(run_config, origin)

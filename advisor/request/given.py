@@ -30,6 +30,12 @@ GROUPS: Final[dict[str, type[Struct]]] = {
     "job": JobConfig,
     **RECORDS,
 }
+SAMPLES: Final = {
+    "lengths": "lengths",
+    "packing": "packing",
+    "token_budget": "max_tokens_per_gpu",
+}
+"""Keys of `samples` that have a flag, and the request's field."""
 _BUDGET: Final = "memory_budget_bytes"
 _JOB_FLAGS: Final = (
     *("seq_length", "micro_batch_size", "global_batch_size"),
@@ -44,6 +50,7 @@ class Given(Struct, frozen=True, kw_only=True):
     job_fields: fields of ModelSpec, ParallelLayout and JobConfig. recipe: the one to build on;
     None leaves the choice to `recipe_choice`, where takes_recipe is set. omitted: ``GROUP.FIELD``
     of those that are the framework's default. recompute: the settings that are asked for, as SPEC.
+    keys: ``GROUP.FIELD`` of the fields of a job that are groups of keys themselves.
     """
 
     model: ModelSource
@@ -56,6 +63,7 @@ class Given(Struct, frozen=True, kw_only=True):
     omitted: frozenset[str] = frozenset()
     recompute: tuple[str, ...] = ()
     config_dir: Path | None = None
+    keys: tuple[str, ...] = ()
 
     @property
     def by_group(self) -> dict[str, Mapping[str, Any]]:
@@ -66,12 +74,21 @@ class Given(Struct, frozen=True, kw_only=True):
 def read_given(request: Request) -> Given:
     """The request's flags and KEY=VALUE pairs, parsed; UserError on a wrong key or value."""
     pairs = _pairs_by_group(request.overrides)
+    for key, name in SAMPLES.items():
+        if (said := getattr(request, name)) is not None:
+            pairs["samples"].setdefault(key, str(said))
+    job_fields = {**_job_fields(request, pairs["job"]), **_records(pairs)}
+    if lengths := pairs["samples"].get("lengths"):
+        from advisor.job.lengths import read_lengths
+
+        job_fields.setdefault("seq_length", read_lengths(lengths).longest)
     return Given(
         model=request.model,
         gpus=request.gpus,
         model_fields=parse_all(ModelSpec, pairs["model"], "model."),
         layout_fields=_layout_fields(request, pairs["layout"]),
-        job_fields={**_job_fields(request, pairs["job"]), **_records(pairs)},
+        job_fields=job_fields,
+        keys=tuple(f"{group}.{key}" for group in RECORDS for key in pairs[group]),
         config_dir=request.config_dir,
         takes_recipe=request.takes_recipe,
         omitted=frozenset(request.omitted),

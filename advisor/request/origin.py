@@ -1,6 +1,6 @@
 """Where each value of a job comes from: data that pages, JSON and the API read."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -79,11 +79,28 @@ GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}
 """Groups of KEY=VALUE, and the attributes of a Job that hold them."""
 
 
+def changed_values(group: str, own: T, other: T) -> Iterator[tuple[str, Any]]:
+    """``GROUP.FIELD`` and the value of `own`, where `other` has another one; of a field that is a
+    group of keys itself, those of its fields."""
+    for name in () if own is other else changed_fields(own, other):
+        value = getattr(own, name)
+        if group == "job" and isinstance(value, Struct):
+            yield from changed_values(name, value, getattr(other, name))
+        else:
+            yield f"{group}.{name}", value
+
+
 def changes(job: Job, usual: Job) -> dict[str, Any]:
     """``GROUP.FIELD`` -> value of `job`, where `usual` has another one."""
-    found = {}
-    for group, attribute in GROUPS.items():
-        own, other = getattr(job, attribute), getattr(usual, attribute)
-        for name in () if own is other else changed_fields(own, other):
-            found[f"{group}.{name}"] = getattr(own, name)
-    return found
+    return {
+        path: value
+        for group, attribute in GROUPS.items()
+        for path, value in changed_values(group, getattr(job, attribute), getattr(usual, attribute))
+    }
+
+
+def value_of(job: Job, path: str) -> Any:
+    """The value of ``GROUP.FIELD``."""
+    group, _, name = path.partition(".")
+    attribute = GROUPS.get(group)
+    return getattr(getattr(job, attribute) if attribute else getattr(job.config, group), name)

@@ -29,6 +29,7 @@ class Quantity(StrEnum):
     MICRO_BATCH_SIZE = "micro_batch_size"
     GLOBAL_BATCH_SIZE = "global_batch_size"
     MEMORY = "memory"
+    TOKENS = "tokens"
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -36,6 +37,8 @@ class Request(Struct, frozen=True, kw_only=True):
     comes from the preset or is chosen.
 
     Attributes:
+        lengths, packing, max_tokens_per_gpu: what samples are like, short for ``samples.lengths``,
+            ``samples.packing`` and ``samples.token_budget``.
         calibration: folders of measured runs to learn from, and at most one calibration file.
         takes_recipe: whether values that are not given may come from a published recipe; otherwise
             they are the framework's defaults, as for a launch script, and no degree is searched.
@@ -49,6 +52,9 @@ class Request(Struct, frozen=True, kw_only=True):
     seq_length: int | None = None
     micro_batch_size: int | None = None
     global_batch_size: int | None = None
+    lengths: str | None = None
+    packing: str | None = None
+    max_tokens_per_gpu: int | None = None
     tensor_model_parallel_size: int | None = None
     pipeline_model_parallel_size: int | None = None
     virtual_pipeline_model_parallel_size: int | None = None

@@ -19,7 +19,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.assumptions import Facts, assumed_lines
 from advisor.request.given import Given, read_given
 from advisor.request.lent_and_legal import legal_with_given
-from advisor.request.origin import SEARCHED, Origin, changed_fields
+from advisor.request.origin import GIVEN, SEARCHED, Origin, changed_fields, changed_values
 from advisor.request.recipe_choice import RecipeChoice, Wanted, choose_recipe
 from advisor.request.recipes import Experiment
 from advisor.request.request import Request
@@ -74,7 +74,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
         names = [f"layout.{name}" for name in changed_fields(before, job.layout)]
         names += [f"model.{name}" for name in changed_fields(self.model, job.model)]
         names += [f"layout.{name}" for name in self.open_degrees]
-        names += [f"job.{name}" for name in changed_fields(self.config, job.config)]
+        names += [path for path, _ in changed_values("job", job.config, self.config)]
         if self.micro_batch_is_free and self.layout is None:
             names.append("job.micro_batch_size")
         return origins | dict.fromkeys(names, SEARCHED)
@@ -100,6 +100,7 @@ def resolve_given(given: Given) -> Resolution:
         gpu=gpu,
         num_gpus=wanted.num_gpus,
         first_framework=default_framework(None),
+        sees=model.vision is not None,
     )
     shipped = its.shipped if its is not None else ""
     preset = choice.preset
@@ -112,7 +113,8 @@ def resolve_given(given: Given) -> Resolution:
         layout_fields=made.layout_fields,
         assumptions=assumed_lines(facts),
         of_search=assumed_lines(replace(facts, layout=None)),
-        micro_batch_is_free="micro_batch_size" not in given.job_fields,
+        micro_batch_is_free="micro_batch_size" not in given.job_fields
+        and made.config.samples.token_budget is None,
         open_degrees=choice.left_open if preset is None else (),
         shipped=parts_of(choice.framework).settings.parse(shipped) if shipped else None,
         borrowed=choice.borrowed and its is not None,
@@ -121,7 +123,7 @@ def resolve_given(given: Given) -> Resolution:
         differs=choice.differs,
         without_graphs=choice.without_graphs if its is not None else {},
         wanted=wanted if given.takes_recipe else None,
-        origins=made.origins,
+        origins=made.origins | dict.fromkeys(given.keys, GIVEN),
     )
 
 

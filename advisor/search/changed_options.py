@@ -14,14 +14,12 @@ from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import EVEN, ParallelLayout
 from advisor.request.layout_fields import SEARCHED
-from advisor.request.origin import GIVEN, changed_fields
+from advisor.request.origin import GIVEN, GROUPS, changed_fields, changed_values
 from advisor.request.resolve import Resolution
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import UNFIT, tier
 
 PARTS = ("model", "layout", "config")
-
-_GROUPS = {"model": "model", "layout": "layout", "config": "job"}
 
 
 def changes(job: Job, effects: frozenset[Effect] = frozenset(Effect)) -> Iterator[JobChange]:
@@ -35,6 +33,10 @@ def changes(job: Job, effects: frozenset[Effect] = frozenset(Effect)) -> Iterato
         )
     changes = parts_of(job.config.framework).jobs.job_changes(job)
     yield from (change for change in changes if change.effect in effects)
+    if Effect.MEMORY in effects and job.config.rl.has_phases:
+        from advisor.search.phase_changes import phase_changes
+
+        yield from phase_changes(job)
 
 
 def variants(
@@ -60,13 +62,11 @@ def is_given(job: Job, other: Job, resolution: Resolution) -> bool:
 def changed(before: Job | Resolution, other: Job) -> dict[str, Any]:
     """``GROUP.FIELD`` -> value of `other`, of options in which it differs from another job, or from
     what was resolved; what layouts and micro batches decide is left out."""
-    found = {}
-    for part in PARTS:
+    found: dict[str, Any] = {}
+    for group, part in GROUPS.items():
         values = getattr(other, part)
-        for name in changed_fields(getattr(before, part) or values, values):
-            if name not in CHOSEN:
-                found[f"{_GROUPS[part]}.{name}"] = getattr(values, name)
-    return found
+        found.update(changed_values(group, values, getattr(before, part) or values))
+    return {path: value for path, value in found.items() if path.partition(".")[2] not in CHOSEN}
 
 
 CHOSEN = SEARCHED | frozenset(

@@ -1,6 +1,6 @@
 """One setting on one job: memory of every stage, and the time of a step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -8,10 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer import evaluation
+from advisor.answer.phases import Phase, PhaseName
 from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, band_ends
 from advisor.job.job import Job
+from advisor.job.microbatches import microbatches
 from advisor.job.pipeline_split import Pipeline, Stages, pipeline_of, pipeline_stages
 from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
@@ -24,6 +26,7 @@ from advisor.time.job_time import JobTime
 
 if TYPE_CHECKING:
     from advisor.learning.applied import Applied
+    from advisor.search.cycle import Cycle
 
 
 class Timed(Struct, frozen=True):
@@ -42,6 +45,7 @@ class Evaluator:
 
     `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
     stages: what they hold, where that is not what the job's layout says.
+    samples: what microbatches hold; shape is that of the worst one, mean_shape of the mean one.
     time, memory: seconds and bytes under the `plans` of a setting, as they are before measured runs
     move them (`learned`). rates: how fast a rank computes and communicates.
     """
@@ -51,24 +55,28 @@ class Evaluator:
         self.calibration = calibration
         parts = parts_of(job.config.framework)
         self.none, self._model = parts.settings.none, parts.memory
-        self.shape = first_equal(self._model.shape(job, rank_shape(job)))
+        self.samples = microbatches(job)
+        worst, mean = self.samples.worst, self.samples.mean
+        self.shape = first_equal(self._model.shape(worst, rank_shape(worst)))
+        self.mean_shape = first_equal(self._model.shape(mean, rank_shape(mean)))
         self.stages = stages or pipeline_stages(job.model, job.layout)
         self.pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
         graphed = self._model.graphed_modules(job)
-        turns = self._model.turns(job)
+        turns = self._model.turns(mean)
         self.time = JobTime(
-            job, self.shape, self.stages, self.pipeline, calibration, graphed, turns
+            mean, self.mean_shape, self.stages, self.pipeline, calibration, graphed, turns
         )
         self.rates = self.time.rates
         self.step_time_error = step_time_error(job, calibration)
         self.learned = learned_of(job, calibration)
         self.model_flops = model_flops(
             job.model,
-            job.config.seq_length,
-            job.config.global_batch_size,
+            round(self.samples.tokens),
+            1,
             job.model.padded_vocab_size(job.layout.tensor_model_parallel_size),
-            self.shape.attended_length,
+            self.mean_shape.attended_length,
+            job.config.tuning,
         )
 
     @cached_property
@@ -91,12 +99,28 @@ class Evaluator:
 
     @cached_property
     def memory(self) -> JobMemory:
-        """Bytes of the job's stages under plans."""
-        return JobMemory(self.job, self.shape, self.stages, self.pipeline, self._model)
+        """Bytes of the job's stages under plans, in the update where there are other phases."""
+        return self._plain_memory if self.cycle is None else self.cycle.update
+
+    @cached_property
+    def _plain_memory(self) -> JobMemory:
+        return JobMemory(self.samples.worst, self.shape, self.stages, self.pipeline, self._model)
+
+    @cached_property
+    def cycle(self) -> "Cycle | None":
+        """The phases of the job; None where a step is its update alone."""
+        if not self.job.config.rl.has_phases:
+            return None
+        from advisor.search.cycle import cycle_of
+
+        none, budget = self.plans(self.none), self.budget_bytes
+        return cycle_of(self.job, self.stages, self._plain_memory, none, budget)
 
     @property
     def is_hopeless(self) -> bool:
         """Whether the bytes that no recompute changes are too many."""
+        if self.cycle is not None and self.cycle.likely <= 1 - evaluation.CLEAR:
+            return True
         return self.memory.fixed_bytes > self.budget_bytes
 
     def evaluate(self, setting: Setting) -> evaluation.Evaluation:
@@ -134,7 +158,7 @@ class Evaluator:
     def _evaluation(self, timed: Timed, predicted: list[StageDetail]) -> evaluation.Evaluation:
         setting, plans, seconds = timed.setting, timed.plans, timed.time.total
         stages = self._moved(predicted)
-        (low, high), most = band_ends(timed.error), _most(stages)
+        (low, high), most = band_ends(timed.error), self._most(plans, stages)
         return evaluation.Evaluation(
             job=self.job,
             setting=setting,
@@ -159,7 +183,7 @@ class Evaluator:
 
     def plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
         """What `setting` does to the layers of a chunk."""
-        return self._model.plan(setting, self.shape, layers, self.job)
+        return self._model.plan(setting, self.shape, layers, self.samples.worst)
 
     def plans(self, setting: Setting) -> list[RecomputePlan]:
         """The plan of each group of layers of the pipeline: what `time` and `memory` take."""
@@ -201,7 +225,7 @@ class Evaluator:
         plans = self.plans(setting)
         stages = self._moved(self.memory.simulated(plans))
         return evaluation.Simulation(
-            peak_reserved_bytes=_most(stages),
+            peak_reserved_bytes=self._most(plans, stages),
             fit_probability=self._fit_probability(setting, stages),
             requests=sum(stage.reserved.requests for stage in stages),
             look=lambda: _detail(self, setting, plans, stages),
@@ -215,9 +239,32 @@ class Evaluator:
 
     def _fit_probability(self, setting: Setting, stages: list[StageDetail]) -> float:
         found = min([stage.reserved.fit_probability(self.budget_bytes) for stage in stages])
-        if self.learned is None:
-            return found
-        return self.learned.fit_probability(setting, found, self.budget_bytes)
+        if self.learned is not None:
+            found = self.learned.fit_probability(setting, found, self.budget_bytes)
+        phases = self.phases(self.plans(setting), stages)
+        others = (one.fit_probability for one in phases if one.name is not PhaseName.UPDATE)
+        host = self.job.config.host_memory_bytes
+        if host is not None:
+            taken = self.job.gpus_of_a_server * self.host_bytes(setting, stages)
+            found *= taken <= host
+        return min((found, *others))
+
+    def phases(
+        self, plans: list[RecomputePlan], stages: Sequence[StageDetail]
+    ) -> tuple[Phase, ...]:
+        """Of the cycle, whose update has these stages; none where that is all."""
+        return () if self.cycle is None else self.cycle.phases(plans, stages)
+
+    def host_bytes(self, setting: Setting, stages: Sequence[StageDetail]) -> int:
+        """Host memory of one rank, in the phase and on the stage that need most of it."""
+        plans = self.plans(setting)
+        found = [phase.host_bytes for phase in self.phases(plans, stages)]
+        found += (self.memory.host_bytes(plans, stage) for stage in range(len(stages)))
+        return max(found)
+
+    def _most(self, plans: list[RecomputePlan], stages: list[StageDetail]) -> int:
+        phases = (phase.peak_reserved_bytes for phase in self.phases(plans, stages))
+        return max((*phases, *(stage.reserved.total for stage in stages)))
 
     def _moved(self, stages: Iterable[StageDetail]) -> list[StageDetail]:
         """`stages` as measured runs move them."""
@@ -233,20 +280,22 @@ class Evaluator:
 def _detail(
     evaluator: Evaluator, setting: Setting, plans: list[RecomputePlan], stages: list[StageDetail]
 ) -> evaluation.EvaluationDetail:
-    job, shape, groups = evaluator.job, evaluator.shape, evaluator.pipeline.groups
+    job, shape, groups = evaluator.samples.mean, evaluator.shape, evaluator.pipeline.groups
     kept: dict[LayerKind, int] = {}  # one microbatch, the mean over the layers of the largest chunk
     for kind in dict.fromkeys(job.model.layer_kinds):
         most = max(layers.count(kind) for layers in groups)
         kept[kind] = kept_bytes(shape, evaluator.plan(setting, (kind,) * most)) // most
     copies = zip(plans, evaluator.pipeline.copies, strict=True)
-    replays = sum(number * replayed_flops(shape, plan) for plan, number in copies)
-    replays += head_replay_flops(shape)
+    replays = sum(number * replayed_flops(evaluator.mean_shape, plan) for plan, number in copies)
+    replays += head_replay_flops(evaluator.mean_shape)
     ranks = job.num_gpus // job.layout.pipeline_model_parallel_size
     vpp = job.layout.virtual_pipeline_model_parallel_size
     return evaluation.EvaluationDetail(
         stages=tuple(stage.summary(k, vpp) for k, stage in enumerate(stages)),
         needs=tuple(stage.reserved.need for stage in stages),
         uneven=_uneven(stages, evaluator.budget_bytes),
+        phases=evaluator.phases(plans, stages),
+        host_bytes=evaluator.host_bytes(setting, stages),
         saved_bytes_per_layer=kept,
         hardware_flops_per_step=float(
             evaluator.model_flops + replays * job.num_microbatches * ranks
@@ -277,10 +326,6 @@ def learned_of(job: Job, calibration: Calibration) -> "Applied | None":
 
     assert isinstance(calibration, LearnedCalibration)
     return applied(calibration, job)
-
-
-def _most(stages: list[StageDetail]) -> int:
-    return max([stage.reserved.total for stage in stages])
 
 
 def is_legal(setting: Setting, job: Job) -> bool:

@@ -49,10 +49,15 @@ def with_value(request: Request, quantity: Quantity, value: int) -> Request:
     """The request that asks for the value directly."""
     if quantity is Quantity.GPUS:
         return replace(request, gpus=f"{value}x{parse_gpus(request.gpus)[1]}")
-    name = "memory_budget" if quantity is Quantity.MEMORY else quantity.value
+    name, own = _NAMES.get(quantity, quantity), _KEYS.get(quantity, f"job.{quantity}")
     given = f"{value / TENTHS}GiB" if quantity is Quantity.MEMORY else value
-    left = tuple(pair for pair in request.overrides if not pair.startswith(f"job.{name}"))
+    left = tuple(pair for pair in request.overrides if not pair.startswith(own))
     return replace(request, overrides=left, **{name: given})
+
+
+_NAMES: Final = {Quantity.MEMORY: "memory_budget", Quantity.TOKENS: "max_tokens_per_gpu"}
+_KEYS: Final = {Quantity.MEMORY: "job.memory_budget", Quantity.TOKENS: "samples.token_budget"}
+"""Fields of a request that are not named as the quantity, and the beginnings of their keys."""
 
 
 def values_of(quantity: Quantity, request: Request) -> tuple[list[int], int]:
@@ -61,6 +66,9 @@ def values_of(quantity: Quantity, request: Request) -> tuple[list[int], int]:
         asked, _ = parse_gpus(request.gpus)
         counts = sorted({asked, *_counts()}, reverse=True)
         return counts, counts.index(asked)
+    if quantity is Quantity.TOKENS:
+        budgets = list(_doublings(_FEWEST, _MOST_TOKENS))
+        return budgets, budgets.index(_FIRST)
     if quantity is Quantity.SEQ_LENGTH:
         lengths = list(_doublings(_unit(request), _MOST_TOKENS))
         return lengths, next(place for place, one in enumerate(lengths) if one >= _FIRST)

@@ -1,7 +1,8 @@
 """Memory of every pipeline stage of a job under any recompute."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property, partial
 
 from msgspec import Struct
@@ -28,12 +29,14 @@ from advisor.memory.chunk import (
     ChunkTrace,
     chunk_footprint,
     chunk_trace,
+    forward_without_grad,
 )
-from advisor.memory.chunk_units import kept_bytes
+from advisor.memory.chunk_units import bytes_on_host, kept_bytes
 from advisor.memory.events import Peak
 from advisor.memory.imbalance import EVEN, UnevenStage, most_uneven, routed_bytes, uneven_stage
 from advisor.memory.resident import NamedBytes
 from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, simulate, weight_sizes
+from advisor.memory.static import stage_weights
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import TransformerImpl
@@ -79,13 +82,14 @@ class JobMemory:
     """Peaks of a job's stages; what no recompute changes is computed once.
 
     Plans are those of each group of layers of `pipeline`. fixed: what each stage holds under any.
-    sent_bytes: of a hidden state that stages send.
+    sent_bytes: of a hidden state that stages send. job, shape: whose
+    microbatches all are the worst one, and that one on a rank.
     """
 
     def __init__(
         self, job: Job, shape: RankShape, stages: Stages, pipeline: Pipeline, model: MemoryModel
     ) -> None:
-        self._job, self._shape, self._stages, self._pipeline = job, shape, stages, pipeline
+        self.job, self.shape, self._stages, self._pipeline = job, shape, stages, pipeline
         self._pp = job.layout.pipeline_model_parallel_size
         self.sent_bytes = shape.hidden(LAYER_INPUT).num_bytes
         self._chunks = list(zip(pipeline.chunks, pipeline.group_of, strict=True))
@@ -120,7 +124,7 @@ class JobMemory:
     def at_least(self, plans: list[RecomputePlan]) -> Iterator[Reserved]:
         """What the stages reserve at least: what their layers keep of the microbatches that are in
         flight before the first backward, and next to it what the end of the model needs."""
-        kept = [kept_bytes(self._shape, plan) for plan in plans]
+        kept = [kept_bytes(self.shape, plan) for plan in plans]
         for stage in range(self._pp):
             held = sum(kept[group] * n for group, n in self.in_flight(stage))
             yield self.reserved_of(stage, held + self._end_bytes * (stage == self._pp - 1))
@@ -128,16 +132,16 @@ class JobMemory:
     @cached_property
     def _end_bytes(self) -> int:
         """The most bytes of head and loss in the first microbatch, which no other runs next to."""
-        turns = self._job.layout.overlap_moe_expert_parallel_comm
+        turns = self.job.layout.overlap_moe_expert_parallel_comm
         if self._working_set is not None or turns or not self._stages[-1][-1].head:
             return 0
-        end = chunk_footprint(self._shape, RecomputePlan(()), False, True)
+        end = chunk_footprint(self.shape, RecomputePlan(()), False, True)
         return max(end.forward.num_bytes, end.backward.num_bytes)
 
     def in_flight(self, stage: int) -> list[tuple[int, int]]:
         """Of each chunk of a stage its group of layers, and the microbatches that have gone forward
         before the first backward."""
-        held, microbatches = self._pipeline.stages[stage], self._job.num_microbatches
+        held, microbatches = self._pipeline.stages[stage], self.job.num_microbatches
         groups = [self._pipeline.group_of[held.chunks[index]] for index in held.classes]
         numbers = first_in_flight(self._pp, len(groups), microbatches, stage)
         return list(zip(groups, numbers, strict=True))
@@ -146,6 +150,53 @@ class JobMemory:
         """What a stage reserves whose layers keep so many bytes, and that runs no pass."""
         fixed = self.fixed[stage]
         return self._reserved(fixed.total + held, pools=fixed.pools)
+
+    def reserved_with(
+        self, stage: int, held: int, unused: int | None, others: tuple[NamedBytes, ...]
+    ) -> Reserved:
+        """What a stage reserves that holds so many bytes and its buffers, and that trains nothing;
+        next to `others` on its card. unused: see reserved_memory."""
+        fixed = self.fixed[stage]
+        pools = () if unused == 0 else fixed.pools
+        return self._reserved(fixed.resident + held, pools=pools, unused=unused, others=others)
+
+    def beside(
+        self, waiting: Sequence[tuple[NamedBytes, ...]], others: tuple[NamedBytes, ...]
+    ) -> "JobMemory":
+        """The same next to what waits on each stage for another phase, and next to `others` on its
+        card."""
+        found = copy(self)
+        found.fixed = [
+            replace(fixed, buffers=(*fixed.buffers, *more))
+            for fixed, more in zip(self.fixed, waiting, strict=True)
+        ]
+        found._reserved = partial(self._reserved, others=others)
+        return found
+
+    def forward_only(
+        self, plans: list[RecomputePlan], stage: int, shape: RankShape
+    ) -> tuple[int, int]:
+        """See chunk.forward_without_grad; of a stage's chunks, which run one after another, on
+        microbatches of `shape`. plans: of no recompute."""
+        held, working_set = self._pipeline.stages[stage], self.fixed[stage].working_set
+        chunks = ((self._chunks[number][0], self._chunks[number][1]) for number in held.chunks)
+        found = [
+            forward_without_grad(shape, plans[group], chunk.embedding, chunk.head, working_set)
+            for chunk, group in chunks
+        ]
+        return max(peak.num_bytes for peak, _ in found), sum(stays for _, stays in found)
+
+    def largest_weight(self, stage: int) -> int:
+        """Elements of the largest tensor of a stage, of all tensor-parallel ranks."""
+        weights = stage_weights(self.shape, self._stages[stage])
+        each = (weight.num_elements // weight.copies for weight, _ in weights)
+        return max(each) * self.shape.tp
+
+    def host_bytes(self, plans: list[RecomputePlan], stage: int) -> int:
+        """Host memory of a rank of a stage: states that wait there, and what the microbatches in
+        flight keep of their layers."""
+        kept = (bytes_on_host(self.shape, plans[group]) * n for group, n in self.in_flight(stage))
+        return self.fixed[stage].host_bytes + sum(kept)
 
     def each_stage(self, plans: list[RecomputePlan]) -> Iterator[StageDetail]:
         """Memory of the stages in turn; each distinct chunk is looked at once, and so is what
@@ -228,8 +279,8 @@ class JobMemory:
         said to be too much is what such a card gives."""
         found = self.simulate(plans, stage)
         simulated, requests = self.with_unused(detail, found.unused), found.requests
-        reserved, card = simulated.reserved, self._job.gpu.memory_bytes
-        full = self._job.config.memory_budget_bytes is None and reserved.at_most > card
+        reserved, card = simulated.reserved, self.job.gpu.memory_bytes
+        full = self.job.config.memory_budget_bytes is None and reserved.at_most > card
         for share in _SHARES_LEFT if full else ():
             capacity = int(found.allocated * (1 + share))
             requests += found.requests
@@ -251,8 +302,8 @@ class JobMemory:
         self, plans: list[RecomputePlan], stage: int, capacity: int | None = None
     ) -> SimulatedPeaks:
         """What the allocator of a rank of one stage counts; see memory.simulation."""
-        held, fixed, config = self._pipeline.stages[stage], self.fixed[stage], self._job.config
-        weights, copies = weight_sizes(self._shape, self._stages[stage]), config.copies_gradients
+        held, fixed, config = self._pipeline.stages[stage], self.fixed[stage], self.job.config
+        weights, copies = weight_sizes(self.shape, self._stages[stage]), config.copies_gradients
         left = sum(chunk.left for chunk in self.footprints(plans)[stage])
         chunks = [(self._chunks[chunk][0], plans[self._chunks[chunk][1]]) for chunk in held.chunks]
 
@@ -260,7 +311,7 @@ class JobMemory:
             ends = ((plan, chunk.embedding, chunk.head) for chunk, plan in chunks)
             return tuple([chunk_trace(shape, *one, found) for one in ends])
 
-        whole, graphs = traces(self._shape, fixed.working_set), None
+        whole, graphs = traces(self.shape, fixed.working_set), None
         if self._capture is not None:
             pool, outside = whole, tuple[ChunkTrace, ...]()
             if self._sides:
@@ -282,7 +333,7 @@ class JobMemory:
             held.classes,
             self._pp,
             stage,
-            self._job.num_microbatches,
+            self.job.num_microbatches,
             expandable_segments=config.expandable_segments,
             capacity=capacity,
             graphs=graphs,
@@ -311,13 +362,13 @@ class JobMemory:
         def exceeds(allocated: int) -> bool:
             there = stage.reserved
             reserved = self._with_allocated(stage, allocated, there.unused, there.returnable)
-            return reserved.fit_probability(budget_bytes) < self._job.config.certainty
+            return reserved.fit_probability(budget_bytes) < self.job.config.certainty
 
         return bisect_left(range(budget_bytes), True, key=exceeds) - 1
 
     def _peak(self, stage: int, chunks: list[ChunkFootprint], sent: int) -> ActivationPeak:
         """Of all chunks those of a stage, which sends so many bytes of a hidden state."""
-        held, microbatches = self._pipeline.stages[stage], self._job.num_microbatches
+        held, microbatches = self._pipeline.stages[stage], self.job.num_microbatches
         distinct = tuple([chunks[chunk] for chunk in held.chunks])
         return activation_peak(sent, distinct, held.classes, self._pp, stage, microbatches)
 
@@ -332,9 +383,9 @@ class JobMemory:
         if self._most_uneven <= 0:
             return None
         held = self._pipeline.stages[stage]
-        routed = [routed_bytes(self._shape, plans[self._chunks[chunk][1]]) for chunk in held.chunks]
+        routed = [routed_bytes(self.shape, plans[self._chunks[chunk][1]]) for chunk in held.chunks]
         return uneven_stage(
-            self._shape, [routed[chunk] for chunk in held.classes], self._most_uneven
+            self.shape, [routed[chunk] for chunk in held.classes], self._most_uneven
         )
 
     def _graphed(self, stage: int, peak: ActivationPeak, sides: list[list[ChunkFootprint]]) -> int:
@@ -353,7 +404,7 @@ class JobMemory:
     def _inputs_of_graphs(self, model: MemoryModel, stage: int) -> int:
         """Bytes that the graphs of a stage hold outside their pool, as many inputs among them as
         there are ever microbatches in flight."""
-        job, shape, chunks = self._job, self._shape, self._stages[stage]
+        job, shape, chunks = self.job, self.shape, self._stages[stage]
         each = [model.graph_inputs(job, shape, chunk.layers) for chunk in chunks]
         classes = self._pipeline.stages[stage].classes
         most = most_in_flight(each, classes, self._pp, stage, job.num_microbatches)
@@ -382,15 +433,15 @@ class JobMemory:
     ) -> tuple[list[ChunkFootprint], list[ChunkFootprint]]:
         """Of all chunks, alone, and with the forward of another microbatch next to each backward
         where the job has them in turns."""
-        alone = self._alone(plans, self._shape, working_set)
-        if not self._job.layout.overlap_moe_expert_parallel_comm:
+        alone = self._alone(plans, self.shape, working_set)
+        if not self.job.layout.overlap_moe_expert_parallel_comm:
             return alone, alone
         from advisor.memory.overlap import more_in_turns, overlapped
 
-        delayed = self._job.layout.delay_wgrad_compute
-        layer = more_in_turns(self._shape, tuple(plans), delayed=delayed)
+        delayed = self.job.layout.delay_wgrad_compute
+        layer = more_in_turns(self.shape, tuple(plans), delayed=delayed)
         return alone, [
-            overlapped(one, self._shape, plans[group], (chunk.embedding, chunk.head), layer)
+            overlapped(one, self.shape, plans[group], (chunk.embedding, chunk.head), layer)
             for one, (chunk, group) in zip(alone, self._chunks, strict=True)
         ]
 

@@ -125,7 +125,8 @@ def _cuts_sequence(resolution: Resolution, tp: int, cp: int) -> bool:
     """Sequence parallelism with every TP, unless it cannot cut the sequence."""
     if tp == 1:
         return False
-    cuts = resolution.config.seq_length % (tp * (2 * cp if cp > 1 else 1)) == 0
+    config = resolution.config
+    cuts = config.samples.varies or config.seq_length % (tp * (2 * cp if cp > 1 else 1)) == 0
     return bool(resolution.layout_fields.get("sequence_parallel", cuts))
 
 
@@ -137,11 +138,12 @@ def _context(resolution: Resolution, degrees: Degrees, ranks: int) -> Iterator[_
     """CP by each of the framework's kinds; a2a+p2p with every two sizes."""
     given = resolution.layout_fields
     base = resolution.layout or ParallelLayout()
+    padded, whole = resolution.config.samples.varies, resolution.config.seq_length
     kinds = _wanted(resolution, "cp_comm_type", degrees.context or (base.cp_comm_type,))
     for cp in _wanted(resolution, "context_parallel_size", divisors(ranks)):
         if cp == 1:
             yield 1, given.get("cp_comm_type", base.cp_comm_type), None
-        elif degrees.context and ranks % cp == 0 and resolution.config.seq_length % cp == 0:
+        elif degrees.context and ranks % cp == 0 and (padded or whole % cp == 0):
             for kind in kinds:
                 yield from ((cp, kind, sizes) for sizes in _levels(resolution, cp, kind))
 

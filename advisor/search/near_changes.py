@@ -14,6 +14,7 @@ from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import EVEN, DataParallelSharding, ParallelLayout
+from advisor.job.samples import Packing
 from advisor.models.options import CpCommType
 from advisor.plan.split import split_evenly, virtual_degrees
 from advisor.search.changed_options import changes
@@ -59,6 +60,10 @@ def _variants(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
             "changes activations and the size of kernels",
             {"config": replace(config, micro_batch_size=size)},
         )
+    if (budget := _smaller_budget(job)) is not None:
+        samples = replace(config.samples, token_budget=budget, packing=Packing.PACKED)
+        words, why = f"--max-tokens-per-gpu {budget}", "packs of fewer tokens, without padding"
+        yield words, why, {"config": replace(config, samples=samples, micro_batch_size=1)}
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
         yield (
             "layout.sequence_parallel=true",
@@ -81,9 +86,21 @@ def _variants(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
                 )
 
 
+def _smaller_budget(job: Job) -> int | None:
+    """Half the tokens of a pack; of padded samples packs of the longest. None where that changes
+    nothing."""
+    samples, cp = job.config.samples, job.layout.context_parallel_size
+    if samples.padded and samples.varies:
+        return -(-job.config.seq_length // cp)
+    budget = samples.token_budget
+    return None if budget is None or budget * cp <= job.config.seq_length else budget // 2
+
+
 def _other_micro_batches(job: Job) -> Iterator[int]:
-    """Half and twice as many sequences."""
+    """Half and twice as many sequences; a pack is one row."""
     size = job.config.micro_batch_size
+    if job.config.samples.token_budget is not None:
+        return
     if size > 1:
         yield size // 2
     if job.num_microbatches % 2 == 0:

@@ -77,6 +77,8 @@ def _first_that_helps(
         found = evaluator.evaluate(setting)
         ranked.append((order(found), len(ranked), found))
     likely = [other for _, _, other in sorted(ranked) if _helps(other, best)]
+    if best.phases:  # the one that is too high may not be the update
+        likely.sort(key=lambda other: other.setting != best.setting)
     simulated = (other.simulated for other in likely[:_SIMULATIONS])
     return next((other for other in simulated if _helps(other, best)), None)
 
@@ -84,7 +86,8 @@ def _first_that_helps(
 def _helps(other: Evaluation, best: Evaluation) -> bool:
     if tier(other) != tier(best):
         return tier(other) < tier(best)
-    return other.peak_reserved_bytes < best.peak_reserved_bytes - _LEAST_BYTES
+    smaller = other.peak_reserved_bytes < best.peak_reserved_bytes - _LEAST_BYTES
+    return smaller and not best.exceeds_host
 
 
 def _remedy(change: Neighbour, other: Evaluation, best: Evaluation) -> Remedy:

@@ -7,6 +7,9 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.job import AttnImplementation, Job, JobConfig
+from advisor.job.layout import DataParallelSharding
+from advisor.job.samples import SampleMasks
+from advisor.job.tuning import Tuning
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
@@ -16,11 +19,12 @@ from advisor.models.spec import ModelSpec
 @lru_cache(maxsize=4096)
 def rank_shape(job: Job) -> RankShape:
     """Local sizes of one rank of `job`, its attention backend resolved."""
-    layout, config = job.layout, job.config
+    layout, config, masks = job.layout, job.config, _masks(job)
+    pairs = 1 if config.samples.packed else config.rl.sequences
     return RankShape(
         model=_resolve_attention(job.model, job.gpu.cuda_capability, config),
         seq_length=config.seq_length,
-        micro_batch_size=config.micro_batch_size,
+        micro_batch_size=config.micro_batch_size * pairs,
         precision=config.precision,
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         sequence_parallel=layout.sequence_parallel,
@@ -29,7 +33,8 @@ def rank_shape(job: Job) -> RankShape:
         cp_all_to_all_size=layout.cp_all_to_all_size,
         transformer_engine=config.transformer_engine,
         tp_comm_overlap=layout.tp_comm_overlap,
-        mean_packed_length=config.mean_packed_length,
+        mean_packed_length=config.mean_packed_length if masks is SampleMasks.VARLEN else None,
+        masked=masks is SampleMasks.DENSE,
         expert_model_parallel_size=layout.expert_model_parallel_size,
         expert_tensor_parallel_size=layout.expert_tensor_degree if job.model.num_moe_experts else 1,
         moe_load_imbalance=config.moe_load_imbalance,
@@ -39,18 +44,43 @@ def rank_shape(job: Job) -> RankShape:
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
         autocast=_autocasts(job),
         deterministic=config.deterministic_mode,
-        tuning=config.tuning,
+        image_tokens=config.samples.image_tokens or 0,
+        images=config.samples.images,
+        flash_attention=config.attn_implementation in _FLASH,
+        tuning=_tuning(job),
         head=config.head,
         takes_any_layout=_BLACKWELL <= job.gpu.cuda_capability < _CONSUMER_BLACKWELL,
     )
 
 
+_FLASH: Final = (AttnImplementation.FLASH_ATTENTION_2, AttnImplementation.FLASH_ATTENTION_3)
 _BLACKWELL: Final = 10.0
 _CONSUMER_BLACKWELL: Final = 12.0
 _HOPPER: Final = 9.0
 """Compute capabilities; 8-bit GEMMs take any layout from Blackwell up to its consumer cards
 (Transformer Engine 2.20 utils.py, is_non_tn_fp8_gemm_supported)."""
 _WIDEST: Final = 128
+
+
+def _masks(job: Job) -> SampleMasks:
+    """What keeps samples of a row apart, and from padding, where nobody says it: a mask where the
+    layers make one and attention is torch's (masking_utils.py, _preprocess_mask_arguments)."""
+    config, samples = job.config, job.config.samples
+    if samples.masks is not None and samples.packed:
+        return samples.masks
+    torchs = config.attn_implementation is AttnImplementation.SDPA
+    filled = samples.packed or (samples.padded and config.micro_batch_size > 1)
+    masked = filled and torchs and family_of(job.model).masks_rows
+    return SampleMasks.DENSE if masked else SampleMasks.VARLEN
+
+
+def _tuning(job: Job) -> Tuning:
+    """Ranks that cut parameters gather adapters in the layers' type (FSDP2's mixed precision,
+    DeepSpeed's engine, which has them so on one rank as well)."""
+    tuning = job.config.tuning
+    sharding = job.layout.data_parallel_sharding
+    whole = sharding in (None, DataParallelSharding.NONE) or job.num_gpus == 1
+    return tuning if whole else replace(tuning, adapter_dtype=None)
 
 
 def _autocasts(job: Job) -> bool:

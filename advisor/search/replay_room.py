@@ -66,7 +66,7 @@ _ROUNDING: Final = 1e-9
 def may_fit_within(evaluator: Evaluator, seconds: float) -> bool:
     """Whether replays alone may make the job fit in a step of so many seconds; False where none
     can, whatever they are."""
-    if evaluator.learned is not None:
+    if evaluator.learned is not None or evaluator.shape is not evaluator.mean_shape:
         return True
     none, memory, shape = evaluator.plans(evaluator.none), evaluator.memory, evaluator.shape
     kept = [kept_bytes(shape, plan) for plan in none]

@@ -131,7 +131,7 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
         strict=True,
     )
     return TrainingStep(
-        microbatches=evaluation.job.num_microbatches,
+        microbatches=found.samples.mean.num_microbatches,
         stages=tuple(
             StageStep(
                 stage=number,

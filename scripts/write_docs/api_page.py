@@ -37,7 +37,7 @@ from harness.logs.parse import ParsedLog
 # An annotation that is imported for type checking alone.
 advisor.request.request.ModelSource = ModelSource  # type: ignore[attr-defined]
 ANSWERS: Final = (
-    *(advisor.Advice, advisor.Difference, advisor.Solution, advisor.Request),
+    *(advisor.Advice, advisor.Admission, advisor.Difference, advisor.Solution, advisor.Request),
     advisor.ModelSpec,
 )
 RESULTS: Final = (

@@ -103,3 +103,22 @@ def test_kept_and_forward_peak(spec: str, monkeypatch: pytest.MonkeyPatch) -> No
     predicted = chunk_footprint(shape, plan, True, True)
     assert predicted.kept == pytest.approx(kept, rel=TOLERANCE)
     assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("spec", ["none", "full"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_samples_packed_in_rows(rows: int, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without FlashAttention a mask of all pairs keeps them apart, in each row another one."""
+    monkeypatch.setattr(
+        "transformers.masking_utils.find_packed_sequence_indices",
+        lambda positions: torch.zeros(positions.shape, dtype=torch.int64),
+    )
+    model = replace(LLAMA3_8B, vocab_size=4096, num_layers=LAYERS)
+    shape = replace(
+        shape_of(model, TransformerImpl.TRANSFORMERS), micro_batch_size=rows, masked=True
+    )
+    kept, forward = _measure(shape, spec)
+    plan = chunk_plan(parse_setting(spec), shape, (DENSE,) * LAYERS, HOW)
+    predicted = chunk_footprint(shape, plan, True, True, AttentionMask(mask_bytes(shape)))
+    assert predicted.kept == pytest.approx(kept, rel=TOLERANCE)
+    assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)

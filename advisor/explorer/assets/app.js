@@ -33,7 +33,8 @@ function App({ D }) {
         <${Card} id="h-sure" title="What the predictions rest on" shape="late"><${Basis} D=${D} />
           ${D.rejected.length > 0 && html`<${Rejected} D=${D} />`}<//></div>
       <div class="stack rest"><${Card} id="h-front" title="Peak memory and step time"><${Pareto} ...${of} /><//>
-        ${chosen && html`<${Card} id="h-memory" title="Where the memory of the worst rank goes"><${Waterfall} ...${of} /><//>
+        ${chosen && D.pool[D.rows.cycle[chosen.index]].length > 0 && html`<${Card} id="h-cycle" title="Phases of a cycle"><${Cycle} ...${of} /><//>`}
+        ${chosen && html`<${Card} id="h-memory" title=${`Where the memory of the worst rank goes${D.pool[D.rows.cycle[chosen.index]].length ? " in the update" : ""}`}><${Waterfall} ...${of} /><//>
         <${Card} id="h-stages" title=${chosen.fixed.length > 1 ? "Memory of every pipeline stage" : "Memory of the only stage"}><${Stages} ...${of} /><//>
         <${Card} id="h-time" title="Where the time goes"><${Time} ...${of} /><//>`}</div>
       ${chosen && html`

@@ -4,13 +4,11 @@ Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runt
 """
 
 import json
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.base.units import gib
 from advisor.frameworks.deepspeed import checks, rules, static
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
 from advisor.frameworks.deepspeed.options import OPTIONS
@@ -20,6 +18,7 @@ from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
     kernel_arguments,
     training_arguments,
+    words,
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
@@ -28,7 +27,6 @@ from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.parameters import parameter_count
 from advisor.layers.shape import RankShape
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Checkpoint, InputStorage, Setting
@@ -57,7 +55,7 @@ _COMPILED = (
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""
-_FACTS: Final = supported_jobs.StackFacts(
+FACTS: Final = supported_jobs.StackFacts(
     framework=Framework.DEEPSPEED,
     own_options=("optimizer_cpu_offload", "param_cpu_offload", *supported_jobs.KERNEL_OPTIONS),
     versions=("0.17", "0.18", "0.19"),
@@ -76,7 +74,7 @@ _FACTS: Final = supported_jobs.StackFacts(
 )
 
 
-class _Jobs(supported_jobs.TorchJobs):
+class ZeroJobs(supported_jobs.TorchJobs):
     """The host may hold optimizer and parameters."""
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
@@ -108,7 +106,7 @@ class _Jobs(supported_jobs.TorchJobs):
             )
 
 
-class _Memory(memory_model.TorchMemory):
+class ZeroMemory(memory_model.TorchMemory):
     """The checkpoint function is reentrant; the pipeline engine's may be either."""
 
     def semantics(self, job: Job) -> plan.Semantics:
@@ -137,7 +135,7 @@ class _Memory(memory_model.TorchMemory):
         return static.zero_memory(job, shape, chunks)
 
 
-class _Settings(recompute_settings.TorchSettings):
+class ZeroSettings(recompute_settings.TorchSettings):
     """Checkpoints of DeepSpeed's function, or of its pipeline engine."""
 
     own_rules = rules.RULES
@@ -161,9 +159,6 @@ class _Settings(recompute_settings.TorchSettings):
             _ULYSSES: job.layout.context_parallel_size > 1 and calls_deepspeed(job),
         }
         yield from (note for note, holds in notes.items() if holds)
-        host = static.host_bytes(job, parameter_count(job.model).total)
-        if host:
-            yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory per GPU"
 
 
 class _Spelling(stack.TorchSpelling):
@@ -180,13 +175,13 @@ class _Spelling(stack.TorchSpelling):
         if calls_deepspeed(job):
             return written
         explicit = replace(own, use_reentrant=bool(own.use_reentrant))
-        return shlex.join(["--deepspeed", written, *training_arguments(explicit, "4")])
+        return words([("deepspeed", written), *training_arguments(explicit, "4")])
 
     def layout_flags(self, job: Job) -> str:
         """What the file cannot say: compilation, which is a call, and transformers' kernels."""
         if calls_deepspeed(job):
             return "engine.compile();" if job.config.torch_compile else ""
-        return shlex.join(kernel_arguments(job.config))
+        return words(kernel_arguments(job.config))
 
     def assumed_flags(self, job: Job) -> str:
         return self.layout_flags(job)
@@ -203,4 +198,6 @@ class _Spelling(stack.TorchSpelling):
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory)
+    return stack.torch_parts(
+        FACTS, _Spelling, settings=ZeroSettings, jobs=ZeroJobs, memory=ZeroMemory
+    )

@@ -6,6 +6,7 @@ offload_config.py (defaults). Read; only its coordinator of parameters was run, 
 
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
@@ -16,8 +17,15 @@ from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
+from advisor.layers.weights import output_weights
 from advisor.memory.resident import NamedBytes
-from advisor.memory.static import StaticMemory, layer_elements, stage_elements
+from advisor.memory.static import (
+    StaticMemory,
+    layer_elements,
+    scale_bytes,
+    stage_weights,
+    tuned_bytes,
+)
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 
 SUB_GROUP_ELEMENTS: Final = 1_000_000_000
@@ -41,14 +49,14 @@ _WORDS: Final = StaticLabels(
 def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> FixedMemory:
     """Memory of one rank besides its activations, by ZeRO stage."""
     sharding = job.layout.data_parallel_sharding
-    elements = stage_elements(shape, chunks)
-    ranks = job.layout.sharding_ranks
-    buffers = (*torch_buffers(job, shape), *_buckets(elements, sharding))
-    static = _static(elements, sharding, ranks)
-    working_set = _working_set(shape, elements, sharding, ranks)
+    held, ranks = Held.of(shape, chunks), job.layout.sharding_ranks
+    trained = held.trained
+    buffers = (*torch_buffers(job, shape), *_buckets(trained, sharding))
+    static = _static(held, sharding, ranks)
+    working_set = _working_set(shape, held, sharding, ranks)
     gathered = working_set.embedding.stays
     if job.config.optimizer_cpu_offload:
-        static = _without_optimizer(static, elements_that_stay(elements, job), sharding)
+        static = _without_optimizer(static, elements_that_stay(trained, job), sharding)
         buffers += _accumulation_buffer(shape, sharding)
         working_set = replace(working_set, step=-gathered)
     if job.config.param_cpu_offload:
@@ -58,9 +66,30 @@ def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> F
         static=static,
         words=_WORDS,
         buffers=buffers,
-        pools=_stream_pools(shape, elements, sharding),
+        pools=_stream_pools(shape, held, sharding),
         working_set=working_set,
+        host_bytes=host_bytes(job, trained),
     )
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """What a model's parameters are on one rank before ZeRO cuts them, all in 16 bits but frozen
+    ones that are stored in 8 or 4, of which two or four are an element here (their
+    bnb_4bit_quant_storage), as they are gathered. trained: elements that the optimizer has.
+    scales: bytes of what quantized weights have next to them, which nothing cuts."""
+
+    elements: int
+    trained: int
+    scales: int
+
+    @staticmethod
+    def of(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> "Held":
+        """Of the whole model."""
+        weights = list(stage_weights(shape, chunks))
+        scales = sum(n * scale_bytes(weight, shape.tuning) for weight, n in weights)
+        whole = sum(tuned_bytes(weights, DType.BF16, shape.tuning)) - scales
+        trained = sum(weight.num_elements * n for weight, n in weights if not weight.frozen)
+        return Held(elements=whole // DType.BF16.itemsize, trained=trained, scales=scales)
 
 
 def elements_that_stay(elements: int, job: Job) -> int:
@@ -95,6 +124,7 @@ def _without_optimizer(
     whole = sharding is DataParallelSharding.OPTIMIZER
     return StaticMemory(
         weights=static.weights,
+        frozen=static.frozen,
         gradients=(static.gradients if whole else 0) + stays * wide,
         optimizer=stays * _FP32_STATES * wide,
     )
@@ -109,10 +139,12 @@ def _accumulation_buffer(
     ends = shape.model.padded_vocab_size(1) * shape.model.hidden_size
     kinds = {*shape.model.layer_kinds}
     weights = (w for kind in kinds for o in transformer_layer(shape, kind) for w in o.weights)
+    sizes = [weight.num_elements for weight in weights if not weight.frozen]
+    largest = max(sizes if shape.tuning.trains_parts else [ends, *sizes])
     return (
         NamedBytes(
             "gradient in transfer",
-            max(ends, *(weight.num_elements for weight in weights)) * DType.BF16.itemsize,
+            largest * DType.BF16.itemsize,
             "DeepSpeed temp_grad_buffer_for_gpu_offload",
         ),
     )
@@ -122,15 +154,17 @@ def _shard(num_bytes: int, ranks: int, *, cut: bool) -> int:
     return -(-num_bytes // ranks) if cut else num_bytes
 
 
-def _static(elements: int, sharding: DataParallelSharding | None, ranks: int) -> StaticMemory:
+def _static(held: Held, sharding: DataParallelSharding | None, ranks: int) -> StaticMemory:
+    elements, trained = held.elements, held.trained
     narrow, wide = DType.BF16.itemsize, DType.FP32.itemsize
     full = sharding is DataParallelSharding.FULL
     gradients = full or sharding is DataParallelSharding.GRADIENTS
     optimizer = gradients or sharding is DataParallelSharding.OPTIMIZER
     return StaticMemory(
-        weights=_shard(elements * narrow, ranks, cut=full),
-        gradients=_shard(elements * narrow, ranks, cut=gradients),
-        optimizer=_shard(elements * _FP32_STATES * wide, ranks, cut=optimizer),
+        weights=_shard(elements * narrow, ranks, cut=full) + held.scales,
+        gradients=_shard(trained * narrow, ranks, cut=gradients),
+        optimizer=_shard(trained * _FP32_STATES * wide, ranks, cut=optimizer),
+        frozen=_shard((elements - trained) * narrow, ranks, cut=full) + held.scales,
     )
 
 
@@ -147,7 +181,7 @@ def _bucket(elements: int) -> int:
 
 
 def _stream_pools(
-    shape: RankShape, elements: int, sharding: DataParallelSharding | None
+    shape: RankShape, held: Held, sharding: DataParallelSharding | None
 ) -> tuple[NamedBytes, ...]:
     """What the allocator keeps for the streams of stage 3 besides the peak.
 
@@ -159,7 +193,8 @@ def _stream_pools(
     """
     if sharding is not DataParallelSharding.FULL:
         return ()
-    bucket, left = _bucket(elements), max(0, elements - _live(shape, elements))
+    elements, bucket = held.elements, _bucket(held.trained)
+    left = max(0, elements - _live(shape, elements))
     end = min(_end(shape), left) * DType.BF16.itemsize
     return (
         NamedBytes("all-gather stream's cache", end, "DeepSpeed partitioned_param_coordinator.py"),
@@ -188,7 +223,7 @@ def _end(shape: RankShape) -> int:
 
 
 def _working_set(
-    shape: RankShape, elements: int, sharding: DataParallelSharding | None, ranks: int
+    shape: RankShape, held: Held, sharding: DataParallelSharding | None, ranks: int
 ) -> WorkingSet:
     """Stage 3 gathers ahead (see _live). Liger's loss reads the output layer's weight without a
     call of the layer: it is the model's (register_external_parameter), gathered from its first
@@ -197,11 +232,12 @@ def _working_set(
     to fp32, all at once (stage 3: sub_group_size parameters at a time, 1e9 by default)."""
     narrow = DType.BF16.itemsize
     cut = sharding is not DataParallelSharding.NONE
-    step = _shard(elements * DType.FP32.itemsize, ranks, cut=cut)
+    step = _shard(held.trained * DType.FP32.itemsize, ranks, cut=cut)
     if sharding is not DataParallelSharding.FULL:
         return WorkingSet(step=step)
-    live, end = _live(shape, elements) * narrow, _end(shape)
-    waits = end * narrow if end > REDUCE_BUCKET_ELEMENTS else 0
+    live, end = _live(shape, held.elements) * narrow, _end(shape)
+    trains = any(not one.frozen for one in output_weights(shape, holds_embedding=False))
+    waits = end * narrow if trains and end > REDUCE_BUCKET_ELEMENTS else 0
     return WorkingSet(
         embedding=ShardingOverhead(stays=live),
         last_layer=ShardingOverhead(backward=waits),

@@ -31,14 +31,9 @@ _FIRST: Final = "4"
 
 
 def checkpointing(keys: Keys) -> bool | None:
-    """Whether it is switched on, as TRL has it by default; None where it is not said or known."""
-    said = [*map(keys.truth, filter(keys.has, options.CHECKPOINTING))] or [_trls(keys) or None]
+    """Whether it is switched on; None where it is not said or known."""
+    said = map(keys.truth, filter(keys.has, options.CHECKPOINTING))
     return next((switch for switch in said if switch is not None), None)
-
-
-def _trls(keys: Keys) -> bool:
-    """Whether it is a configuration of TRL, after 0.19, which called a length otherwise."""
-    return keys.about.get("call", "").endswith("Config") and not keys.has("max_seq_length")
 
 
 def _fsdp_checkpoints(keys: Keys) -> bool:
@@ -48,7 +43,8 @@ def _fsdp_checkpoints(keys: Keys) -> bool:
 def _twice(keys: Keys, *, in_trainer: bool) -> Match | None:
     has_trainer = keys.about["kind"] != "part" or "trainer" in keys.about
     both = _fsdp_checkpoints(keys) and checkpointing(keys) is True and has_trainer is in_trainer
-    fix = f"{options.CHECKPOINTING[1]} = False" if _trls(keys) else ""
+    by_default = any(keys.values[k].omitted for k in options.CHECKPOINTING if keys.has(k))
+    fix = f"{options.CHECKPOINTING[1]} = False" if by_default else ""
     return Match(fix=fix, place=keys.where(*options.CHECKPOINTING, "fsdp")) if both else None
 
 

@@ -4,7 +4,6 @@ Source: transformers 4.57.1 and 5.23.0 modeling_layers.py, modeling_utils.py, tr
 accelerate 1.15.0 utils/fsdp_utils.py.
 """
 
-import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Final
@@ -22,10 +21,18 @@ from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
     job_arguments,
     training_arguments,
+    words,
 )
 from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, stated
-from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
+from advisor.frameworks.torch.setting import (
+    ALL_TO_HOST,
+    Granularity,
+    Modifier,
+    OpPolicy,
+    TorchSetting,
+    as_torch,
+)
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -33,7 +40,7 @@ from advisor.models.options import PositionEmbedding, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
-_FACTS: Final = supported_jobs.StackFacts(
+FACTS: Final = supported_jobs.StackFacts(
     framework=names.Framework.HUGGINGFACE,
     own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch"),
     versions=("4", "5"),
@@ -42,27 +49,35 @@ _FACTS: Final = supported_jobs.StackFacts(
     key_options=OPTIONS,
     replicates=True,
     impl=TransformerImpl.TRANSFORMERS,
-    granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
+    granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE, Granularity.OP),
+    policies=(OpPolicy.SAVE_ATTENTION,),
     options=(Modifier.OFFLOAD,),
+    offloads_all=True,
     precisions=(Precision.BF16, Precision.FP8_DELAYED, Precision.FP8_CURRENT),
     source="transformers modeling_layers.py GradientCheckpointingLayer",
 )
 
 
-class _Jobs(supported_jobs.TorchJobs):
+class TrainerJobs(supported_jobs.TorchJobs):
     """Accelerate's types, and its reduction with every microbatch."""
+
+    sees = True
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """Gradients are reduced in bf16 (Accelerate). Weights are loaded as their checkpoint has
-        them, before 5 in fp32 (from_pretrained's dtype); FSDP2 gathers torchao's in 8 bits."""
+        them, before 5 in fp32 (from_pretrained's dtype), adapters in fp32 (peft's
+        autocast_adapter_dtype); FSDP2 gathers torchao's in 8 bits."""
         model, config = super().configure(model, config, given)
         dtype = config.weights_dtype
         if dtype is None and config.framework_version == "4":
             dtype = DType.FP32
         if config.precision is Precision.FP8_CURRENT and "job.fp8_param_gather" not in given:
             config = replace(config, fp8_param_gather=not config.flat_parameters)
+        if config.tuning.has_adapter and config.tuning.adapter_dtype is None:
+            tuning = replace(config.tuning, adapter_dtype=DType.FP32)
+            config = replace(config, tuning=tuning)
         return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
@@ -78,7 +93,7 @@ class _Jobs(supported_jobs.TorchJobs):
             )
 
 
-class _Memory(memory_model.TorchMemory):
+class TrainerMemory(memory_model.TorchMemory):
     """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
 
     def semantics(self, job: Job) -> plan.Semantics:
@@ -153,7 +168,7 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
     yield from (Match(reason, fix) for holds, reason, fix in refused if holds)
 
 
-class _Settings(recompute_settings.TorchSettings):
+class TrainerSettings(recompute_settings.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
     own_rules: ClassVar[Rules] = stated(
@@ -170,21 +185,26 @@ class _Settings(recompute_settings.TorchSettings):
         },
     )
 
+    def tried(self, job: Job) -> tuple[Setting, ...]:
+        """Of policies, which no argument of a Trainer sets, those that are asked for."""
+        found = map(as_torch, super().tried(job))
+        return tuple(one for one in found if one.granularity is not Granularity.OP)
+
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """What the Trainer warns of, and Accelerate does."""
         return tuple(_notes(as_torch(setting), job))
 
 
-class _Spelling(stack.TorchSpelling):
+class TrainerSpelling(stack.TorchSpelling):
     """Arguments of a Trainer, or Accelerate's file."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""
-        return shlex.join(training_arguments(as_torch(setting), job.config.framework_version))
+        return words(training_arguments(as_torch(setting), job.config.framework_version))
 
     def layout_flags(self, job: Job) -> str:
         """Batch, precision, FSDP2."""
-        return shlex.join(job_arguments(job))
+        return words(job_arguments(job))
 
     def omitted(self, job: Job) -> str:
         """On several GPUs te.Linear needs FSDP1, with which Accelerate refuses a Trainer."""
@@ -199,13 +219,25 @@ class _Spelling(stack.TorchSpelling):
         """A file for ``accelerate launch --config_file``, for scripts with an Accelerator of their
         own; a Trainer's checkpointing belongs into its arguments."""
         own = as_torch(setting)
-        if own.granularity is Granularity.SELECTIVE or own.use_reentrant:
+        plain = own.granularity in (Granularity.NONE, Granularity.FULL)
+        if not plain or own.use_reentrant or own == ALL_TO_HOST:
             fix = "use full or full+offload, or --format flags"
             raise UserError("--recompute", own.spec, "cannot be written in Accelerate's file", fix)
         return accelerate_file(own, job)
 
 
 def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
+    if setting.policy is not None:
+        yield (
+            "no argument of a Trainer saves attention: selective_checkpointing of axolotl does, and "
+            "in Python gradient_checkpointing_kwargs={'context_fn': ...} (torch's "
+            "create_selective_checkpoint_contexts)"
+        )
+    if setting == ALL_TO_HOST:
+        yield (
+            "--activation_offloading is an option of TRL's SFTConfig and of axolotl, which puts "
+            "what all layers keep into host memory; with checkpoints it is full+offload"
+        )
     if job.config.attn_implementation is not AttnImplementation.SDPA:
         yield attention_note(job.config.attn_implementation)
     of_several = {
@@ -221,4 +253,6 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
 
 def parts() -> framework_parts.FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory)
+    return stack.torch_parts(
+        FACTS, TrainerSpelling, settings=TrainerSettings, jobs=TrainerJobs, memory=TrainerMemory
+    )

@@ -15,6 +15,7 @@ _ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
 _ADAPTER: Final = re.compile(r"(?:\bget_peft_model|LoraConfig)$")
 _RECIPE: Final = re.compile(r"\b(TE|AO|MSAMP|FP8)RecipeKwargs$")
 _LOADED: Final = ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length")
+_QUANTIZED: Final = ("load_in_8bit", "load_in_4bit", "bnb_4bit_use_double_quant")
 _CACHE: Final = re.compile(r"\.config\.use_cache$")
 
 
@@ -44,16 +45,19 @@ def _of(way: Way) -> Keys | None:
                 _put(keys, name, value.value, value)
         elif call.name.endswith("Trainer"):
             keys.about["trainer"] = call.name
+            model = call.keywords.get("model")
+            if model is not None and isinstance(model.value, str):
+                keys.put("model_name_or_path", model.value, model.place)
         elif _ENABLES.search(call.name):
             found = True
             keys.put(CHECKPOINTING[0], True, call.place, call.name)
             _put_enabled(keys, call)
         elif _ADAPTER.search(call.name):
             keys.put("peft_config", call.name.rpartition(".")[2], call.place, "peft")
-            for name in {"use_gradient_checkpointing"}.intersection(call.keywords):
-                keys.put(
-                    "use_unsloth_gc", call.keywords[name].value, call.keywords[name].place, name
-                )
+            for name, value in call.keywords.items():
+                of_unsloth = name == "use_gradient_checkpointing"
+                key = "use_unsloth_gc" if of_unsloth else f"peft.{name}"
+                keys.put(key, value.value, value.place, name)
         elif call.name.endswith(("BitsAndBytesConfig", "from_pretrained")):
             _put_loaded(keys, call)
         elif call.name.endswith("FullyShardedDataParallelPlugin"):
@@ -89,7 +93,7 @@ def _put(keys: Keys, name: str, value: object, given: object) -> None:
 
 def _put_loaded(keys: Keys, call: Call) -> None:
     """What a model is loaded with, and a tokenizer's length."""
-    for name in (*_LOADED, "load_in_8bit", "load_in_4bit"):
+    for name in (*_LOADED, *_QUANTIZED):
         given = call.keywords.get(name)
         if given is None:
             continue

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.frameworks.deepspeed.options import SHARDINGS
+from advisor.frameworks.dialect import DialectReader, put_words
 from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
 from advisor.frameworks.huggingface.checks import RULES, checkpointing, inside_key
 from advisor.frameworks.huggingface.options import (
     ACCELERATOR,
+    ATTENTION_ALONE,
     BACKEND,
     BACKENDS,
     BLOCKS,
@@ -28,14 +30,14 @@ from advisor.frameworks.huggingface.options import (
     OPTIONS,
     PARALLELISM,
     PARTIAL_TRAINING,
+    SAVES,
     SECTIONS,
     SP_SIZE,
     STEPS,
+    TO_HOST,
 )
 from advisor.frameworks.huggingface.python_arguments import in_python
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch.keyed_reader import KeyedReader
-from advisor.job.job import AttnImplementation
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
 from advisor.reading import document_tree, key_rules, model_names, python_source, words
@@ -72,43 +74,25 @@ _SHARDINGS: Final = {
     "hybrid_shard": DataParallelSharding.FULL,
 }
 
-# Sources of the names: axolotl 0.12 src/axolotl/utils/schemas; LLaMA-Factory 0.9.3
-# src/llamafactory/hparams.
-_AXOLOTL: Final = {
-    "base_model": "model_name_or_path",
-    "sequence_len": "max_length",
-    "micro_batch_size": MICRO_BATCH,
-    "optimizer": OPTIM,
-    "fsdp_version": f"{FSDP}.version",
-    "liger_fused_linear_cross_entropy": "use_liger_kernel",
-}
-_LLAMA_FACTORY: Final = {"cutoff_len": "max_length", "enable_liger_kernel": "use_liger_kernel"}
-_OTHERS_OWN: Final = ("base_model", "sequence_len", "cutoff_len", "finetuning_type")
-"""Keys that a document of either has."""
-_KERNELS: Final = {
-    ("flash_attention", True): AttnImplementation.FLASH_ATTENTION_2,
-    ("eager_attention", True): AttnImplementation.EAGER,
-    ("flash_attn", "fa2"): AttnImplementation.FLASH_ATTENTION_2,
-    ("flash_attn", "fa3"): AttnImplementation.FLASH_ATTENTION_3,
-    ("flash_attn", "disabled"): AttnImplementation.EAGER,
-}
 
-
-class HuggingFaceReader(KeyedReader):
+class HuggingFaceReader(DialectReader):
     """TrainingArguments and Accelerate."""
 
     framework = Framework.HUGGINGFACE
     label = "transformers"
     options = OPTIONS
 
+    own: ClassVar[bool] = False
+    """Whether what it is asked for is known to be its own (a dialect's)."""
+
     def find(self, document: Document) -> Iterator[Keys]:
         """The configurations in a document that a Trainer or Accelerate reads."""
         if isinstance(document, python_source.PythonSource):
             yield from in_python(document)
         elif isinstance(document, ShellCommand):
-            yield from _in_command(document)
+            yield from _in_command(document, self.own)
         elif document.format != "toml":
-            yield from _in_tree(document)
+            yield from _in_tree(document, self.own)
 
     def called(self, keys: Keys) -> str:
         """Accelerate's file is no Trainer's."""
@@ -130,7 +114,7 @@ class HuggingFaceReader(KeyedReader):
 
     def num_gpus(self, keys: Keys) -> int | None:
         """One a process."""
-        return keys.number("num_processes")
+        return keys.number("num_processes") or keys.num_gpus
 
     def values(self, keys: Keys) -> dict[str, ReadValue]:
         """The sharding is a word of `fsdp`, Adam's kernels one of `optim`, the global batch a
@@ -171,7 +155,8 @@ class HuggingFaceReader(KeyedReader):
 
     def omitted(self, keys: Keys) -> dict[str, Any]:
         """A Trainer's layers and batch, and the FSDP of Accelerate."""
-        found: dict[str, Any] = {"model.transformer_impl": str(TransformerImpl.TRANSFORMERS)}
+        found = super().omitted(keys)
+        found["model.transformer_impl"] = str(TransformerImpl.TRANSFORMERS)
         if _is_a_trainers(keys):
             found["job.micro_batch_size"] = 8
         if _launches_fsdp(keys):
@@ -184,18 +169,10 @@ class HuggingFaceReader(KeyedReader):
         return keys.number(STEPS) if given is not None else 1 if _is_a_trainers(keys) else None
 
     def untaken(self, keys: Keys) -> Iterator[Untaken]:
-        """FSDP's offload is a word of `fsdp`; other configurations of TRL than SFT's are of other
-        trainings."""
+        """FSDP's offload is a word of `fsdp`."""
         yield from super().untaken(keys)
         if "offload" in str(keys.get("fsdp")):
             yield Untaken.of(keys.values["fsdp"], "weights and gradients in host memory")
-        if held := keys.about.get("held"):
-            note = "activations in host memory or on disk"
-            yield Untaken.of(keys.means(CHECKPOINTING[1], held), note)
-        call = keys.about.get("call", "")
-        if call not in ("", "TrainingArguments", "SFTConfig"):
-            note = "a reference or reward model, or texts made in training"
-            yield Untaken(value="", written=call, place=keys.place, note=note)
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
         """A Trainer with neither type trains in fp32, and one that shards nothing keeps all on
@@ -257,19 +234,31 @@ class HuggingFaceReader(KeyedReader):
     def recompute(self, keys: Keys) -> str | None:
         """What is checkpointed, in the spelling of --recompute."""
         inside, on = keys.truth(inside_key(keys, CHECKPOINTING[0])), checkpointing(keys)
-        if on is None and inside is None:
+        away = keys.get(TO_HOST) not in (None, False)
+        if on is None and inside is None and not away:
             return None
+        # axolotl: with an adapter, all but "hidden_states" is in place of checkpoints
+        if away and keys.has("adapter") and keys.get(TO_HOST) != "hidden_states":
+            return "none+offload"
         if not on and not inside:
-            return "none"
+            return "none+offload" if away else "none"
+        if keys.truth(SAVES) or keys.get(f"{SAVES}.save") in ATTENTION_ALONE:
+            return "op:save_attention"
         every = max(keys.number(f"{s}.every_n_layers") or 1 for s in SECTIONS)
         text = f"selective:{every}" if every > 1 else "full"
-        if any(keys.truth(f"{s}.offload") for s in SECTIONS) or keys.truth(INSIDE_OFFLOAD):
+        if away or any(map(keys.truth, (*(f"{s}.offload" for s in SECTIONS), INSIDE_OFFLOAD))):
             text += "+offload"
+        if inside and not on and keys.release == _REENTRANT:
+            return f"{text}+no_reentrant"  # Accelerate's checkpoint_wrapper
         said = (f"{s}.use_reentrant" for s in SECTIONS if keys.has(f"{s}.use_reentrant"))
-        reentrant = keys.get(next(said, ""))
-        if isinstance(reentrant, bool) and reentrant != (keys.release == _REENTRANT):
+        reentrant = keys.truth(next(said, ""))
+        if reentrant is not None and reentrant != self.is_reentrant(keys):
             text += "+use_reentrant" if reentrant else "+no_reentrant"
         return text
+
+    def is_reentrant(self, keys: Keys) -> bool:
+        """Whether a checkpoint is reentrant unless the keys say otherwise."""
+        return keys.release == _REENTRANT
 
     def understood(self, keys: Keys) -> str:
         """What is checkpointed."""
@@ -296,22 +285,20 @@ def _launches_fsdp(keys: Keys) -> bool:
 
 
 def _is_a_trainers(keys: Keys) -> bool:
-    """Whether all arguments of a Trainer are there, so that what is not said is its default; TRL's
-    configurations have defaults of their own."""
-    return keys.has("output_dir") and keys.about.get("call") in (None, "TrainingArguments")
+    """Whether all arguments of a Trainer are there, so that what is not said is its default."""
+    return keys.has("output_dir")
 
 
-def _in_tree(tree: document_tree.Tree) -> Iterator[Keys]:
-    """Arguments of a Trainer, or Accelerate's file."""
+def _in_tree(tree: document_tree.Tree, own: bool) -> Iterator[Keys]:
+    """Arguments of a Trainer, or Accelerate's file; `own`: the former."""
     accelerate = any(name in tree.values for name in _ACCELERATE)
-    arguments = any(name in tree.values for name in (MICRO_BATCH, *CHECKPOINTING, *_OTHERS_OWN))
-    if accelerate or any(_is_argument(tree, name) for name in (*_OWN, *_OTHERS_OWN)):
+    arguments = own or any(name in tree.values for name in (MICRO_BATCH, *CHECKPOINTING))
+    if own or accelerate or any(_is_argument(tree, name) for name in _OWN):
         kind = "file" if accelerate and not arguments else "arguments"
         keys = Keys(place=tree.place, about={"kind": kind})
         if accelerate:
             keys.about["file"] = "Accelerate's"
         put_tree(keys, tree)
-        _put_trainers_names(keys)
         yield keys
 
 
@@ -321,8 +308,9 @@ def _is_argument(tree: document_tree.Tree, name: str) -> bool:
     return held is not None and not (name in CHECKPOINTING and isinstance(held, Mapping))
 
 
-def _in_command(command: ShellCommand) -> Iterator[Keys]:
-    """Options of the training program; before it, those of `accelerate launch`."""
+def _in_command(command: ShellCommand, own: bool) -> Iterator[Keys]:
+    """Options of the training program; before it, those of `accelerate launch`. own: whatever they
+    are."""
     keys = Keys(place=command.place, about={"kind": "command"})
     at = program_at(command.words)
     before = command.words[: at or len(command.words)]
@@ -347,9 +335,11 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
             keys.put(f"{PARALLELISM}.{name}", word.text, word.place, variable)
         elif name == "accelerate_mixed_precision" or name.startswith("accelerate_fp8_"):
             keys.put(name[11:].replace("fp8_", f"{FP8}.", 1), word.text, word.place, variable)
+    if own:
+        put_words(keys, command)
     for option in options(command.words[at:]):
         _put(keys, option)
-    own = any(name in _OWN for name in keys.under(""))
+    own = own or any(name in _OWN for name in keys.under(""))
     others = any(key in _OTHERS for key in keys.values)
     misspelt = any(key.startswith(("gradient_check", "activation_check")) for key in keys.values)
     launched = "launcher" in keys.about and any(keys.has(name) for name in _PRECISIONS)
@@ -385,32 +375,3 @@ def _put_json(keys: Keys, name: str, word: words.Word, option: CommandOption) ->
         keys.put(f"{name}_file", word.text, option.place, option.name)
     else:
         keys.put(name, word.text, option.place, option.name)
-
-
-def _put_trainers_names(keys: Keys) -> None:
-    """Store the same values under a Trainer's names, with defaults that are none of a Trainer's."""
-    if not any(keys.has(name) for name in _OTHERS_OWN):
-        return
-    for name, trainers in (*_AXOLOTL.items(), *_LLAMA_FACTORY.items()):
-        if keys.has(name) and not keys.has(trainers):
-            keys.values[trainers] = keys.values[name]
-    for (name, value), kernel in _KERNELS.items():
-        if keys.get(name) == value and not keys.has("attn_implementation"):
-            _put_meaning(keys, "attn_implementation", str(kernel), name)
-    held = keys.get(CHECKPOINTING[1])
-    if keys.has("base_model") and held in ("offload", "offload_disk", "unsloth"):
-        keys.about["held"] = str(held)
-        _put_meaning(keys, CHECKPOINTING[1], True, CHECKPOINTING[1])
-    if keys.get("bf16") == "auto":
-        _put_meaning(keys, "bf16", True, "bf16")
-    of_factory = keys.has("finetuning_type") or keys.has("cutoff_len")
-    if of_factory and not keys.has("finetuning_type"):
-        keys.put("finetuning_type", "lora", keys.place, "finetuning_type by default")
-    if of_factory and not any(keys.has(name) for name in CHECKPOINTING):
-        off = "disable_gradient_checkpointing"
-        stays = keys.truth(off) is not True
-        keys.put(CHECKPOINTING[1], stays, keys.where(off), f"no {off}" if stays else off)
-
-
-def _put_meaning(keys: Keys, trainers: str, value: Any, name: str) -> None:
-    keys.values[trainers] = keys.means(name, value)

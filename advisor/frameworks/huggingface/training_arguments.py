@@ -4,7 +4,8 @@ Source: transformers 4.57.1 and 5.23.0 training_args.py (HfArgumentParser), acce
 """
 
 import json
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from advisor.base.dtypes import DType
@@ -16,12 +17,27 @@ from advisor.job.layout import DataParallelSharding
 _DECODER_LAYERS: Final = "TRANSFORMER_BASED_WRAP"
 
 
-def training_arguments(setting: TorchSetting, version: str) -> Iterator[str]:
-    """Options of the checkpointing: 5.x calls it activation_checkpointing."""
+Pairs = Iterator[tuple[str, Any]]
+"""Names of arguments, and their values; dictionaries are those of one argument."""
+
+
+def words(pairs: Iterable[tuple[str, Any]]) -> str:
+    """`--name value` of each, for a shell; a list is several words, a dictionary JSON."""
+    said = []
+    for name, value in pairs:
+        several = value if isinstance(value, list | tuple) else [value]
+        texts = (json.dumps(one) if isinstance(one, dict) else str(one) for one in several)
+        said += [f"--{name}", *texts]
+    return shlex.join(said)
+
+
+def training_arguments(setting: TorchSetting, version: str) -> Pairs:
+    """Those of the checkpointing: 5.x calls it activation_checkpointing."""
     if setting.granularity is Granularity.NONE:
+        yield from ("--activation_offloading", "True") if setting.offloads else ()
         return
     name = "gradient_checkpointing" if version == "4" else "activation_checkpointing"
-    yield from (f"--{name}", "True")
+    yield name, True
     options: dict[str, Any] = {}
     if setting.use_reentrant is not None:
         options["use_reentrant"] = setting.use_reentrant
@@ -30,28 +46,26 @@ def training_arguments(setting: TorchSetting, version: str) -> Iterator[str]:
     if setting.offloads:
         options["offload"] = True
     if options:
-        yield from (f"--{name}_kwargs", json.dumps(options))
+        yield f"{name}_kwargs", options
 
 
-def job_arguments(job: Job) -> Iterator[str]:
+def job_arguments(job: Job) -> Pairs:
     """Batch, precision and FSDP2."""
     config = job.config
     if not fp8_keys(config):
-        yield from ("--bf16", "True")
-    yield from ("--per_device_train_batch_size", str(config.micro_batch_size))
-    yield from ("--gradient_accumulation_steps", str(job.num_microbatches))
+        yield "bf16", True
+    yield "per_device_train_batch_size", config.micro_batch_size
+    yield "gradient_accumulation_steps", job.num_microbatches
     if config.optimizer.is_quantized:
-        yield from ("--optim", str(config.optimizer))
+        yield "optim", str(config.optimizer)
     elif config.optimizer_implementation is OptimizerImplementation.FOREACH:
-        yield from ("--optim", "adamw_torch")
+        yield "optim", "adamw_torch"
     if config.use_liger_kernel:
-        yield from ("--use_liger_kernel", "True")
+        yield "use_liger_kernel", True
     yield from kernel_arguments(config)
     if config.sync_each_batch:
-        yield from (
-            "--accelerator_config",
-            json.dumps({"gradient_accumulation_kwargs": {"sync_each_batch": True}}),
-        )
+        each = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        yield "accelerator_config", each
     if job.num_gpus > 1:
         reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
         fsdp = {
@@ -63,16 +77,17 @@ def job_arguments(job: Job) -> Iterator[str]:
         if config.flat_parameters:
             del fsdp["reshard_after_forward"]
             strategy = _flat_strategy(job).lower()
-        yield from ("--fsdp", f"{strategy} auto_wrap", "--fsdp_config", json.dumps(fsdp))
+        yield "fsdp", f"{strategy} auto_wrap"
+        yield "fsdp_config", fsdp
 
 
-def kernel_arguments(config: JobConfig) -> Iterator[str]:
+def kernel_arguments(config: JobConfig) -> Pairs:
     """What runs the layers; attn_implementation is from_pretrained's, and an option of programs
     that have TRL's ModelConfig."""
     if config.torch_compile:
-        yield from ("--torch_compile", "True")
+        yield "torch_compile", True
     if config.attn_implementation is not AttnImplementation.SDPA:
-        yield from ("--attn_implementation", str(config.attn_implementation))
+        yield "attn_implementation", str(config.attn_implementation)
 
 
 def _flat_strategy(job: Job) -> str:

@@ -39,6 +39,12 @@ def held_on_gpu(shard: int, config: JobConfig) -> int:
     return (3 + copied) * stays * _WIDE
 
 
+def held_on_host(shard: int, config: JobConfig) -> int:
+    """Bytes of pinned host memory of what a shard moves: a copy of each main parameter, its
+    gradient and two moments, fp32 each."""
+    return 4 * (shard - int((1 - config.offloaded_fraction) * shard)) * _WIDE
+
+
 def taken_by_step(shards: Sequence[int], largest: int, config: JobConfig) -> int:
     """Bytes that the step adds: fp32 copies of all 16-bit gradients; under the precision-aware
     optimizer those of one parameter on its way, of at most `largest` elements (torch

@@ -126,7 +126,7 @@ class KeyedReader(ABC):
         values, seen = self.values(keys), set[str]()
         foreign: list[ReadValue] = []
         for key, given in keys.values.items():
-            row = self._row(key)
+            row = self.row_of(key)
             if row is None and given.value not in _NOTHING:
                 foreign.append(given)
             elif row and row.name not in seen and _leaves_out(row, key, keys, values):
@@ -145,7 +145,7 @@ class KeyedReader(ABC):
                 yield Untaken.of(one, f"refused in predictions of {self.framework}", Level.NOTE)
         yield from map(Untaken.foreign, foreign)
 
-    def _row(self, key: str) -> Option | None:
+    def row_of(self, key: str) -> Option | None:
         """The option that a key is, or below which it lies; else those that begin as it does."""
         rows, parts = _rows(type(self)), key.split(".")
         names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
@@ -189,7 +189,7 @@ class KeyedReader(ABC):
         above, below = command.settings, file.settings
         both = replace(
             above,
-            values=below.values | above.values,
+            values=below.values | {k: v for k, v in above.values.items() if not v.omitted},
             faults=(*below.faults, *above.faults),
             about=below.about | above.about,
             unread=(*below.unread, *(one for one in above.unread if one.text[:1] in "$`@")),

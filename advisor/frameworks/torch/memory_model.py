@@ -10,7 +10,8 @@ optim/adam.py (run in tests/oracles); bitsandbytes 0.50.2 optim/optimizer.py and
 optim/adam.py, whose kernels need a GPU: read.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -25,17 +26,17 @@ from advisor.frameworks.torch.setting import as_torch
 from advisor.job.job import Job, JobConfig, Optimizer, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.tuning import StoredAs
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import (
+    TOWER_ENDS,
     StaticMemory,
-    layer_elements,
-    num_elements,
-    stage_elements,
-    stage_expert_elements,
     stage_weights,
+    tower_weights,
+    tuned_bytes,
 )
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import LayerKind
@@ -45,19 +46,30 @@ from advisor.plan.recompute_plan import RecomputePlan, Setting
 _MOMENTS: Final = 2
 _SMALLEST_QUANTIZED: Final = 4096
 """Elements of a tensor from which moments are quantized."""
+_SMALLEST_PAGED: Final = 100_000
+"""Elements of a tensor from which moments of a paged optimizer are in unified memory."""
 _BLOCKS: Final = {
     Optimizer.BITSANDBYTES_8BIT: 256,
+    Optimizer.PAGED_8BIT: 256,
     Optimizer.TORCHAO_8BIT: 256,
     Optimizer.TORCHAO_4BIT: 128,
 }
 """Elements that share one fp32 scale."""
+_PAGED: Final = (
+    "Adam moments of small tensors; all others are in unified memory, which torch does not count "
+    "and the driver moves to the host as it needs room"
+)
+_BITSANDBYTES: Final = "bitsandbytes optim/optimizer.py"
 _WORDS: Final = {
+    **dict.fromkeys((Optimizer.PAGED_32BIT, Optimizer.PAGED_8BIT), _PAGED),
     Optimizer.BITSANDBYTES_8BIT: "Adam moments in 8 bits, the embedding's in fp32",
     Optimizer.TORCHAO_8BIT: "Adam moments in 8 bits",
     Optimizer.TORCHAO_4BIT: "Adam moments in 4 bits",
 }
 _SOURCES: Final = {
-    Optimizer.BITSANDBYTES_8BIT: "bitsandbytes optim/optimizer.py",
+    Optimizer.BITSANDBYTES_8BIT: _BITSANDBYTES,
+    Optimizer.PAGED_32BIT: _BITSANDBYTES,
+    Optimizer.PAGED_8BIT: _BITSANDBYTES,
     Optimizer.TORCHAO_8BIT: "torchao optim/adam.py",
     Optimizer.TORCHAO_4BIT: "torchao optim/adam.py",
 }
@@ -87,21 +99,23 @@ def adam_memory(
     kernel nothing. Quantized moments have
     an fp32 scale a block, and are computed by one kernel a tensor.
     """
-    weights = list(_tensors(shape, chunks))
+    weights = [(weight, n) for weight, n in _tensors(shape, chunks) if not weight.frozen]
+    found = Counter[DType]() if elements is None else Counter({dtype: elements * ranks})
     if elements is None:
-        elements = -(
-            -sum(weight.num_elements // weight.copies * n for weight, n in weights) // ranks
-        )
-    whole = elements * dtype.itemsize
+        for weight, n in weights:
+            found[weight.dtype or dtype] += weight.num_elements // weight.copies * n
+    whole = sum(-(-number // ranks) * one.itemsize for one, number in found.items())
     if config.optimizer.is_quantized:
         states = sum(
-            n * _quantized(weight, ranks, config.optimizer, dtype) for weight, n in weights
+            n * _quantized(weight, ranks, config.optimizer, weight.dtype or dtype)
+            for weight, n in weights
         )
         return AdamMemory(states=states, step=0)
+    widest = max((one.itemsize for one in found), default=0)
     step = {
         OptimizerImplementation.FUSED: 0,
         OptimizerImplementation.FOREACH: whole,
-        OptimizerImplementation.FOR_LOOP: -(-_looped(weights) // ranks) * dtype.itemsize,
+        OptimizerImplementation.FOR_LOOP: -(-_looped(weights) // ranks) * widest,
     }
     return AdamMemory(states=_MOMENTS * whole, step=step[config.optimizer_implementation])
 
@@ -109,7 +123,8 @@ def adam_memory(
 def _looped(weights: list[tuple[Weight, int]]) -> int:
     """The most elements alive in the loop over tensors: two of one, one of that before it."""
     sizes = [weight.num_elements // weight.copies for weight, _ in weights]
-    return max(2 * size + before for before, size in zip([0, *sizes], sizes, strict=False))
+    pairs = zip([0, *sizes], sizes, strict=False)
+    return max((2 * size + before for before, size in pairs), default=0)
 
 
 def adam_words(config: JobConfig) -> tuple[str, str]:
@@ -127,11 +142,16 @@ def _tensors(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple
 def _quantized(weight: Weight, ranks: int, optimizer: Optimizer, dtype: DType) -> int:
     """Bytes of both moments of one tensor on one rank: codes and scales, or what is not quantized:
     small tensors, in torchao those of broken blocks too; embeddings in bitsandbytes, as Trainer
-    tells it (trainer.py create_optimizer)."""
-    elements, block = -(-weight.num_elements // weight.copies // ranks), _BLOCKS[optimizer]
-    theirs = optimizer is Optimizer.BITSANDBYTES_8BIT
+    tells it (trainer.py create_optimizer). Of a paged one, those of small tensors alone: the others
+    are in unified memory (get_state_buffer)."""
+    elements, block = -(-weight.num_elements // weight.copies // ranks), _BLOCKS.get(optimizer, 1)
+    theirs = optimizer is Optimizer.BITSANDBYTES_8BIT or optimizer.is_paged
+    if optimizer.is_paged and elements >= _SMALLEST_PAGED:
+        return 0
     if elements < _SMALLEST_QUANTIZED or (
-        elements % block if not theirs else "embeddings" in weight.name
+        elements % block
+        if not theirs
+        else "embeddings" in weight.name or optimizer is Optimizer.PAGED_32BIT
     ):
         return _MOMENTS * elements * (DType.FP32 if theirs else dtype).itemsize
     codes = -(-elements // 2) if optimizer is Optimizer.TORCHAO_4BIT else elements
@@ -148,9 +168,12 @@ def lone_memory(
     """Memory except the activations, of weights in `dtype`, whose gradients have their type."""
     accumulates, steps = job.num_microbatches > 1, job.config.optimizer_in_backward
     adam = adam_memory(shape, chunks, job.config, dtype)
-    whole = stage_elements(shape, chunks) * dtype.itemsize
+    whole, frozen = tuned_bytes(stage_weights(shape, chunks), dtype, shape.tuning)
     static = StaticMemory(
-        weights=whole, gradients=whole if accumulates else 0, optimizer=adam.states
+        weights=whole + frozen,
+        gradients=whole if accumulates else 0,
+        optimizer=adam.states,
+        frozen=frozen,
     )
     appearing = not (accumulates or steps)
     step = 0 if steps else adam.step + (whole if appearing else 0)
@@ -170,19 +193,28 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
     """Gradients that stay when a block has gone back. Those of tied ends are summed when both are
     there, into a third tensor."""
     kinds = shape.model.layer_kinds
-    layers = sum(layer_elements(shape, kind) for kind in kinds) // len(kinds)
-    embedding = num_elements(embedding_weights(shape))
     tied = shape.model.share_embeddings_and_output_weights
-    head = num_elements(output_weights(shape, holds_embedding=tied))
-    left = dtype.itemsize if appearing else 0
-    layer = ShardingOverhead(left=layers * left)
-    sums = 2 * embedding_weights(shape)[0].num_elements * shape.dtype.itemsize if tied else 0
+
+    def trained(weights: Iterable[tuple[Weight, int]]) -> int:
+        return tuned_bytes(weights, dtype, shape.tuning)[False] if appearing else 0
+
+    whole, size = trained(stage_weights(shape, (ModelChunk(kinds),))), dtype.itemsize
+    layers = whole // (len(kinds) * size) * size
+    shared, ends = embedding_weights(shape), output_weights(shape, holds_embedding=tied)
+    embedding, head = (trained((one, 1) for one in end) for end in (shared, ends))
+    layer = ShardingOverhead(left=layers)
+    blocks, seen = (trained(weights) for weights in tower_weights(shape))
+    number = len(shape.model.tower_kinds) or 1
+    summed = tied and not shared[0].frozen
+    sums = 2 * shared[0].num_elements * shape.dtype.itemsize if summed else 0
     return WorkingSet(
-        embedding=ShardingOverhead(exit=sums, left=embedding * left),
+        embedding=ShardingOverhead(exit=sums, left=embedding),
         first_layer=layer,
         layer=layer,
         last_layer=layer,
-        head=ShardingOverhead(left=head * left),
+        tower=ShardingOverhead(left=blocks // number),
+        vision_ends=ShardingOverhead(left=seen // len(TOWER_ENDS)),
+        head=ShardingOverhead(left=head),
         step=step,
         weight_grads_dtype=dtype,
         adds_weight_grads=not appearing,
@@ -225,14 +257,17 @@ def eager_memory(
     root_holds_ends: bool,
     syncs_every_microbatch: bool = True,
     upcasts: bool = False,
+    wraps_one_gpu: bool = False,
+    pools_reductions: bool = True,
 ) -> FixedMemory:
     """Memory except the activations, under FSDP2 or on one device, where weights are in 16 bits
     unless the job says otherwise; FSDP2's shards are fp32 in any case where a framework
     `upcasts` them. Between microbatches gradients are shards, or whole where
-    they are reduced with the last microbatch alone."""
+    they are reduced with the last microbatch alone. wraps_one_gpu: FSDP2 on one GPU as well.
+    pools_reductions: see parameter_groups.stream_pools."""
     layout, config = job.layout, job.config
     buffers = torch_buffers(job, shape)
-    if job.num_gpus == 1:
+    if job.num_gpus == 1 and not wraps_one_gpu:
         return lone_memory(job, shape, chunks, config.weights_dtype or DType.BF16, buffers)
     dtype = DType.FP32 if upcasts else config.weights_dtype or DType.FP32
     apart = shape.expert_model_parallel_size > 1
@@ -245,23 +280,29 @@ def eager_memory(
         accumulates=job.num_microbatches > 1,
         accumulates_whole=job.num_microbatches > 1 and not syncs_every_microbatch,
         weights_dtype=dtype,
+        frozen_dtype=config.weights_dtype or DType.BF16 if upcasts else None,
         steps_in_backward=config.optimizer_in_backward,
         flat=config.flat_parameters,
         in_8_bits=config.fp8_param_gather,
     )
-    elements, experts = stage_elements(shape, chunks), stage_expert_elements(shape, chunks)
-    own = sharding.elements(elements, experts)
+    weights = list(stage_weights(shape, chunks))
+    part = parameter_groups.Part.of(weights)
+    experts = parameter_groups.Part.of((one, number) for one, number in weights if one.expert)
+    own = sharding.elements(part.trained, experts.trained)
+    alone = ((w, n) for w, n in weights if w.stored_as is not StoredAs.AS_LOADED)
+    whole = sum(tuned_bytes(alone, dtype, shape.tuning))
     adam = adam_memory(shape, chunks, config, dtype, ranks=sharding.ranks, elements=own)
     working_set = parameter_groups.fsdp_working_set(shape, sharding)
     step = 0 if config.optimizer_in_backward else working_set.step + adam.step
     return FixedMemory(
-        static=parameter_groups.fsdp_static(elements, sharding, experts, adam.states),
+        static=parameter_groups.fsdp_static(part, sharding, experts, adam.states)
+        + StaticMemory(weights=whole, gradients=0, optimizer=0, frozen=whole),
         words=_words(config, dtype),
         buffers=buffers,
         pools=(
             NamedBytes(
                 "communication streams' caches",
-                parameter_groups.stream_pools(shape, sharding),
+                parameter_groups.stream_pools(shape, sharding, pools_reductions=pools_reductions),
                 "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
             ),
         ),

@@ -5,18 +5,22 @@ Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_
 on fake tensors and a fake process group in tests/oracles).
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.tuning import StoredAs
 from advisor.layers.family import family_of
+from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.layers.weights import embedding_weights, output_weights
-from advisor.memory.static import StaticMemory, layer_elements, num_elements, stage_expert_elements
+from advisor.memory.static import TOWER_ENDS, StaticMemory, stage_weights, tower_weights
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import LayerKind
 
@@ -33,10 +37,11 @@ class Sharding(Struct, frozen=True, kw_only=True):
     of their own.
     reduce_dtype: type of the reduce-scatter. accumulates: gradients of earlier microbatches are
     there already, as shards, or whole (`accumulates_whole`: set_requires_gradient_sync off).
-    weights_dtype: type of the shards and of their gradients, which go at once where
-    `steps_in_backward`. flat: FSDP1, whose groups are one flat parameter each, the ends the root's.
-    in_8_bits: whether layers' linear weights are cast before they are gathered (torchao 0.18.0
-    float8/fsdp_utils.py fsdp_pre_all_gather); what is not freed is counted in 16.
+    weights_dtype: type of the shards that are trained and of their gradients, which go at once
+    where `steps_in_backward`; frozen_dtype: of the others (None: the same). flat: FSDP1, whose
+    groups are one flat parameter each, the ends the root's. in_8_bits: whether layers' linear
+    weights are cast before they are gathered (torchao 0.18.0 float8/fsdp_utils.py
+    fsdp_pre_all_gather); what is not freed is counted in 16.
     """
 
     ranks: int
@@ -47,6 +52,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     accumulates: bool = False
     accumulates_whole: bool = False
     weights_dtype: DType = DType.FP32
+    frozen_dtype: DType | None = None
     steps_in_backward: bool = False
     flat: bool = False
     in_8_bits: bool = False
@@ -70,39 +76,86 @@ class Sharding(Struct, frozen=True, kw_only=True):
         return -(-(elements - own) // self.ranks) + (-(-own // self.expert_ranks) if own else 0)
 
 
+class Part(Struct, frozen=True):
+    """Elements of some parameters, and of these the trained ones."""
+
+    all: int = 0
+    trained: int = 0
+
+    @staticmethod
+    def of(weights: Iterable[tuple[Weight, int]]) -> "Part":
+        """Those of weights, each with the number of its like; bitsandbytes' are in no group
+        (Accelerate 1.15 utils/fsdp_utils.py ignores Params4bit of integers)."""
+        counted = [
+            (weight.num_elements * number, weight.frozen)
+            for weight, number in weights
+            if weight.stored_as is StoredAs.AS_LOADED
+        ]
+        trained = sum(elements for elements, frozen in counted if not frozen)
+        return Part(sum(elements for elements, _ in counted), trained)
+
+    def __add__(self, other: "Part") -> "Part":
+        return Part(self.all + other.all, self.trained + other.trained)
+
+    def over(self, number: int) -> "Part":
+        """The mean of `number` parts."""
+        return Part(self.all // number, self.trained // number)
+
+
+NONE: Final = Part()
+"""No parameters."""
+
+
 def fsdp_static(
-    elements: int, sharding: Sharding, experts: int = 0, moments: int | None = None
+    part: Part, sharding: Sharding, experts: Part = NONE, moments: int | None = None
 ) -> StaticMemory:
     """Shards of the parameters and of Adam's `moments` (None: in their type); gathered 16-bit
     parameters that stay.
 
     Gradients are counted where they outlive a microbatch; else they come with the backward.
     """
-    shard = sharding.shard(elements, experts)
+    shard = sharding.shard(part.trained, experts.trained)
     gradients = shard if sharding.accumulates else 0
     if sharding.accumulates_whole:
-        gradients = sharding.reduced(elements)
+        gradients = sharding.reduced(part.trained)
+    still, others = (one.all - one.trained for one in (part, experts))
+    dtype = sharding.frozen_dtype or sharding.weights_dtype
+    frozen = sharding.elements(still, others) * dtype.itemsize
     return StaticMemory(
-        weights=shard + _staying(sharding, elements),
+        weights=shard + frozen + _staying(sharding, part.all),
         gradients=gradients,
         optimizer=_ADAM_MOMENTS * shard if moments is None else moments,
+        frozen=frozen,
     )
 
 
-def stream_pools(shape: RankShape, sharding: Sharding) -> int:
+def stream_pools(shape: RankShape, sharding: Sharding, *, pools_reductions: bool = True) -> int:
     """Bytes that the allocator keeps for FSDP2's own streams while the computing one has its peak.
 
     All-gathers and reduce-scatters allocate on streams of their own (FSDPCommContext), and torch's
     caching allocator gives a block back to the stream that it came from alone: the largest group's
-    buffers, and the gradient shards, which the reduce-scatter stream writes.
+    buffers, and the gradient shards, which the reduce-scatter stream writes. pools_reductions: with
+    a reduction's input, which torch 2.13 allocates on the computing stream (_fsdp_collectives.py
+    foreach_reduce), as an allowance; else with its output alone.
     """
+    embedding, head = _ends(shape)
+    layers, whole = _Layers.of(shape, sharding), embedding + head
+    groups = (
+        (layers.largest, whole) if sharding.root_holds_ends else (layers.largest, embedding, head)
+    )
+    everything = layers.all.trained + whole.trained
+    shards = 0 if sharding.accumulates else sharding.shard(everything, layers.experts.trained)
+    gathered = sharding.gathered(max(group.all for group in groups))
+    reduced = sharding.reduced(max(group.trained for group in groups))
+    return gathered + (reduced if pools_reductions else -(-reduced // sharding.ranks)) + shards
+
+
+def _ends(shape: RankShape) -> tuple[Part, Part]:
+    """Of the embedding, and of the final norm with the output layer."""
     tied = shape.model.share_embeddings_and_output_weights
-    head = num_elements(output_weights(shape, holds_embedding=tied))
-    ends = num_elements(embedding_weights(shape)), head
-    layers = _Layers.of(shape, sharding)
-    largest = max(layers.largest, sum(ends) if sharding.root_holds_ends else max(ends))
-    shards = 0 if sharding.accumulates else sharding.shard(layers.all + sum(ends), layers.experts)
-    return sharding.gathered(largest) + sharding.reduced(largest) + shards
+    both = embedding_weights(shape), output_weights(shape, holds_embedding=tied)
+    embedding, head = (Part.of((weight, 1) for weight in end) for end in both)
+    return embedding, head
 
 
 class _Layers(Struct, frozen=True):
@@ -110,25 +163,29 @@ class _Layers(Struct, frozen=True):
     sent: 16-bit elements that have the bytes of the largest one's all-gather."""
 
     number: int
-    largest: int
+    largest: Part
     sent: int
     experts_of_largest: int
-    all: int
-    experts: int
+    all: Part
+    experts: Part
 
     @staticmethod
     def of(shape: RankShape, sharding: Sharding) -> "_Layers":
         """Those of the whole model."""
         kinds = shape.model.layer_kinds
-        each = {kind: layer_elements(shape, kind) for kind in dict.fromkeys(kinds)}
-        largest = max(each, key=lambda kind: each[kind])
-        of_largest, experts = (
-            stage_expert_elements(shape, (ModelChunk(layers),)) for layers in ((largest,), kinds)
-        )
-        total = sum(each[kind] for kind in kinds)
+        each = {kind: _of_layers(shape, (kind,)) for kind in dict.fromkeys(kinds)}
+        largest = max(each, key=lambda kind: each[kind][0].all)
+        most, of_largest = each[largest]
+        total, experts = _of_layers(shape, kinds)
         narrow = _elements_in_8_bits(shape, largest) if sharding.in_8_bits else 0
-        sent = each[largest] - narrow // DType.BF16.itemsize
-        return _Layers(len(kinds), each[largest], sent, of_largest, total, experts)
+        sent = most.all - narrow // DType.BF16.itemsize
+        return _Layers(len(kinds), most, sent, of_largest.all, total, experts)
+
+
+def _of_layers(shape: RankShape, kinds: tuple[LayerKind, ...]) -> tuple[Part, Part]:
+    """Of layers, and of the experts among them."""
+    weights = list(stage_weights(shape, (ModelChunk(kinds),)))
+    return Part.of(weights), Part.of((one, number) for one, number in weights if one.expert)
 
 
 def _elements_in_8_bits(shape: RankShape, kind: LayerKind) -> int:
@@ -146,28 +203,48 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
     the next group's is there. Backward: its own, the all-gather of the group that goes back next,
     and the reduce-scatter's input of the group that went back before.
     """
-    layers = _Layers.of(shape, sharding)
-    embedding = num_elements(embedding_weights(shape))
+    layers, (embedding, head) = _Layers.of(shape, sharding), _ends(shape)
     tied = shape.model.share_embeddings_and_output_weights
-    head = num_elements(output_weights(shape, holds_embedding=tied))
     together = sharding.root_holds_ends or tied
     groups = _one_group_of_ends if together else _groups_of_their_own
     if sharding.flat:
         groups = _flat_parameters
     inside = family_of(shape.model).loss_inside
     found = groups(layers, embedding, head, sharding, loss_inside=inside)
-    shared = embedding_weights(shape)[0].num_elements
-    if tied and not sharding.flat:
-        found = replace(found, embedding=_tied(found.embedding, shared, sharding))
+    shared = embedding_weights(shape)[0]
+    if tied and not sharding.flat and not shared.frozen:
+        found = replace(found, embedding=_tied(found.embedding, shared.num_elements, sharding))
     if sharding.expert_ranks:
         found = _with_groups_of_experts(found, layers, sharding)
-    elements = layers.all + embedding + head
-    root = embedding + head if together or sharding.flat else 0
-    found = _with_left(found, layers, *((0, 0) if root else (embedding, head)), sharding)
+    blocks, seen = map(Part.of, tower_weights(shape))
+    found = _with_tower(found, blocks.over(len(shape.model.tower_kinds) or 1), seen, sharding)
+    whole = layers.all + embedding + head + blocks + seen
+    root = together or sharding.flat
+    found = _with_left(found, layers, *((NONE, NONE) if root else (embedding, head)), sharding)
     if root:
-        found = replace(found, embedding=replace(found.embedding, stays=_staying(sharding, root)))
+        stays = _staying(sharding, (embedding + head).all)
+        found = replace(found, embedding=replace(found.embedding, stays=stays))
+    appears = _appearing(sharding, whole.trained, layers.experts.trained)
+    return replace(found, step=appears - _staying(sharding, whole.all))
+
+
+def _with_tower(found: WorkingSet, block: Part, ends: Part, sharding: Sharding) -> WorkingSet:
+    """A block of a vision tower is a group; what is before and after them is the root's, which is
+    gathered next to them and reduced last."""
+    gathers, root = sharding.reshards, sharding.gathered(ends.all)
+    own = sharding.gathered(block.all) * (1 + gathers)
+    reduced = sharding.reduced(block.trained)
+    first, last = (_appearing(sharding, part.trained, 0) for part in (block, ends))
     return replace(
-        found, step=_appearing(sharding, elements, layers.experts) - _staying(sharding, elements)
+        found,
+        tower=ShardingOverhead(
+            forward=own + root,
+            backward=own * gathers + root + reduced,
+            exit=root + reduced,
+            left=first,
+            stays=_staying(sharding, block.all),
+        ),
+        vision_ends=ShardingOverhead(forward=root, backward=root, left=last // len(TOWER_ENDS)),
     )
 
 
@@ -220,16 +297,17 @@ def _layer(
     )
 
 
-def _reduction(sharding: Sharding, elements: int, last: int = 0) -> int:
+def _reduction(sharding: Sharding, part: Part, last: int = 0) -> int:
     """Bytes while the gradients of a group are reduced, which its parameters have made room for.
 
     The reduce-scatter's input is next to them all; its output, and the shards that it becomes,
     next to the gradient of its `last` parameter, which a variable holds (foreach_reduce).
     """
+    elements = part.trained
     reduced, shards = sharding.reduced(elements), sharding.shard(elements)
     cast = 0 if sharding.reduce_dtype is sharding.weights_dtype else -(-reduced // sharding.ranks)
     most = max(sharding.gathered(elements), sharding.gathered(last) + cast + shards)
-    return most + reduced - _staying(sharding, elements)
+    return most + reduced - _staying(sharding, part.all)
 
 
 def _more(overhead: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
@@ -243,54 +321,55 @@ def _more(overhead: ShardingOverhead, forward: int, backward: int) -> ShardingOv
 
 
 def _groups_of_their_own(
-    layers: _Layers, embedding: int, head: int, sharding: Sharding, *, loss_inside: bool
+    layers: _Layers, embedding: Part, head: Part, sharding: Sharding, *, loss_inside: bool
 ) -> WorkingSet:
     """Embedding is a group, norm and output are one that is not freed between the passes
     (torchtitan's apply_fsdp, Accelerate's fsdp2_prepare_model). The last all-gather's output goes
     when the root's forward returns.
     """
-    gathers, layer, sent = sharding.reshards, layers.largest, layers.sent
-    first, last = sharding.gathered(embedding) * gathers, sharding.gathered(head) * gathers
-    ahead = sharding.gathered(sent) * gathers
+    gathers, layer, sent = sharding.reshards, layers.largest.trained, layers.sent
+    copy, end = sharding.gathered(embedding.all), sharding.gathered(head.all)
+    first, last = copy * gathers, end * gathers
+    ahead, own = sharding.gathered(sent) * gathers, embedding.all
     return WorkingSet(
         embedding=ShardingOverhead(
-            forward=first + sharding.gathered(embedding),
+            forward=first + copy,
             backward=first + sharding.reduced(layer),
-            exit=_reduction(sharding, embedding, last=embedding),
+            exit=_reduction(sharding, embedding, last=embedding.trained),
         ),
-        first_layer=_layer(sharding, layers, before=embedding, below=embedding, above=layer),
+        first_layer=_layer(sharding, layers, before=own, below=own, above=layer),
         layer=_layer(sharding, layers, before=sent, below=sent, above=layer),
-        last_layer=_layer(sharding, layers, before=sent, below=sent, above=head),
+        last_layer=_layer(sharding, layers, before=sent, below=sent, above=head.trained),
         head=ShardingOverhead(
-            entry=sharding.gathered(sent) + sharding.gathered(head) + last,
-            forward=sharding.gathered(head) + last,
+            entry=sharding.gathered(sent) + end + last,
+            forward=end + last,
             backward=last + ahead,
-            exit=ahead + _reduction(sharding, head, last=head),
+            exit=ahead + _reduction(sharding, head, last=head.trained),
         ),
-        loss=ShardingOverhead(forward=last + sharding.gathered(head) * loss_inside, backward=last),
+        loss=ShardingOverhead(forward=last + end * loss_inside, backward=last),
     )
 
 
 def _one_group_of_ends(
-    layers: _Layers, embedding: int, head: int, sharding: Sharding, *, loss_inside: bool
+    layers: _Layers, embedding: Part, head: Part, sharding: Sharding, *, loss_inside: bool
 ) -> WorkingSet:
     """One group is gathered from the first forward to the last backward; the gradient of the output
     layer waits there for the embedding's. Where it is the root's, the backward of a loss inside the
     root begins with the all-gather of the last layer.
     """
     gathers, sent, ends = sharding.reshards, layers.sent, embedding + head
-    group = sharding.gathered(ends) * gathers
-    waiting = group + sharding.gathered(head)
-    ahead = sharding.gathered(sent) * gathers
+    group = sharding.gathered(ends.all) * gathers
+    waiting = group + sharding.gathered(head.trained)
+    ahead, layer = sharding.gathered(sent) * gathers, layers.largest.trained
     prefetched = ahead * (loss_inside and sharding.root_holds_ends)
-    first_layer = _layer(sharding, layers, before=ends, below=0, above=layers.largest)
-    between = _layer(sharding, layers, before=sent, below=sent, above=layers.largest)
+    first_layer = _layer(sharding, layers, before=ends.all, below=0, above=layer)
+    between = _layer(sharding, layers, before=sent, below=sent, above=layer)
     last_layer = _layer(sharding, layers, before=sent, below=sent, above=0)
     return WorkingSet(
         embedding=ShardingOverhead(
-            forward=group + sharding.gathered(ends),
-            backward=waiting + sharding.reduced(layers.largest),
-            exit=_reduction(sharding, ends, last=head),
+            forward=group + sharding.gathered(ends.all),
+            backward=waiting + sharding.reduced(layer),
+            exit=_reduction(sharding, ends, last=head.trained),
         ),
         first_layer=_more(first_layer, group, waiting),
         layer=_more(between, group, waiting),
@@ -303,20 +382,21 @@ def _one_group_of_ends(
 
 
 def _flat_parameters(
-    layers: _Layers, embedding: int, head: int, sharding: Sharding, *, loss_inside: bool
+    layers: _Layers, embedding: Part, head: Part, sharding: Sharding, *, loss_inside: bool
 ) -> WorkingSet:
-    """FSDP1 gathers into the flat parameter itself, of which weights are views: nothing is copied
-    out, nothing gathered ahead in the forward, and the root's stays to the end. Gradients of the
-    views are put together when all are there, and reduced at once.
+    """FSDP1, of parameters that are all trained, gathers into the flat parameter itself, of which
+    weights are views: nothing is copied out, nothing gathered ahead in the forward, and the root's
+    stays to the end. Gradients of the views are put together when all are there, and reduced at
+    once.
 
     Source: torch 2.13 distributed/fsdp/_flat_param.py, _runtime_utils.py; torch counts the cast of
     a rank's own shard as well, as long as it gathers.
     """
-    layer, ends = layers.largest, embedding + head
+    layer, ends = layers.largest.all, (embedding + head).all
     gathers = sharding.reshards
     own, root = (sharding.gathered(n) * gathers for n in (layer, ends))
     cast = -(-sharding.gathered(layer) // sharding.ranks)
-    waiting = root + sharding.gathered(head)
+    waiting = root + sharding.gathered(head.all)
     last = ShardingOverhead(
         entry=root + own + cast,
         forward=root + own,
@@ -354,15 +434,15 @@ def _tied(overhead: ShardingOverhead, embedding: int, sharding: Sharding) -> Sha
 
 
 def _with_left(
-    found: WorkingSet, layers: _Layers, embedding: int, head: int, sharding: Sharding
+    found: WorkingSet, layers: _Layers, embedding: Part, head: Part, sharding: Sharding
 ) -> WorkingSet:
     """`found` with what each group leaves, and what of it stays gathered before that."""
 
-    def leaving(overhead: ShardingOverhead, elements: int, experts: int = 0) -> ShardingOverhead:
-        left = _appearing(sharding, elements, experts)
-        return replace(overhead, left=left, stays=_staying(sharding, elements))
+    def leaving(overhead: ShardingOverhead, part: Part, experts: Part = NONE) -> ShardingOverhead:
+        left = _appearing(sharding, part.trained, experts.trained)
+        return replace(overhead, left=left, stays=_staying(sharding, part.all))
 
-    mean = layers.all // layers.number, layers.experts // layers.number
+    mean = layers.all.over(layers.number), layers.experts.over(layers.number)
     return replace(
         found,
         embedding=leaving(found.embedding, embedding),

@@ -39,7 +39,7 @@ _APPLY_NOTE = (
     "torchtitan has no option for a plan of blocks: call apply_plan where parallelize calls "
     "apply_ac"
 )
-_FACTS: Final = supported_jobs.StackFacts(
+FACTS: Final = supported_jobs.StackFacts(
     framework=names.Framework.TORCHTITAN,
     versions=("0.1", "0.2", "0.3"),
     newest_with_experts="0.2",
@@ -60,7 +60,7 @@ _FACTS: Final = supported_jobs.StackFacts(
 )
 
 
-class _Jobs(supported_jobs.TorchJobs):
+class TitanJobs(supported_jobs.TorchJobs):
     """With expandable segments, in fp32 on one GPU, with tensor and expert parallelism."""
 
     def __init__(self, facts: supported_jobs.StackFacts) -> None:
@@ -85,7 +85,7 @@ class _Jobs(supported_jobs.TorchJobs):
         return sharding.titan_layout(self.facts, given, num_gpus)
 
 
-class _Memory(memory_model.TorchMemory):
+class TitanMemory(memory_model.TorchMemory):
     """Every block one non-reentrant checkpoint that does not stop early, unless asked to."""
 
     def semantics(self, job: Job) -> plan.Semantics:
@@ -185,4 +185,6 @@ class _Spelling(stack.TorchSpelling):
 
 def parts() -> framework_parts.FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(_FACTS, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory)
+    return stack.torch_parts(
+        FACTS, _Spelling, settings=_Settings, jobs=TitanJobs, memory=TitanMemory
+    )

@@ -16,7 +16,12 @@ from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.transformers.norms import norm as transformers_norm
 from advisor.layers.transformers.per_layer_input import per_layer_inputs
-from advisor.layers.weights import embedding_weights, output_weight, per_layer_weights
+from advisor.layers.weights import (
+    embedding_weights,
+    output_weight,
+    per_layer_weights,
+    trained_output_weight,
+)
 from advisor.models.options import PositionEmbedding, TransformerImpl
 
 
@@ -43,7 +48,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         )
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
     own = per_layer_weights(model)
-    weights = tuple(weight for weight in embedding_weights(shape) if weight not in own)
+    others = {weight.name for weight in own}
+    weights = tuple(one for one in embedding_weights(shape) if one.name not in others)
     lookup = Operator("embedding", Module.EMBEDDING, (), (whole,), saved=tables, weights=weights)
     lookup = parts.with_weight_gradients(shape, lookup)
     if shape.tp > 1:
@@ -131,7 +137,7 @@ def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     short, chosen = _last_positions(shape), HEADS.get(shape.head.implementation)
     if chosen is not None:
         return *final, *chosen.operators(short, normed)
-    return *final, liger_loss(short, normed, output_weight(shape))
+    return *final, liger_loss(short, normed, trained_output_weight(shape))
 
 
 @cached_operators

@@ -22,6 +22,7 @@ def gate(shape: RankShape, source: Tensor) -> Operator:
             (Tensor("router_logits", (tokens, experts), shape.dtype),),
             unit=ComputeUnit.GEMM,
             saved=(source,),
+            saved_for_weights=frozenset({source.name}),
             weights=(Weight("router.gate.weight", (experts, shape.model.hidden_size)),),
             gemm=Gemm(tokens, experts, shape.model.hidden_size),
         ),
@@ -108,6 +109,7 @@ def grouped_linear(
         (output,),
         unit=ComputeUnit.GEMM,
         saved=(source, Tensor("expert_ends", (experts,), DType.INT32)),
+        saved_for_weights=frozenset({source.name}),
         weights=(weight,),
         gemm=Gemm(rows, width, depth, groups=experts),
     )

@@ -77,6 +77,7 @@ def linear(
         (output,),
         unit=ComputeUnit.GEMM,
         saved=saved,
+        saved_for_weights=frozenset({saved[0].name}),
         forward_workspace=before,
         backward_workspace=cast + backward_cast,  # the input's gradient is in 16 bits at first
         weights=tuple(weights),
@@ -100,6 +101,7 @@ def _as_te_linear(shape: RankShape, operator: Operator) -> Operator:
     return replace(
         operator,
         saved=(*saved, Tensor(f"{weight.name}_{shape.precision}", copies, DType.FLOAT8)),
+        saved_for_weights=frozenset(tensor.name for tensor in saved),
         gemm=operator.gemm and replace(operator.gemm, quantized=True),
         forward_workspace=both - saved[0].num_bytes,
         backward_workspace=operator.backward_workspace + of_gradient,
@@ -131,16 +133,30 @@ def with_weight_gradients(
     one device they are the parameters' own, or are added to them one by one."""
     elements = sum(weight.num_elements for weight in operator.weights if not weight.frozen)
     made = dtype or operator.outputs[0].dtype
-    own = shape.weight_grads_dtype or made
+    own = _gradient_dtype(shape, operator, made)
     narrow = elements * made.itemsize if own is not made else 0
-    stays = 0 if shape.adds_weight_grads else elements * own.itemsize
-    gone = elements * made.itemsize if shape.adds_weight_grads and not narrow else 0
+    passing = passing_gradients(shape, operator, made)
     return replace(
         operator,
-        weight_gradient_bytes=stays,
+        weight_gradient_bytes=0 if shape.adds_weight_grads else elements * own.itemsize,
         narrow_weight_gradient_bytes=narrow,
-        backward_workspace=operator.backward_workspace + gone,
+        backward_workspace=operator.backward_workspace + passing,
     )
+
+
+def passing_gradients(shape: RankShape, operator: Operator, dtype: DType | None = None) -> int:
+    """Bytes of its weights' gradients, made in `dtype` or the type of its output, where each goes
+    as soon as it is made, and is not cast."""
+    made = dtype or operator.outputs[0].dtype
+    if not shape.adds_weight_grads or _gradient_dtype(shape, operator, made) is not made:
+        return 0
+    return made.itemsize * sum(one.num_elements for one in operator.weights if not one.frozen)
+
+
+def _gradient_dtype(shape: RankShape, operator: Operator, made: DType) -> DType:
+    """The weights' own type, which their gradients have in the end."""
+    given = next((weight.dtype for weight in operator.weights if weight.dtype), None)
+    return given or shape.weight_grads_dtype or made
 
 
 def residual(
@@ -198,7 +214,8 @@ def fused_norm(
 
 
 def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
-    """scaled_dot_product_attention with a flash kernel, causal, keys and values not expanded.
+    """scaled_dot_product_attention with a flash kernel, causal, keys and values not
+    expanded; of the samples of a row each on its own (varlen).
 
     Keeps q, k, v, the output [micro_batch_size, seq_length, heads x v_channels] and the fp32
     log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention).
@@ -215,10 +232,10 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
         (output,),
         unit=ComputeUnit.ATTENTION,
         saved=(query, key, value, output, Tensor("softmax_lse", rows, DType.FP32)),
-        attention_flops=shape.tokens * shape.seq_length * both,
+        attention_flops=shape.tokens * shape.attended_length * both,
         attention=AttentionShape(
             rows=prod(rows),
-            longest=shape.seq_length,
+            longest=shape.attended_length,
             qk_channels=model.qk_channels,
             v_channels=model.v_channels,
             # the flash kernel takes no values narrower than keys, which leaves cuDNN's

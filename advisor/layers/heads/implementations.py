@@ -26,6 +26,7 @@ HEADS: Final = {
     Name.TRL_LOGITS: Head(whole.trl_logits, True, True, False),
     Name.VERL: Head(whole.verl, True, True, False),
     Name.PRIME_RL_LOGITS: Head(whole.prime_rl_logits, True, True, False),
+    Name.PRIME_RL_CROSS_ENTROPY: Head(whole.prime_rl_cross_entropy, True, True, False),
     Name.OPENRLHF: Head(whole.openrlhf, True, True, False),
     Name.VERL_MEGATRON: Head(sharded.verl_megatron, True, False, True),
     Name.SLIME: Head(sharded.slime, True, False, True),

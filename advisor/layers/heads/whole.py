@@ -94,6 +94,16 @@ def prime_rl_logits(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
     return (step("logits.float", logits, (wide,)), *division, last)
 
 
+def prime_rl_cross_entropy(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
+    """In fp32, which the model's output holds until the gradient is there."""
+    wide, probs = in_fp32(logits, "logits.fp32"), in_fp32(logits, "log_softmax")
+    return (
+        step("logits.float", logits, (wide,)),
+        step("log_softmax", wide, (probs,), probs, wide),
+        step("nll_loss", probs, (Tensor("loss", (1,), DType.FP32),)),
+    )
+
+
 def openrlhf(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
     """In fp32, divided in place; flash-attn's kernel makes a new gradient."""
     wide = in_fp32(logits, "logits.fp32")

@@ -4,6 +4,8 @@ Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Q
 parts), models/gemma2, gemma3, gemma4, olmo2 and gpt2, activations.py.
 """
 
+from msgspec.structs import replace
+
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import (
     activation,
@@ -23,7 +25,8 @@ from advisor.layers.transformers.liger import liger_rotary, liger_swiglu, tiled_
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
 from advisor.layers.transformers.per_layer_input import own_input, with_own_input
-from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
+from advisor.layers.transformers.vision import vision_block
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
 from advisor.models.options import Activation, PositionEmbedding
 
 
@@ -31,6 +34,8 @@ from advisor.models.options import Activation, PositionEmbedding
 def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
     MLP, after them, or both."""
+    if kind.role is Role.VISION:
+        return vision_block(shape, kind)
     shape = shape.of_kind(kind)
     layer_input, after_attention = (
         hidden(shape, name) for name in (LAYER_INPUT, "after_attention")
@@ -59,11 +64,17 @@ def _norm(
     there: bool, shape: RankShape, name: str, module: Module, source: Tensor
 ) -> tuple[Tensor, tuple[Operator, ...]]:
     """What attention or MLP reads, or what is added to the residual: `source`, or what a norm makes
-    of it where one is `there`."""
+    of it where one is `there`. The gradient of what is added is the residual's as well, which
+    waits."""
     if not there:
         return source, ()
     output = hidden(shape, f"{name}_out")
-    return output, (norm(shape, name, module, source, output),)
+    operator = norm(shape, name, module, source, output)
+    waits = output.num_bytes if module in _ADDED else 0
+    return output, (replace(operator, backward_workspace=operator.backward_workspace + waits),)
+
+
+_ADDED = (Module.POST_ATTENTION_LAYERNORM, Module.POST_MLP_LAYERNORM)
 
 
 def _is_gpt2(shape: RankShape) -> bool:

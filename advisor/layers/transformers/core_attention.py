@@ -23,7 +23,7 @@ def core_attention(
     are capped, which SDPA cannot, eager attention."""
     if shape.eager_attention or shape.model.attn_logit_softcapping is not None:
         return _eager_attention(shape, query, key, value)
-    if kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape):
+    if shape.masked or (kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape)):
         return _masked_attention(shape, query, key, value)
     if shape.model.kv_channels > WIDEST_FLASH_HEAD and shape.context_parallel_size == 1:
         return _wide_attention(shape, query, key, value)
@@ -48,12 +48,14 @@ def _is_masked(shape: RankShape) -> bool:
 
 def mask_bytes(shape: RankShape) -> int:
     """Bytes of the masks that a model of transformers makes for all its layers: booleans [seq, seq]
-    for SDPA, of all sequences together; eager attention has 16-bit ones [micro_batch_size, 1, seq,
-    seq], for layers with a window and for those without."""
+    for SDPA, of all sequences together, or of each where samples differ; eager attention has 16-bit
+    ones [micro_batch_size, 1, seq, seq], for layers with a window and for those without."""
     model, pairs = shape.model, shape.seq_length**2
     if shape.eager_attention or model.attn_logit_softcapping is not None:
         kinds = 1 if model.window_size is None else 2
         return kinds * shape.micro_batch_size * pairs * shape.dtype.itemsize
+    if shape.masked:
+        return pairs * shape.micro_batch_size * (1 + _is_masked(shape))
     return pairs if _is_masked(shape) else 0
 
 

@@ -109,10 +109,13 @@ def _own_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
         (normed,),
         (scaled,),
         saved=(normed,),
+        saved_for_weights=frozenset({normed.name}),
         weights=(Weight("router.scale", (hidden,)),),
     )
     root = Operator("router.scalar_root_size", place, (scaled,), (given,))
     gating = moe.gate(shape, given)
+    is_linear = tuple(replace(weight, in_linear=True) for weight in gating.weights)
+    gating = replace(gating, weights=is_linear)  # nn.Linear, as no other router is
     scores = moe.all_scores(gating.outputs[0])
     chosen, even = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "even_weights")
     divide = moe.normalized(shape, chosen, even)
@@ -124,6 +127,7 @@ def _own_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
         (even,),
         (weights,),
         saved=(even, of_experts),
+        saved_for_weights=frozenset({even.name}),
         weights=(Weight("router.per_expert_scale", (experts,)),),
     )
     choice = moe.choice(shape, scores.outputs[0], chosen, 0)
@@ -136,7 +140,9 @@ def _wide_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     that are cast to 16 bit; their sum is kept before and after it is clamped."""
     gating = moe.gate(shape, source)
     logits = in_fp32(gating.outputs[0], "router_logits")
-    gating = replace(gating, outputs=(logits,), saved=(in_fp32(source, "router_input.fp32"),))
+    copy = in_fp32(source, "router_input.fp32")
+    of_weight = frozenset({copy.name})
+    gating = replace(gating, outputs=(logits,), saved=(copy,), saved_for_weights=of_weight)
     scores = replace(moe.all_scores(logits), forward_workspace=0, backward_workspace=0)
     chosen, wide = moe.per_choice(shape, "chosen_scores"), moe.per_choice(shape, "router_weights")
     divide = moe.normalized(shape, chosen, wide)

@@ -56,6 +56,7 @@ def norm(
         (source,),
         (output,),
         saved=tuple(saved),
+        saved_for_weights=frozenset({normalized.name}),
         forward_workspace=copy.num_bytes,
         backward_workspace=_backward_workspace(copy, normalized, inverse, output),
         weights=(Weight(f"{name}.weight", (source.shape[-1],)),) if scaled else (),

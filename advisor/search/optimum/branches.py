@@ -297,7 +297,7 @@ def _moves_layers(job: Job, given: Collection[str]) -> bool:
 def each_micro_batch(job: Job, *, free: bool) -> Iterator[Job]:
     """The job, and those with every other micro batch that divides its batch, if that is `free`."""
     yield job
-    if not free:
+    if not free or job.config.samples.token_budget is not None:
         return
     config, settings = job.config, parts_of(job.config.framework).settings
     for size in divisors(config.global_batch_size // job.layout.data_parallel_size):

@@ -239,7 +239,7 @@ def test_what_works_on_the_host_leaves_the_gpu() -> None:
 
 
 SHARDED = ShardedWork(
-    groups=((10**9, 2, Link(bytes_per_second=1e9, latency_seconds=1.0)),),
+    groups=((10**9, 10**9, 2, Link(bytes_per_second=1e9, latency_seconds=1.0)),),
     gradient_itemsize=4,
     microbatches=3,
     reductions=3,

@@ -20,7 +20,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set
+from advisor.frameworks.torch.parameter_groups import (
+    Part,
+    Sharding,
+    fsdp_static,
+    fsdp_working_set,
+)
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
@@ -50,7 +55,7 @@ def predicted_step(shape: RankShape, plan: RecomputePlan, sharding: Sharding) ->
     """Of the whole model, parameters that stay gathered included."""
     chunk = ModelChunk((DENSE,) * shape.model.num_layers, embedding=True, head=True)
     elements = stage_elements(shape, (chunk,))
-    gathered = fsdp_static(elements, sharding).weights - sharding.shard(elements)
+    gathered = fsdp_static(Part(elements, elements), sharding).weights - sharding.shard(elements)
     working_set = fsdp_working_set(shape, sharding)
     found = chunk_footprint(shape, plan, True, True, working_set=working_set)
     return Step(found.forward.num_bytes + gathered, found.backward.num_bytes + gathered)

@@ -48,6 +48,10 @@ def measure(
 
 def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int, layer: int) -> Measured:
     made, rest, named = block(shape, layer)
+    if not shape.tuning.trains_all:
+        from .adapters import with_adapters
+
+        made = with_adapters(made, shape.tuning)
     blocks = nn.ModuleList([made, *(block(shape)[0] for _ in range(num_blocks - 1))]).train()
     size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
     leaf = torch.empty(size, requires_grad=True)
@@ -56,7 +60,8 @@ def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int, layer: int
     tables += [one for pair in named.get("shared_kv_states", {}).values() for one in pair]
     known = (leaf, *blocks.parameters(), *blocks.buffers(), *tables)
     function = wrap(list(blocks), rest) if num_blocks else wrap(made)
-    return passes(function, leaf, rest, named, known, autocast=shape.autocast)
+    tuned = shape.tuning.has_adapter and shape.tuning.autocast
+    return passes(function, leaf, rest, named, known, autocast=shape.autocast or tuned)
 
 
 def passes(

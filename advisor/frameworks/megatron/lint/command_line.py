@@ -79,33 +79,11 @@ def read_command(command: ShellCommand) -> ReadSettings | None:
                 read.put(name, one.value, one.written, one.place)
     if not (read and _is_megatrons(command, read)):
         return None
-    if _SLIMES & set(texts):
-        _put_slime(read)
     if read.given.framework != Framework.MEGATRON_LM:
         read.texts = texts
     _check_spellings(command, read)
     _put_unknown(command, read)
     return read
-
-
-_SLIMES: Final = {"--actor-num-gpus-per-node", "--rollout-batch-size", "--max-tokens-per-gpu"}
-
-
-def _put_slime(read: ReadSettings) -> None:
-    """What slime's train.py sets itself (624b824 backends/megatron_utils/arguments.py); with a
-    dynamic batch a micro batch is one sequence of so many tokens on each context-parallel rank."""
-    values, loose = read.given.values, read.loose
-    read.lent = {"use_distributed_optimizer": True, "bf16": not values.get("fp16")}
-    if values.get("moe_token_dispatcher_type", "allgather") == "allgather":
-        read.lent["moe_token_dispatcher_type"] = "alltoall"
-    tokens = loose.get("max_tokens_per_gpu")
-    count = whole_number(str(tokens.value)) if tokens is not None else None
-    if tokens is not None and count is not None and "use_dynamic_batch_size" in loose:
-        ranks = values.get("context_parallel_size") or 1
-        read.put_loose("seq_length", count * ranks, tokens.written, tokens.place)
-        read.put_loose("micro_batch_size", 1, "slime's micro_batch_size", read.place)
-    for name, value in read.lent.items():
-        read.put_loose(name, value, f"slime's {name}", read.place)
 
 
 def _is_megatrons(command: ShellCommand, read: ReadSettings) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from advisor.base.dtypes import Precision
 from advisor.base.fields import field_types
 from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
+from advisor.frameworks.megatron.lint.peft_section import adapter_values
 from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
 from advisor.frameworks.megatron.options import table
@@ -81,6 +82,7 @@ def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[s
                 found[f"job.{field}"] = given.meaning(number)
     found |= dict(_implementation(read, said))
     found |= _graphs(read, said, settings)
+    found |= dict(adapter_values(read))
     found = {path: value for path, value in found.items() if is_taken(path, value.value)}
     precision = _precision(read)
     if precision is not None:
@@ -258,11 +260,10 @@ def num_microbatches(read: ReadSettings) -> int | None:
 
 
 def num_gpus(read: ReadSettings) -> int | None:
-    """GPUs of slime's actors or a performance script of Bridge, or nodes and their GPUs of NeMo."""
-    slime = ("actor_num_nodes", "actor_num_gpus_per_node")
-    if read.given.framework == Framework.MEGATRON_LM and slime[1] not in read.loose:
+    """GPUs of a performance script of Bridge, or nodes and their GPUs of NeMo."""
+    if read.given.framework == Framework.MEGATRON_LM:
         return None
-    for names in (slime, ("ng",), ("num_gpus",), ("num_nodes", "num_gpus_per_node")):
+    for names in (("ng",), ("num_gpus",), ("num_nodes", "num_gpus_per_node")):
         given = (as_whole_number(read.loose[name].value) for name in names if name in read.loose)
         numbers = [number for number in given if number]
         if len(numbers) == len(names):

@@ -32,11 +32,11 @@ class MegatronReader:
         """The configurations of Megatron in a document."""
         if isinstance(document, PythonSource):
             for read, way in read_ways(document):
-                yield _configuration(read, way.branch)
+                yield configuration_of(read, way.branch)
             return
         one = read_tree(document) if isinstance(document, Tree) else read_command(document)
         if one is not None:
-            yield _configuration(one, ())
+            yield configuration_of(one)
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """The rules of the release that fire."""
@@ -67,7 +67,8 @@ class MegatronReader:
         return configuration.model or model_of_shape(configuration.settings, configuration.shape)
 
 
-def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfiguration:
+def configuration_of(read: ReadSettings, branch: tuple[str, ...] = ()) -> ReadConfiguration:
+    """What is read of one, as fields of ours."""
     put_environment(read)
     settings, said = read.given.settings(), said_options(read)
     unknown = tuple(job_values.unknown_values(read))

@@ -9,7 +9,7 @@ from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import dashed
 from advisor.models.options import Activation, PositionEmbedding
-from advisor.models.presets import load_preset, model_names
+from advisor.models.presets import load_preset, presets_with
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers
 from advisor.reading.document_keys import as_whole_number, truth
@@ -112,7 +112,7 @@ def model_of_shape(read: ReadSettings, shape: Said) -> str:
     provided = read.given.framework != Framework.MEGATRON_LM
     names = [
         name
-        for name, its in _shapes()
+        for name, its in _shapes(wanted[_COMPARED.index("hidden_size")])
         if its == wanted and (provided or next(of_providers(load_preset(name).spec), None) is None)
     ]
     for field in _NEARER:
@@ -135,6 +135,8 @@ def _filled(values: Mapping[str, Any]) -> tuple[int | None, ...] | None:
 
 
 @cache
-def _shapes() -> tuple[tuple[str, tuple[int | None, ...]], ...]:
-    specs: list[ModelSpec] = [load_preset(name).spec for name in model_names()]
+def _shapes(hidden_size: int | None) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
+    """Of the presets that may have this size: reading all takes longer than an answer."""
+    names = presets_with(f"hidden_size: {hidden_size}\n")
+    specs: list[ModelSpec] = [load_preset(name).spec for name in names]
     return tuple((spec.name, tuple(getattr(spec, name) for name in _COMPARED)) for spec in specs)

@@ -83,7 +83,7 @@ class Recompute(Section, title="Recompute and activation offload"):
     packed_sequences: bool = option(
         False,
         "job.mean_packed_length",
-        value=lambda job, _: job.config.mean_packed_length is not None,
+        value=lambda job, _: job.config.is_packed,
         flag="",
         bridge="",
     )

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.torch.parameter_groups import (
+    Part,
     Sharding,
     fsdp_static,
     fsdp_working_set,
@@ -31,6 +32,7 @@ EMBEDDING = 32 * 8
 HEAD = 8 + 32 * 8
 TOTAL = 2 * LAYER + EMBEDDING + HEAD
 EIGHT = Sharding(ranks=8)
+WHOLE = Part(TOTAL, TOTAL)
 
 
 def test_the_toy() -> None:
@@ -67,7 +69,7 @@ def test_tied_embeddings_are_the_roots() -> None:
 
 def test_without_resharding_parameters_are_static_and_come_and_go_with_their_group() -> None:
     never = replace(EIGHT, reshards=False)
-    assert fsdp_static(TOTAL, never).weights == TOTAL // 8 * 4 + 2 * TOTAL
+    assert fsdp_static(WHOLE, never).weights == TOTAL // 8 * 4 + 2 * TOTAL
     found = fsdp_working_set(SHAPE, never)
     assert found.layer.backward == 4 * LAYER
     assert (found.layer.left, found.layer.stays) == (LAYER // 8 * 4, 2 * LAYER)
@@ -88,7 +90,7 @@ def test_without_resharding_parameters_are_static_and_come_and_go_with_their_gro
     ],
 )
 def test_gradients_of_earlier_microbatches(options: dict[str, object], gradients: int) -> None:
-    static = fsdp_static(TOTAL, replace(EIGHT, **options))
+    static = fsdp_static(WHOLE, replace(EIGHT, **options))
     assert static.gradients == gradients
     assert static.weights == TOTAL // 8 * 4
     assert static.optimizer == 2 * TOTAL // 8 * 4

@@ -1,0 +1,126 @@
+"""Whether one job may start: `advise check` and `advisor.check`, for schedulers and trainers."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.api.answering import answer_to
+from advisor.api.in_python import python_errors
+from advisor.api.keywords import AdviseKeywords, given_by, job_of
+from advisor.base.plain_json import to_text
+from advisor.base.rule import Level
+from advisor.frameworks.registry import parts_of
+from advisor.request.request import Request
+
+if TYPE_CHECKING:
+    from advisor.answer.answer import Answer
+    from advisor.reading.read_configuration import ReadConfiguration
+
+_GIB: Final = 2**30
+
+
+class Verdict(StrEnum):
+    """What is said of a job."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does not fit"
+    UNKNOWN = "unknown"
+
+
+_CODES: Final = {Verdict.FITS: 0, Verdict.DOES_NOT_FIT: 1, Verdict.UNKNOWN: 3}
+
+
+class Admission(Struct, frozen=True, kw_only=True):
+    """Whether a job fits as it is, with one recompute setting.
+
+    Attributes:
+        verdict: fits: at least as likely as `certainty` asks. does not fit: as unlikely. unknown:
+            between the two, or `unknown` names something.
+        fit_probability: that no rank runs out of memory, of what was read.
+        peak_reserved_bytes: of the worst rank.
+        budget_bytes: what a rank may reserve.
+        recompute: the setting, as `--recompute` takes it.
+        job: model and GPUs in words.
+        unknown: what of the job no prediction includes, or was not read.
+    """
+
+    verdict: Verdict
+    fit_probability: float
+    peak_reserved_bytes: int
+    budget_bytes: int
+    recompute: str
+    job: str
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """Of `advise check`: 0 fits, 1 does not fit, 3 unknown."""
+        return _CODES[self.verdict]
+
+    def __bool__(self) -> bool:
+        return self.verdict is Verdict.FITS
+
+    def __str__(self) -> str:
+        peak, budget = (n / _GIB for n in (self.peak_reserved_bytes, self.budget_bytes))
+        probability = min(0.999, max(0.001, self.fit_probability))
+        said = (
+            f"{self.verdict}: {self.job}, recompute {self.recompute}: {peak:.1f} of {budget:.1f} "
+            f"GiB, {probability * 100:.3g} % likely to fit"
+        )
+        return f"{said}; not included: {', '.join(self.unknown)}" if self.unknown else said
+
+    def to_json(self) -> str:
+        """The fields as one JSON object."""
+        return to_text(self)
+
+
+@python_errors
+def check(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -> Admission:
+    """Say whether one job fits as it is, before it starts: what `advise check` prints.
+
+    Args:
+        request: a job, e.g. of `read`; keywords go before what it says.
+        keywords: as for `advise`; ``source`` is a launch script or configuration, ``recompute`` one
+            setting (else that of the source, or none).
+
+    The result is true where the job fits. Sizes are bytes. Raises UserError if the request is
+    wrong, or if the framework refuses the job.
+    """
+    return admission(*job_of(given_by(keywords), request))
+
+
+def admission(request: Request, read: "ReadConfiguration | None") -> Admission:
+    """As `check`, of a request, and the configuration that it was read from."""
+    spec = request.recompute[0] if request.recompute else read.recompute if read else None
+    spec = spec or parts_of(request.framework or "").settings.none.spec
+    asked = replace(request, recompute=(spec,), quick=True)
+    return _of(answer_to(asked, read=read), tuple(_unknown(read)) if read else ())
+
+
+def _of(answer: "Answer", unknown: tuple[str, ...]) -> Admission:
+    found = answer.candidates[0].evaluation
+    job, probability = found.job, found.fit_probability
+    verdict = Verdict.UNKNOWN
+    if not unknown and found.fits:
+        verdict = Verdict.FITS
+    elif not unknown and probability <= 1 - job.config.certainty:
+        verdict = Verdict.DOES_NOT_FIT
+    return Admission(
+        verdict=verdict,
+        fit_probability=probability,
+        peak_reserved_bytes=found.peak_reserved_bytes,
+        budget_bytes=found.budget_bytes,
+        recompute=found.setting.spec,
+        job=f"{job.model.name} on {job.num_gpus} x {job.gpu.name}",
+        unknown=unknown,
+    )
+
+
+def _unknown(read: "ReadConfiguration") -> list[str]:
+    """Options that change memory or may, and no prediction includes; parts that were not read."""
+    from advisor.lint.left_out import left_out
+
+    loud = [one for one in read.untaken if getattr(one, "level", Level.WARNING) is not Level.NOTE]
+    return list(dict.fromkeys(left_out(replace(read, untaken=tuple(loud)))))

@@ -1,0 +1,1 @@
+"""axolotl: Hugging Face's Trainer under the names of one YAML file."""

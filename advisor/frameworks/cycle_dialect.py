@@ -1,0 +1,251 @@
+"""What the dialects of reinforcement learning have in common, by `cycle` of configs/options/NAME.json.
+
+hydra: whether words are `a.b=c`, else `--a.b c`. model: the key of the checkpoint. prefixes: which
+beginnings of a document's keys the rows leave out, and the beginnings of those rows. gpus, batch:
+keys whose product is the GPUs of the training, or the global batch, with their defaults; length: keys
+whose sum is the sequence. dynamic: the switch without which a budget of tokens is not read.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
+from math import prod
+from typing import Any, ClassVar, Final
+
+from msgspec import Struct, convert
+
+from advisor.base.rule import Match, Verdict
+from advisor.frameworks.dialect import DialectReader, keys_in
+from advisor.frameworks.dialect_rows import (
+    file_of,
+    names_of,
+    options_of,
+    rows_of,
+    written,
+)
+from advisor.frameworks.torch.keyed_reader import meaning
+from advisor.frameworks.torch.setting import as_torch
+from advisor.frameworks.torch.stack import TorchSpelling
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting
+from advisor.reading.document_keys import Keys
+from advisor.reading.key_rules import did_you_mean, key_rule
+from advisor.reading.key_rules import written as rules_of
+from advisor.reading.model_names import named_model
+from advisor.reading.read_configuration import Document, ReadValue
+
+Made = tuple[Any, Iterable[str]]
+"""A value, None where there is none, and the options that make it."""
+_MICRO: Final = "job.micro_batch_size"
+_BUDGET: Final = "samples.token_budget"
+_RECOMPUTE: Final = "recompute"
+_NODE: Final = 8
+"""GPUs of a node."""
+_CLOSE: Final = 0.85
+"""Likeness from which a key is taken for a misspelt one."""
+
+
+class Cycle(Struct, frozen=True, kw_only=True):
+    """See above."""
+
+    model: str
+    hydra: bool = False
+    prefixes: dict[str, tuple[str, ...]] = {}
+    gpus: dict[str, int] = {}
+    batch: dict[str, int] = {}
+    length: dict[str, int] = {}
+    dynamic: str = ""
+
+    def written(self, name: str) -> str:
+        """A row's name as a document has it."""
+        begun = (one for one, starts in self.prefixes.items() if name.startswith(starts))
+        return next(begun, "") + name
+
+
+@cache
+def cycle_of(name: str) -> Cycle:
+    """That of a dialect."""
+    return convert(file_of(name)["cycle"], Cycle)
+
+
+class CycleReader(DialectReader):
+    """A reader of what `cycle` says."""
+
+    cycle: ClassVar[Cycle]
+    unknown_key: ClassVar[tuple[str, Verdict] | None] = None
+
+    def __init_subclass__(cls) -> None:
+        """All follows from the name. unknown_key: what becomes of keys that are not among `names`."""
+        if "framework" not in vars(cls):
+            return
+        name = str(cls.framework)
+        cls.options, cls.rules = options_of(name), tuple(rules_of(name))
+        cls.cycle = cycle_of(name)
+        if cls.unknown_key is not None:
+            reason, verdict = cls.unknown_key
+            said = {"verdict": verdict, "source": cls.label, "fault": "unknown_key"}
+            unknown = key_rule("", partial(_unknown, cls), f"{{found}}: {reason}", **said)
+            cls.rules = (*cls.rules, unknown)
+
+    def find(self, document: Document) -> Iterator[Keys]:
+        """With the names of the rows."""
+        for keys in keys_in(document):
+            keys.values = {self.short(key): one for key, one in keys.values.items()}
+            yield keys
+
+    def short(self, key: str) -> str:
+        """A key without a prefix."""
+        return key.removeprefix(next(filter(key.startswith, self.cycle.prefixes), ""))
+
+    def is_supervised(self, keys: Keys) -> bool:
+        """Whether nothing is generated."""
+        return False
+
+    def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
+        """Fields that several options make. said: what the rows mean, with their defaults."""
+        own, supervised = self.cycle, self.is_supervised(keys)
+        if own.length:
+            yield "job.seq_length", (sum(numbers(keys, own.length)), own.length)
+        if own.batch:
+            yield "job.global_batch_size", (prod(numbers(keys, own.batch)) or None, own.batch)
+        if own.dynamic and keys.truth(own.dynamic):
+            yield _MICRO, (1, (own.dynamic,))
+        elif own.dynamic:
+            yield _BUDGET, (None, ())
+        if said.get("rl.reference") == "host" and said.get("tuning.adapter") == "lora":
+            yield (
+                "rl.reference",
+                ("adapter_off", [row.name for row in self.rows if row.ours == "rl.reference"]),
+            )
+        if supervised:
+            yield from ((path, (None, ())) for path in said if path.startswith("rl."))
+
+    def _made(self, keys: Keys) -> dict[str, Made]:
+        rows = [row for row in reversed(self.rows) if row.ours.partition(".")[1]]
+        said = {row.ours: None for row in rows}
+        said |= {row.ours: row.omitted_meaning for row in rows if row.default is not None}
+        said |= {path: one.value for path, one in super().values(keys).items()}
+        return dict(self.made(keys, said))
+
+    def values(self, keys: Keys) -> dict[str, ReadValue]:
+        """With what several options make."""
+        found = super().values(keys)
+        for path, (value, names) in self._made(keys).items():
+            name = next(filter(keys.has, names), None)
+            if value is None:
+                found.pop(path, None)
+            elif name is not None:
+                found[path] = keys.means(name, value)
+        return found
+
+    def omitted(self, keys: Keys) -> dict[str, Any]:
+        """The same of what nobody says."""
+        found = super().omitted(keys)
+        made = self._made(keys).items()
+        found |= {path: value for path, (value, names) in made if not any(map(keys.has, names))}
+        return {path: value for path, value in found.items() if value is not None}
+
+    def recompute(self, keys: Keys) -> str | None:
+        """By the first row that is given, else by a default."""
+        rows = [row for row in self.rows if row.ours == _RECOMPUTE]
+        given = (meaning(row, keys) for row in rows if keys.has(row.name))
+        usual = (row.omitted_meaning for row in rows)
+        return next((spec for specs in (given, usual) for spec in specs if spec), None)
+
+    def model_named(self, keys: Keys) -> str:
+        """The preset that the checkpoint's name holds, else its path or id as it is."""
+        its = str(keys.get(self.cycle.model) or "")
+        return named_model([its]) or (its if "/" in its else "")
+
+    def num_gpus(self, keys: Keys) -> int | None:
+        """Those of the training; None where one of the numbers is not known."""
+        return prod(numbers(keys, self.cycle.gpus)) or None
+
+    def understood(self, keys: Keys) -> str:
+        """The setting."""
+        return f"activation checkpointing {self.recompute(keys)}"
+
+
+def _unknown(reader: type[CycleReader], keys: Keys) -> Iterator[Match]:
+    """Keys that are none of a complete list, or near one that is known."""
+    every = names_of(str(reader.framework))
+    known = every or [row.name for row in reader.options if row.name[-1] != "*"]
+    for key, given in keys.values.items():
+        section = f"{key.rpartition('.')[0]}."
+        if section == "." or key in known or not any(one.startswith(section) for one in known):
+            continue
+        fix = did_you_mean(key, known, _CLOSE, "drop it" if every else "")
+        if fix and (every or reader().row_of(key) is None):
+            yield Match(fix=fix, found=given.written, place=given.place)
+
+
+def numbers(keys: Keys, names: Mapping[str, int]) -> list[int]:
+    """What keys say, or their defaults; 0 for what is not known."""
+    return [(keys.number(n) or 0) if keys.has(n) else usual for n, usual in names.items()]
+
+
+def said_of(name: str, job: Job) -> dict[str, Any]:
+    """A job by the names of the rows."""
+    own, config = cycle_of(name), job.config
+    nodes = (-(-job.num_gpus // _NODE), min(_NODE, job.num_gpus))
+    said = dict(zip(own.gpus, nodes if len(own.gpus) > 1 else (job.num_gpus,), strict=True))
+    said |= written(name, job)
+    named = {row.ours: row.name for row in reversed(rows_of(name))}
+    if len(own.batch) > 1:
+        said[next(iter(own.batch))] = max(1, config.global_batch_size // config.rl.num_generations)
+    if own.length:
+        response = config.rl.response_length or config.seq_length // 2
+        halves = (config.rl.prompt_length or config.seq_length - response, response)
+        said |= zip(own.length, halves, strict=True)
+    if own.dynamic:
+        on = config.samples.token_budget is not None
+        said[own.dynamic] = on
+        said.pop(named[_MICRO if on else _BUDGET], None)
+    return said
+
+
+def words_of(name: str, said: Mapping[str, Any]) -> str:
+    """Options in the dialect's form, for a shell; of a switch that takes no value its name."""
+    own, words = cycle_of(name), list[str]()
+    for key, value in said.items():
+        listed = (
+            f"[{','.join(map(str, value))}]" if isinstance(value, list) and own.hydra else value
+        )
+        text = str(listed).lower() if isinstance(listed, bool) else listed
+        if own.hydra:
+            words.append(f"{own.written(key)}={text}")
+        elif value is True:
+            words.append(f"--{own.written(key)}")
+        elif value is not False:
+            words += [
+                f"--{own.written(key)}",
+                *map(str, value if isinstance(value, list) else [value]),
+            ]
+    return shlex.join(words)
+
+
+def words_of_setting(name: str, spec: str) -> str:
+    """The switch that means a recompute, off where it is none's."""
+    rows = [row for row in rows_of(name) if row.ours == _RECOMPUTE]
+    found = {row.name: said for row in rows if (said := row.spelled(spec)) is not None}
+    return words_of(name, dict(list(found.items())[:1]))
+
+
+class CycleSpelling(TorchSpelling):
+    """Its words."""
+
+    def said(self, job: Job) -> dict[str, Any]:
+        """The job by the names of the rows."""
+        return said_of(self.facts.framework, job)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """See words_of_setting."""
+        return words_of_setting(self.facts.framework, as_torch(setting).spec)
+
+    def layout_flags(self, job: Job) -> str:
+        """All else."""
+        return words_of(self.facts.framework, self.said(job))
+
+    def omitted(self, job: Job) -> str:
+        """The model."""
+        return ""

@@ -1,0 +1,115 @@
+"""What readers of dialects have in common (dialect_rows.py)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from advisor.frameworks.dialect_rows import Row, counts, file_of, meant
+from advisor.frameworks.torch.keyed_reader import KeyedReader
+from advisor.reading.command_options import options, program_at
+from advisor.reading.document_keys import Keys, put_tree
+from advisor.reading.document_tree import Tree
+from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue
+from advisor.reading.shell import ShellCommand
+
+_PROCESSES: Final = ("NPROC_PER_NODE", "NNODES")
+_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def keys_in(document: Document) -> Iterator[Keys]:
+    """All keys of a tree; of a command its options, `a.b=c` and the processes that it starts."""
+    if isinstance(document, Tree):
+        keys = Keys(place=document.place, about={"kind": "arguments"})
+        put_tree(keys, document)
+        yield keys
+    elif isinstance(document, ShellCommand):
+        keys = Keys(place=document.place, about={"kind": "command"})
+        put_words(keys, document)
+        for option in options(document.words[program_at(document.words) :]):
+            said = [word.text for word in option.values if not _PAIR.match(word.text)]
+            value = " ".join(said) if said else True
+            keys.put(option.name.lstrip("-").replace("-", "_"), value, option.place, option.name)
+        yield keys
+
+
+_PAIR: Final = re.compile(r"[+~]{0,2}([A-Za-z_][\w.@/]*)=(.*)", re.DOTALL)
+
+
+def put_words(keys: Keys, command: ShellCommand) -> None:
+    """`key=value` after the program, and the processes of its environment."""
+    for word in command.words[1:]:
+        if pair := _PAIR.fullmatch(word.text):
+            keys.put(pair[1], pair[2], word.place, pair[1])
+    said = {name: word.text for name, word in command.environment.items()}
+    counts = [int(said[name]) for name in _PROCESSES if said.get(name, "").isdigit()]
+    if _PROCESSES[0] in said and counts:
+        keys.num_gpus = counts[0] * (counts[1] if len(counts) > 1 else 1)
+    elif re.fullmatch(r"\d+(,\d+)*", said.get(_DEVICES, "")):
+        keys.num_gpus = said[_DEVICES].count(",") + 1
+
+
+class DialectReader(KeyedReader):
+    """A reader whose options are rows, be they its own or another name of an option."""
+
+    def find(self, document: Document) -> Iterator[Keys]:
+        """The keys of a document, which is known to be the dialect's."""
+        yield from keys_in(document)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Its rows, and those of the framework below."""
+        return tuple(row for row in self.options if isinstance(row, Row))
+
+    def values(self, keys: Keys) -> dict[str, ReadValue]:
+        """What the keys say, without options of what is switched off."""
+        found = super().values(keys)
+        each = ((row.ours, row.omitted_meaning) for row in self.rows)
+        usual = {path: value for path, value in each if value is not None}
+        return self._counted(found, {**usual, **found})
+
+    def _counted(self, found: Mapping[str, Any], every: Mapping[str, Any]) -> dict[str, Any]:
+        def value(path: str) -> Any:
+            return getattr(every.get(path), "value", every.get(path))
+
+        idle = {row.ours for row in self.rows if row.only_if and not counts(row, value)}
+        return {path: one for path, one in found.items() if path not in idle}
+
+    def omitted(self, keys: Keys) -> dict[str, Any]:
+        """Defaults of what is left out, and what follows from what is said."""
+        said, found = self.values(keys), super().omitted(keys)
+        for row in reversed(self.rows):  # its own go before those of the framework below
+            value = row.omitted_meaning
+            if row.ours.partition(".")[1] and row.ours not in said and value is not None:
+                found.setdefault(row.ours, value)
+        for path, value in file_of(str(self.framework)).get("assumed", {}).items():
+            if path not in said:
+                found.setdefault(path, value)
+        found = self._counted(found, {**found, **said})
+        every = found | {path: one.value for path, one in said.items()}
+        more = self.derived(keys, every).items()
+        return found | {path: value for path, value in more if path not in said}
+
+    def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of ours that follow from keys and what is `said` together, where none is given."""
+        return {}
+
+    def _configuration(self, keys: Keys) -> ReadConfiguration:
+        """With the names of the framework below, and the defaults that are not that one's."""
+        named: dict[str, ReadValue] = {}
+        for row in self.rows:
+            given, taken = keys.values.get(row.name), row.named in keys.values
+            if row.named and given is not None and (not taken or row.named == row.name):
+                said = keys.truth(row.name) if row.kind is bool else keys.get(row.name)
+                value = meant(row.values, said) if row.values else given.value
+                if value is not None:
+                    named[row.named] = replace(given, value=value)
+        for row in self.rows:
+            if row.named and row.default is not None and row.named not in {*named, *keys.values}:
+                value = meant(row.values, row.default) if row.values else row.default
+                text = f"{row.name} by default"
+                named[row.named] = ReadValue(
+                    value=value, written=text, place=keys.place, omitted=True
+                )
+        return super()._configuration(replace(keys, values={**keys.values, **named}))

@@ -1,0 +1,293 @@
+"""Frameworks whose parts are mostly another's: their options are rows of configs/options/NAME.json.
+
+A row is an option by its key: `path`, the field of ours that it means, or `as`, the option of the
+framework below that it is another name of; `default`, its value where it is left out; `values`,
+ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
+words, `commas`: the same in one); `times`: ours is as many times its number; `if`: a path that has
+to be set for the option to count, or PATH=VALUE; `printed`: false where it is read alone; `always`:
+true where it is printed even if the value is the usual one. An option that means several fields has
+a list of rows. `assumed`: fields of a job as it runs there (as_it_runs). `harmless`, `unpriced` and
+`predicted` are those of `option.listed`; `names`: all options that its parsers know; `marks` tell
+whose a document is: `keys`, one of which it has, `programs`, a pattern of the words of a command,
+and `calls`, one of those in Python.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache, partial
+from typing import Any, Final
+
+from msgspec import Struct, convert, json
+from msgspec.structs import replace
+
+from advisor.base.configuration import packaged_configs
+from advisor.base.fields import field_types
+from advisor.base.record import defaults
+from advisor.base.units import whole_number
+from advisor.frameworks.option import Option, Status, listed
+from advisor.job.job import Job, JobConfig
+from advisor.reading.command_options import options
+from advisor.reading.document_keys import as_whole_number, truth
+from advisor.reading.python_source import PythonSource
+from advisor.reading.read_configuration import Document
+from advisor.reading.shell import ShellCommand
+
+LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
+"""Keys of the files of Accelerate and DeepSpeed, one of which each has."""
+_OTHERS: Final = "*"
+_KINDS: Final = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "names": object,
+    "commas": object,
+}
+_PLAIN: Final = defaults(JobConfig)
+
+
+class Row(Option, frozen=True, kw_only=True):
+    """An option of a dialect. named: of the framework below, that it is another name of."""
+
+    named: str = ""
+    values: Mapping[str, Any] = {}
+    only_if: str = ""
+    printed: bool = True
+    always: bool = False
+    joined: bool = False
+
+    @property
+    def omitted_meaning(self) -> Any:
+        """What it means where it is left out, in our words; None: nothing."""
+        return None if self.default is None else self.meaning(self.default)
+
+    def spelled(self, ours: Any) -> Any:
+        """The value of its own that means `ours`; None where there is none."""
+        names = (name for name, meant in self.values.items() if _text(meant) == _text(ours))
+        found = next((name for name in names if name != _OTHERS), None)
+        if found is None:
+            if isinstance(ours, tuple) and getattr(self.means, "func", None) is _names:
+                return ",".join(ours) if self.joined else [*ours]
+            return None if self.values else ours
+        number = whole_number(found)
+        return truth(found) if found in ("true", "false") else found if number is None else number
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def meant(values: Mapping[str, Any], value: Any) -> Any:
+    """The value of ours that theirs means."""
+    return values.get(_text(value), values.get(str(value).lower(), values.get(_OTHERS)))
+
+
+def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
+    """A list, or a text with commas or blanks; one of `values` alone means others."""
+    found = value if isinstance(value, list | tuple) else re.split(r"[,\s]+", str(value))
+    named = tuple(text for one in found if (text := str(one).strip("[]'\"")))
+    return (values[named[0]],) if len(named) == 1 and named[0] in values else named or None
+
+
+@cache
+def file_of(name: str) -> dict[str, Any]:
+    """What a dialect's file holds."""
+    found: dict[str, Any] = json.decode(
+        (packaged_configs() / "options" / f"{name}.json").read_bytes()
+    )
+    return found
+
+
+def _product(times: int, value: Any) -> int | None:
+    number = as_whole_number(value)
+    return None if number is None else number * times
+
+
+def _row(name: str, said: Mapping[str, Any]) -> Row:
+    default, values = said.get("default"), said.get("values", {})
+    is_switch = bool(values) and not {*values} - {"true", "false"}
+    usual = bool if is_switch else object if values or default is None else type(default)
+    of_names = said.get("kind") in ("names", "commas")
+    means = partial(_names if of_names else meant, values) if values or of_names else None
+    if "times" in said:
+        means, usual = partial(_product, said["times"]), object
+    named = said.get("as", "")
+    return Row(
+        name=name,
+        kind=_KINDS.get(said.get("kind", ""), usual),
+        default=default,
+        ours=said.get("path", ""),
+        means=means,
+        status=Status.HARMLESS if named else Status.MODELLED,
+        note="read under another name" if named else "",
+        named=named,
+        values=values,
+        only_if=said.get("if", ""),
+        printed=said.get("printed", True),
+        always=said.get("always", False),
+        joined=said.get("kind") == "commas",
+    )
+
+
+@cache
+def rows_of(name: str) -> tuple[Row, ...]:
+    """The rows of a dialect that mean something."""
+    rows = file_of(name).get("rows", {}).items()
+    each = (
+        (key, one) for key, said in rows for one in (said if isinstance(said, list) else [said])
+    )
+    return tuple(_row(key, one) for key, one in each)
+
+
+def names_of(name: str) -> tuple[str, ...]:
+    """All options that its parsers know; empty where they are not listed."""
+    return tuple(file_of(name).get("names", "").split())
+
+
+def options_of(name: str, below: Iterable[Option] = ()) -> tuple[Option, ...]:
+    """All options of a dialect, and those of the framework `below` that it says nothing of."""
+    own = (*rows_of(name), *(listed(name) if "harmless" in file_of(name) else ()))
+    names = {row.name for row in own if not (isinstance(row, Row) and row.named == row.name)}
+    return (*(row for row in below if row.name not in names), *own)
+
+
+class _Marks(Struct, frozen=True):
+    """By what a document is known as a dialect's."""
+
+    keys: tuple[str, ...] = ()
+    programs: str = "(?!)"
+    calls: str = "(?!)"
+
+    def run(self, document: Document) -> bool:
+        """Whether a command runs its program, or a module makes its objects."""
+        if isinstance(document, ShellCommand):
+            return bool(re.search(self.programs, " ".join(document.texts)))
+        if not isinstance(document, PythonSource):
+            return False
+        calls = (call.name for way in document.ways for call in way.calls)
+        return any(re.search(self.calls, name) for name in calls)
+
+    def have(self, document: Document) -> int:
+        """How many of its keys a file or a command has."""
+        if isinstance(document, ShellCommand):
+            names = (one.name.lstrip("-").replace("-", "_") for one in options(document.words))
+            return len(set(self.keys).intersection(names))
+        if isinstance(document, PythonSource):
+            return 0
+        return sum(document.get(*key.split(".")) is not None for key in self.keys)
+
+
+@cache
+def _marks() -> dict[str, _Marks]:
+    """Of each dialect."""
+    files = sorted((packaged_configs() / "options").glob("*.json"))
+    return {
+        path.stem: convert(found, _Marks)
+        for path in files
+        if (found := file_of(path.stem).get("marks"))
+    }
+
+
+def dialect_names() -> tuple[str, ...]:
+    """All dialects."""
+    return tuple(_marks())
+
+
+def dialect_of(document: Document) -> str:
+    """The dialect that a document is written in; empty where it is none's."""
+    marks = _marks()
+    run = next((name for name, its in marks.items() if its.run(document)), "")
+    most = max(marks, key=lambda name: marks[name].have(document))
+    return run or (most if marks[most].have(document) else "")
+
+
+def value_of(job: Job, path: str) -> Any:
+    """The value of a field of a job by its path."""
+    group, _, name = path.partition(".")
+    if not name:
+        return getattr(job, group)
+    own = {"job": job.config, "layout": job.layout, "model": job.model}
+    return getattr(own.get(group) or getattr(job.config, group), name)
+
+
+def plain(path: str) -> Any:
+    """The value of a field of a job where nobody says it; None where a request has to."""
+    group, _, name = path.partition(".")
+    return _PLAIN.get(name) if group == "job" else getattr(_PLAIN.get(group), name, None)
+
+
+def counts(row: Row, value: Callable[[str], Any]) -> bool:
+    """Whether what an option depends on is set, or is what it names."""
+    path, _, wanted = row.only_if.partition("=")
+    ours = value(path) if path else True
+    if wanted:
+        return _text(ours) == wanted
+    return bool(ours) and (ours is True or _text(ours) != _text(plain(path)))
+
+
+def renamed(name: str, below: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the framework below, under the names and values that a dialect has for them."""
+    rows = {row.named: row for row in reversed(rows_of(name)) if row.named and row.printed}
+    found = {}
+    for key, value in _leaves(below):
+        row = rows.get(key)
+        said = value if row is None else row.spelled(value)
+        if said is not None:
+            found[key if row is None else row.name] = said
+    return nested(found)
+
+
+def _leaves(values: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, *path, name)
+        else:
+            yield ".".join((*path, name)), value
+
+
+def written(name: str, job: Job) -> dict[str, Any]:
+    """What of a job its rows say and is not their default, by key."""
+    found: dict[str, Any] = {}
+    said = set[str]()
+    for row in rows_of(name):
+        if "." not in row.ours or not row.printed or row.ours in said:
+            continue
+        ours = value_of(job, row.ours)
+        usual = plain(row.ours) if row.default is None else row.omitted_meaning
+        if not counts(row, partial(value_of, job)):
+            continue
+        if _text(ours) == _text(usual) and not row.always:
+            said.add(row.ours)
+        elif ours is not None and (theirs := row.spelled(ours)) is not None:
+            said.add(row.ours)
+            found[row.name] = theirs
+    return found
+
+
+def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfig:
+    """A job with what a dialect's file says under `assumed`, a value by its path, where it is not
+    `given` (``job.NAME``): within a group of keys where it is not set otherwise."""
+    for path, value in file_of(name).get("assumed", {}).items():
+        group, _, field = path.partition(".")
+        record: JobConfig | Struct = config if group == "job" else getattr(config, group)
+        if getattr(record, field) != plain(path) or (group == "job" and path in given):
+            continue
+        kind: type[Struct] = type(record)
+        record = replace(record, **{field: convert(value, field_types(kind)[field])})
+        changed = {group: record} if group != "job" else {field: getattr(record, field)}
+        config = replace(config, **changed)
+    return config
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by their keys, as sections of a file."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        within = found
+        for section in sections:
+            within = within.setdefault(section, {})
+        within[last] = value
+    return found

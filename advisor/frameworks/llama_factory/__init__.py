@@ -1,0 +1,1 @@
+"""LLaMA-Factory: Hugging Face's Trainer with adapters and checkpointing by default."""

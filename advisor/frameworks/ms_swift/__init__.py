@@ -1,0 +1,1 @@
+"""ms-swift: Hugging Face's Trainer, or Megatron Core, with adapters by default."""

@@ -1,0 +1,77 @@
+"""ms-swift 4.6 on transformers: what of it is no row of configs/options/ms_swift.json.
+
+Source: ms-swift 4.6.0 swift/arguments/, swift/trainers/arguments.py, swift/rlhf_trainers/.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from advisor.base.rule import Verdict
+from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface.options import MICRO_BATCH, STEPS
+from advisor.frameworks.huggingface.trainer_dialect import (
+    DialectSpelling,
+    TrainerDialectReader,
+    trainer_parts,
+)
+from advisor.frameworks.names import Framework
+from advisor.job.job import Job
+from advisor.job.reinforcement import Algorithm, Reference
+from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Document
+from advisor.reading.shell import ShellCommand
+
+_SAMPLES: Final = 16
+"""Samples of a step that gradients are accumulated over where nothing says it."""
+_TYPE: Final = "rlhf_type"
+
+
+class _Reader(TrainerDialectReader):
+    """Options of `swift sft`, `pt` and `rlhf`, and YAML of the same."""
+
+    framework = Framework.MS_SWIFT
+    label = "ms-swift"
+    unknown_key = "ms-swift knows no such argument", Verdict.REFUSED
+
+    def find(self, document: Document) -> Iterator[Keys]:
+        """With the algorithm that `rlhf` means where no option says it."""
+        for keys in super().find(document):
+            text = " ".join(document.texts) if isinstance(document, ShellCommand) else ""
+            if re.search(r"\brlhf\b", text) and not keys.has(_TYPE):
+                keys.put(_TYPE, "dpo", keys.place, f"{_TYPE} by default")
+            yield keys
+
+    def num_microbatches(self, keys: Keys) -> int | None:
+        """As many as make a step of 16 samples, at least one."""
+        ranks = self.num_gpus(keys) or keys.num_gpus
+        if keys.has(STEPS) or ranks is None:
+            return super().num_microbatches(keys)
+        return max(1, -(-_SAMPLES // ((keys.number(MICRO_BATCH) or 1) * ranks)))
+
+    def has_reference(self, keys: Keys, said: Mapping[str, Any]) -> bool:
+        """GRPO has one as well unless beta is 0."""
+        is_grpo = said.get("rl.algorithm") == Algorithm.GRPO
+        weighed = keys.get("beta") not in (0, 0.0, "0", "0.0")
+        return super().has_reference(keys, said) or (is_grpo and weighed)
+
+
+class _Spelling(DialectSpelling):
+    """Adapters on request."""
+
+    def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
+        """With bitsandbytes as what quantizes, and a reference's weight."""
+        said.pop("fsdp_config", None)
+        if "quant_bits" in said:
+            said["quant_method"] = "bnb"
+        if job.config.rl.algorithm is Algorithm.GRPO:
+            said["beta"] = 0.0 if job.config.rl.reference is Reference.NONE else 0.04
+        return said
+
+
+READER: Final = _Reader()
+
+
+def parts() -> FrameworkParts:
+    """What the registry asks for."""
+    return trainer_parts(READER, "4.6", spelling=_Spelling)

@@ -1,0 +1,1 @@
+"""NeMo-RL: reinforcement learning on AutoModel (DTensor) or Megatron Bridge."""

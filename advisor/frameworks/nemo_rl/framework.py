@@ -1,0 +1,167 @@
+"""NeMo-RL: what of it is no row of configs/options/nemo_rl.json.
+
+Source: NeMo-RL 7ea279a examples/configs, nemo_rl/models/policy, nemo_rl/models/megatron/setup.py,
+nemo_rl/algorithms/grpo.py.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from advisor.base.rule import Verdict
+from advisor.frameworks.cycle_dialect import CycleSpelling, Made, words_of
+from advisor.frameworks.dialect_rows import as_it_runs
+from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface import framework as trainer
+from advisor.frameworks.megatron import cycle
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.setting import Granularity, as_megatron
+from advisor.frameworks.names import Framework
+from advisor.frameworks.torch import stack
+from advisor.job.job import Job, JobConfig
+from advisor.models.spec import ModelSpec
+from advisor.plan.recompute_plan import Setting
+from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Document
+
+_MEGATRON: Final = "megatron_cfg"
+_SWITCH: Final = "activation_checkpointing"
+_KIND: Final = "recompute_granularity"
+_PACKING: Final = "sequence_packing.enabled"
+_TOKENS: Final = "sequence_packing.train_mb_tokens"
+_LENGTH: Final = ("max_total_sequence_length", "train_micro_batch_size")
+_REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
+_FORWARD: Final = "sequence_packing.logprob_mb_tokens"
+_PROGRAM: Final = re.compile(r"\brun_(sft|dpo|rm)")
+
+
+class _Reader(cycle.MegatronCycleReader):
+    """YAML that inherits another, and words of Hydra over it."""
+
+    framework = Framework.NEMO_RL
+    label = "NeMo-RL"
+    unknown_key = "NeMo-RL's configuration has no such key", Verdict.REFUSED
+
+    def find(self, document: Document) -> Iterator[Keys]:
+        """With values that refer to others, and the algorithm of the program or of a section."""
+        for keys in super().find(document):
+            program = _PROGRAM.search(" ".join(getattr(document, "texts", ())))
+            sections = [name for name in ("grpo", "sft", "dpo", "rm") if any(keys.under(name))]
+            kind = program[1] if program else next(iter(sections), "grpo")
+            keys.put("algorithm", "sft" if kind == "rm" else kind, keys.place, f"run_{kind}.py")
+            for key, one in list(keys.values.items()):
+                text = str(one.value)
+                if "${mul:" in text:  # of a budget, which is that product anyway
+                    del keys.values[key]
+                elif reference := _REFERENCE.fullmatch(text):
+                    keys.values[key] = one.meaning(keys.get(self.short(reference[1])))
+            yield keys
+
+    def is_supervised(self, keys: Keys) -> bool:
+        """run_sft.py, run_rm.py."""
+        return keys.get("algorithm") == "sft"
+
+    def trains_with_megatron(self, keys: Keys) -> bool:
+        """By its switch."""
+        return keys.truth(f"{_MEGATRON}.enabled") is True
+
+    def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
+        """Tokens of a microbatch are counted before context parallelism cuts them."""
+        section = _MEGATRON if self.trains_with_megatron(keys) else "dtensor_cfg"
+        ranks = keys.number(f"{section}.context_parallel_size") or 1
+        longest, micro = said["job.seq_length"], said["job.micro_batch_size"]
+        packs = keys.truth(_PACKING) is not False or keys.truth("dynamic_batching.enabled")
+        if packs:
+            tokens = (keys.number(_TOKENS) or longest * micro) // ranks
+            yield "samples.token_budget", (tokens, (_TOKENS, *_LENGTH))
+            yield "job.micro_batch_size", (1, _LENGTH[1:])
+            batch = said["rl.log_prob_micro_batch_size"]
+            tokens = (keys.number(_FORWARD) or longest * (batch or micro)) // ranks
+            yield "rl.log_prob_token_budget", (tokens, (_FORWARD, "logprob_batch_size", *_LENGTH))
+        else:
+            yield "samples.token_budget", (None, ())
+            yield "rl.log_prob_token_budget", (None, ())
+        if keys.get("algorithm") == "dpo":
+            yield from ((f"rl.{name}", (None, ())) for name in ("engine", "sleep_level"))
+        yield from super().made(keys, said)
+
+    def megatrons(self, keys: Keys) -> ReadSettings:
+        """Recompute as setup.py makes it: full means uniform, one layer."""
+        start = f"{_MEGATRON}."
+        values = {k: v for k, v in keys.values.items() if not k.startswith(f"{start}recompute_")}
+        if keys.truth(start + _SWITCH):
+            made: dict[str, Any] = {_KIND: keys.get(start + _KIND) or "full"}
+            if made[_KIND] == "full":
+                made |= {"recompute_method": "uniform", "recompute_num_layers": 1}
+            else:
+                made["recompute_modules"] = keys.get(f"{start}recompute_modules") or ["core_attn"]
+            values |= {start + name: keys.means(start + _SWITCH, one) for name, one in made.items()}
+        return super().megatrons(replace(keys, values=values))
+
+
+class _Jobs(trainer.TrainerJobs):
+    """AutoModel's FSDP2: shards and reduction in fp32."""
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """See dialect_rows.as_it_runs."""
+        types = {"main_grads_dtype": config.main_grads_dtype, "weights_dtype": config.weights_dtype}
+        model, config = super().configure(model, config, given)
+        return model, as_it_runs(self.framework, replace(config, **types), given)
+
+
+def _packing(said: dict[str, Any], job: Job) -> dict[str, Any]:
+    budget = job.config.samples.token_budget
+    said[_PACKING] = budget is not None
+    if budget is not None:
+        said[_TOKENS] = budget * job.layout.context_parallel_size
+    return said
+
+
+class _Spelling(CycleSpelling):
+    """Words of Hydra over a file."""
+
+    def said(self, job: Job) -> dict[str, Any]:
+        """With packing."""
+        return _packing(super().said(job), job)
+
+
+class _MegatronSpelling(cycle.BridgeSpelling):
+    """Bridge's overrides below megatron_cfg."""
+
+    def said(self, job: Job) -> dict[str, Any]:
+        """With packing."""
+        return _packing(super().said(job), job)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """A switch, and what it reads."""
+        own = as_megatron(setting)
+        said: dict[str, Any] = {_SWITCH: own.granularity is not Granularity.NONE}
+        if said[_SWITCH]:
+            said[_KIND] = str(own.granularity)
+        if own.granularity is Granularity.SELECTIVE:
+            said["recompute_modules"] = list(own.modules)
+        return words_of(self.dialect, {f"{_MEGATRON}.{name}": one for name, one in said.items()})
+
+
+READER: Final = _Reader()
+
+
+def parts(framework: Framework) -> FrameworkParts:
+    """Those of one backend."""
+    if framework == Framework.NEMO_RL_MEGATRON:
+        return cycle.megatron_parts(READER, framework, _MegatronSpelling)
+    facts = replace(
+        trainer.FACTS,
+        framework=framework,
+        label=READER.label,
+        versions=("0.5",),
+        newest_with_experts=None,
+        key_options=READER.options,
+    )
+    return stack.torch_parts(
+        facts, _Spelling, jobs=_Jobs, memory=trainer.TrainerMemory, dialect="other"
+    )

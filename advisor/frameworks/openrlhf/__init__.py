@@ -1,0 +1,1 @@
+"""OpenRLHF: reinforcement learning on DeepSpeed and vLLM."""

@@ -1,0 +1,143 @@
+"""OpenRLHF 0.11: what of it is no row of configs/options/openrlhf.json.
+
+Source: openrlhf 0.11.2 cli/train_ppo_ray.py, cli/train_sft.py, cli/train_dpo.py,
+utils/deepspeed/deepspeed_utils.py, models/actor.py.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from advisor.base.rule import Verdict
+from advisor.frameworks.cycle_dialect import CycleReader, CycleSpelling, Made
+from advisor.frameworks.deepspeed import framework as deepspeed
+from advisor.frameworks.dialect_rows import as_it_runs
+from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.names import Framework
+from advisor.frameworks.torch import recompute_settings, stack
+from advisor.job.job import Job, JobConfig
+from advisor.models.options import CpCommType, TransformerImpl
+from advisor.models.spec import ModelSpec
+from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Document
+
+_PROGRAM: Final = re.compile(r"train_(ppo_ray|sft|dpo|rm)")
+_PPO: Final = "ppo_ray"
+_KL: Final = "algo.kl.init_coef"
+_TOGETHER: Final = "train.colocate_all"
+_SLEEP: Final = "vllm.enable_sleep"
+
+
+class _Reader(CycleReader):
+    """Dotted arguments of its programs."""
+
+    framework = Framework.OPENRLHF
+    label = "OpenRLHF"
+    unknown_key = "OpenRLHF's parser knows no such argument", Verdict.REFUSED
+
+    def find(self, document: Document) -> Iterator[Keys]:
+        """With the program; a model under the actor's name."""
+        for keys in super().find(document):
+            program = _PROGRAM.search(" ".join(getattr(document, "texts", ())))
+            keys.about["program"] = program[1] if program else _PPO
+            for key in [one for one in keys.values if one.startswith("model.")]:
+                keys.values[f"actor.{key[6:]}"] = keys.values.pop(key)
+            yield keys
+
+    def is_supervised(self, keys: Keys) -> bool:
+        """train_sft, train_rm and train_dpo generate nothing."""
+        return keys.about["program"] != _PPO
+
+    def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
+        """Engines sleep only where all share the GPUs; a reference waits where its own GPUs are not
+        the actor's."""
+        if self.is_supervised(keys):
+            micro = keys.number("train.micro_batch_size") or 8
+            yield "job.micro_batch_size", (micro, ("train.micro_batch_size",))
+        yield from super().made(keys, said)
+        if said["layout.context_parallel_size"] not in (None, 1):
+            yield "layout.cp_comm_type", (CpCommType.P2P, ("ds.ring_attn_size",))
+        program, lora = keys.about["program"], said["tuning.adapter"] == "lora"
+        apart = keys.truth("ref.offload") or keys.has("ref.num_gpus_per_node")
+        its = "adapter_off" if lora else "host" if apart else "gpu"
+        if program == "dpo":
+            yield "rl.algorithm", ("dpo", ())
+            yield "rl.reference", (its, ("ref.offload",))
+        if program != _PPO:
+            return
+        asked = str(keys.get(_KL) if keys.has(_KL) else 0.01)
+        yield "rl.reference", (its if float(asked) else None, (_KL, "ref.offload"))
+        together = keys.truth(_TOGETHER) is True
+        yield (
+            "rl.engine",
+            ("vllm" if keys.number("vllm.num_engines") else None, ("vllm.num_engines",)),
+        )
+        yield "rl.colocated", (together, (_TOGETHER,))
+        yield "rl.sleep_level", (1 if together and keys.truth(_SLEEP) else None, (_SLEEP,))
+        if not keys.truth(self.cycle.dynamic):
+            yield "rl.log_prob_token_budget", (None, ())
+        if said["rl.algorithm"] == "ppo" and keys.has("critic.num_gpus_per_node") and not together:
+            yield "rl.critic_on_gpu", (False, ("critic.num_gpus_per_node",))
+
+    def num_gpus(self, keys: Keys) -> int | None:
+        """The actor's; of other programs the launcher's."""
+        return super().num_gpus(keys) if keys.about["program"] == _PPO else keys.num_gpus
+
+
+class _Jobs(deepspeed.ZeroJobs):
+    """With what it does otherwise."""
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """See dialect_rows.as_it_runs."""
+        model, config = super().configure(model, config, given)
+        return model, as_it_runs(self.framework, config, given)
+
+
+class _Settings(deepspeed.ZeroSettings):
+    """Whose notes are on DeepSpeed's own checkpoints."""
+
+    notes = recompute_settings.TorchSettings.notes
+
+
+class _Spelling(CycleSpelling):
+    """Its arguments."""
+
+    def said(self, job: Job) -> dict[str, Any]:
+        """With what several of them say."""
+        rl, said = job.config.rl, super().said(job)
+        if said[READER.cycle.dynamic]:
+            said["ds.packing_samples"] = True
+        if rl.reference == "none" and rl.algorithm.rolls_out:
+            said[_KL] = 0
+        if rl.engine != "none":
+            said["vllm.num_engines"] = max(1, job.num_gpus // rl.engine_tensor_parallel_size)
+            said |= {_TOGETHER: rl.colocated, _SLEEP: rl.sleep_level > 0}
+        return said
+
+
+READER: Final = _Reader()
+
+
+def parts() -> FrameworkParts:
+    """DeepSpeed's, with transformers' layers."""
+    facts = replace(
+        deepspeed.FACTS,
+        framework=Framework.OPENRLHF,
+        label=READER.label,
+        versions=("0.11",),
+        impl=TransformerImpl.TRANSFORMERS,
+        context_kinds=(CpCommType.P2P,),
+        key_options=READER.options,
+    )
+    return stack.torch_parts(
+        facts,
+        _Spelling,
+        settings=_Settings,
+        jobs=_Jobs,
+        memory=deepspeed.ZeroMemory,
+        dialect="other",
+    )

@@ -1,0 +1,1 @@
+"""prime-rl: reinforcement learning on FSDP2 and vLLM, on GPUs of their own."""

@@ -1,0 +1,1 @@
+"""slime: reinforcement learning on Megatron and SGLang."""

@@ -1,0 +1,1 @@
+"""TRL: Hugging Face's Trainer with losses, adapters and rollouts of its own."""

@@ -1,0 +1,12 @@
+python3 -m openrlhf.cli.train_ppo_ray \
+   --actor.model_name_or_path OpenRLHF/Llama-3-8b-sft-mixture \
+   --reward.model_name_or_path OpenRLHF/Llama-3-8b-rm-700k \
+   --actor.num_nodes 1 --actor.num_gpus_per_node 8 \
+   --ref.num_nodes 1 --ref.num_gpus_per_node 4 \
+   --critic.num_nodes 1 --critic.num_gpus_per_node 8 \
+   --vllm.num_engines 4 --vllm.tensor_parallel_size 1 \
+   --ds.zero_stage 2 --ds.adam_offload --actor.gradient_checkpointing_enable \
+   --train.micro_batch_size 8 --train.batch_size 128 --rollout.batch_size 1024 \
+   --rollout.micro_batch_size 16 --data.max_len 2048 --rollout.max_new_tokens 1024 \
+   --ds.lora.rank 64 --ds.load_in_4bit \
+   --ds.param_dtype bf16 --actor.adam.lr 5e-7 --critic.adam.lr 9e-6 --algo.kl.init_coef 0.01
