@@ -120,6 +120,7 @@ def test_a_folder_says_its_idea_in_a_line() -> None:
 # for theirs; every other name stands once.
 SAME_ROLE = frozenset(
     [
+        "adapters",
         "attention",
         "block",
         "checks",

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.dialect_rows import Row, counts, meant
+from advisor.frameworks.dialect_rows import Row, counts, file_of, meant
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.reading.command_options import options, program_at
 from advisor.reading.document_keys import Keys, put_tree
@@ -65,7 +65,9 @@ class DialectReader(KeyedReader):
     def values(self, keys: Keys) -> dict[str, ReadValue]:
         """What the keys say, without options of what is switched off."""
         found = super().values(keys)
-        return self._counted(found, found)
+        each = ((row.ours, row.omitted_meaning) for row in self.rows)
+        usual = {path: value for path, value in each if value is not None}
+        return self._counted(found, {**usual, **found})
 
     def _counted(self, found: Mapping[str, Any], every: Mapping[str, Any]) -> dict[str, Any]:
         def value(path: str) -> Any:
@@ -81,6 +83,9 @@ class DialectReader(KeyedReader):
             value = row.omitted_meaning
             if row.ours.partition(".")[1] and row.ours not in said and value is not None:
                 found.setdefault(row.ours, value)
+        for path, value in file_of(str(self.framework)).get("assumed", {}).items():
+            if path not in said:
+                found.setdefault(path, value)
         found = self._counted(found, {**found, **said})
         every = found | {path: one.value for path, one in said.items()}
         more = self.derived(keys, every).items()

@@ -3,18 +3,18 @@
 A row is an option by its key: `path`, the field of ours that it means, or `as`, the option of the
 framework below that it is another name of; `default`, its value where it is left out; `values`,
 ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
-words); `times`: ours is as many times its number; `if`: a path that has to be set for the option to count; `printed`: false where it is read
-alone; `always`: true where it is printed even if the value is the usual one. An option that means
-several fields has a list of rows. `assumed`: fields of a job as it runs there (as_it_runs).
-`harmless`, `unpriced` and `predicted` are those of `option.listed`; `names`: all options that its
-parsers know; `marks` tell whose a document is: `keys`, one of which it has, `programs`, a pattern
-of the words of a command, and `calls`, one of those in Python.
+words, `commas`: the same in one); `times`: ours is as many times its number; `if`: a path that has
+to be set for the option to count, or PATH=VALUE; `printed`: false where it is read alone; `always`:
+true where it is printed even if the value is the usual one. An option that means several fields has
+a list of rows. `assumed`: fields of a job as it runs there (as_it_runs). `harmless`, `unpriced` and
+`predicted` are those of `option.listed`; `names`: all options that its parsers know; `marks` tell
+whose a document is: `keys`, one of which it has, `programs`, a pattern of the words of a command,
+and `calls`, one of those in Python.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, partial
-from itertools import chain
 from typing import Any, Final
 
 from msgspec import Struct, convert, json
@@ -35,7 +35,14 @@ from advisor.reading.shell import ShellCommand
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
 """Keys of the files of Accelerate and DeepSpeed, one of which each has."""
 _OTHERS: Final = "*"
-_KINDS: Final = {"bool": bool, "int": int, "float": float, "str": str, "names": object}
+_KINDS: Final = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "names": object,
+    "commas": object,
+}
 _PLAIN: Final = defaults(JobConfig)
 
 
@@ -47,6 +54,7 @@ class Row(Option, frozen=True, kw_only=True):
     only_if: str = ""
     printed: bool = True
     always: bool = False
+    joined: bool = False
 
     @property
     def omitted_meaning(self) -> Any:
@@ -58,9 +66,9 @@ class Row(Option, frozen=True, kw_only=True):
         names = (name for name, meant in self.values.items() if _text(meant) == _text(ours))
         found = next((name for name in names if name != _OTHERS), None)
         if found is None:
-            of_names = isinstance(ours, tuple) and self.means is not None
-            of_names = of_names and getattr(self.means, "func", None) is _names
-            return [*ours] if of_names else None if self.values else ours
+            if isinstance(ours, tuple) and getattr(self.means, "func", None) is _names:
+                return ",".join(ours) if self.joined else [*ours]
+            return None if self.values else ours
         number = whole_number(found)
         return truth(found) if found in ("true", "false") else found if number is None else number
 
@@ -101,7 +109,7 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
     default, values = said.get("default"), said.get("values", {})
     is_switch = bool(values) and not {*values} - {"true", "false"}
     usual = bool if is_switch else object if values or default is None else type(default)
-    of_names = said.get("kind") == "names"
+    of_names = said.get("kind") in ("names", "commas")
     means = partial(_names if of_names else meant, values) if values or of_names else None
     if "times" in said:
         means, usual = partial(_product, said["times"]), object
@@ -119,6 +127,7 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
         only_if=said.get("if", ""),
         printed=said.get("printed", True),
         always=said.get("always", False),
+        joined=said.get("kind") == "commas",
     )
 
 
@@ -160,14 +169,14 @@ class _Marks(Struct, frozen=True):
         calls = (call.name for way in document.ways for call in way.calls)
         return any(re.search(self.calls, name) for name in calls)
 
-    def have(self, document: Document) -> bool:
-        """Whether a file or a command has one of its keys."""
+    def have(self, document: Document) -> int:
+        """How many of its keys a file or a command has."""
         if isinstance(document, ShellCommand):
             names = (one.name.lstrip("-").replace("-", "_") for one in options(document.words))
-            return not set(self.keys).isdisjoint(names)
+            return len(set(self.keys).intersection(names))
         if isinstance(document, PythonSource):
-            return False
-        return any(document.get(*key.split(".")) is not None for key in self.keys)
+            return 0
+        return sum(document.get(*key.split(".")) is not None for key in self.keys)
 
 
 @cache
@@ -188,9 +197,10 @@ def dialect_names() -> tuple[str, ...]:
 
 def dialect_of(document: Document) -> str:
     """The dialect that a document is written in; empty where it is none's."""
-    marks = _marks().items()
-    run = (name for name, its in marks if its.run(document))
-    return next(chain(run, (name for name, its in marks if its.have(document))), "")
+    marks = _marks()
+    run = next((name for name, its in marks.items() if its.run(document)), "")
+    most = max(marks, key=lambda name: marks[name].have(document))
+    return run or (most if marks[most].have(document) else "")
 
 
 def value_of(job: Job, path: str) -> Any:
@@ -209,9 +219,12 @@ def plain(path: str) -> Any:
 
 
 def counts(row: Row, value: Callable[[str], Any]) -> bool:
-    """Whether what an option depends on is set."""
-    ours = value(row.only_if) if row.only_if else True
-    return bool(ours) and (ours is True or _text(ours) != _text(plain(row.only_if)))
+    """Whether what an option depends on is set, or is what it names."""
+    path, _, wanted = row.only_if.partition("=")
+    ours = value(path) if path else True
+    if wanted:
+        return _text(ours) == wanted
+    return bool(ours) and (ours is True or _text(ours) != _text(plain(path)))
 
 
 def renamed(name: str, below: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,3 +25,4 @@ class Framework(StrEnum):
     AXOLOTL = "axolotl"
     MS_SWIFT = "ms_swift"
     AUTOMODEL = "automodel"
+    MEGATRON_SWIFT = "megatron_swift"

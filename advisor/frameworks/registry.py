@@ -53,6 +53,7 @@ _KNOWN: Final[dict[str, _Registration]] = {
     Framework.LLAMA_FACTORY: _shipped("LLaMA-Factory", "llama_factory.framework"),
     Framework.AXOLOTL: _shipped("axolotl", "axolotl.framework"),
     Framework.MS_SWIFT: _shipped("ms-swift", "ms_swift.framework"),
+    Framework.MEGATRON_SWIFT: _shipped("Megatron-SWIFT", "megatron_swift.framework"),
     Framework.AUTOMODEL: _shipped("NeMo AutoModel", "automodel.framework"),
 }
 _BUILDERS: Final = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.HUGGINGFACE)

@@ -27,6 +27,8 @@ class Module(StrEnum):
     """The Megatron submodule an operator belongs to (megatron-core transformer_layer.py)."""
 
     EMBEDDING = "embedding"
+    PATCH_EMBEDDING = "vision.patch_embed"
+    PROJECTOR = "vision.merger"
     INPUT_LAYERNORM = "input_layernorm"
     LINEAR_QKV = "self_attention.linear_qkv"
     QKV_DOWN_PROJ = "self_attention.qkv_down_proj"

@@ -24,7 +24,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     """A job on its way, as far as the page's lines about it need it.
 
     layout: None where a search chooses it. first_framework: the one that is not named, as it is the
-    usual one.
+    usual one. sees: whether the model, as it was asked for, has a vision tower.
     """
 
     given: Given
@@ -35,6 +35,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     gpu: Gpu
     num_gpus: int
     first_framework: str
+    sees: bool = False
 
 
 def assumed_lines(facts: Facts) -> tuple[str, ...]:
@@ -157,6 +158,10 @@ def _of_options(facts: Facts) -> Iterator[str]:
 
 def _of_model(facts: Facts) -> Iterator[str]:
     model, config = facts.model, facts.config
+    if facts.sees and model.vision is None:
+        yield f"text alone: vision towers are not modelled for {config.framework}"
+    elif facts.sees and not config.samples.image_tokens:
+        yield "text alone, the tower does not run: samples.image_tokens=N gives it images"
     if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
         yield f"fused cross entropy ({model.cross_entropy_fusion})"
     if model.num_moe_experts is not None:

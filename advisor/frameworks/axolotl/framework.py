@@ -25,6 +25,11 @@ _DEPRECATED: Final = {"offload": True, "offload_disk": "disk"}
 """Values of gradient_checkpointing that mean true, and those of activation_offloading."""
 _KWARGS: Final = f"{CHECKPOINTING[1]}_kwargs"
 _PLUGIN: Final = "cut_cross_entropy"
+_PLUGINS: Final = {
+    "liger_fused_linear_cross_entropy": "axolotl.integrations.liger.LigerPlugin",
+    _PLUGIN: "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin",
+}
+"""What an option needs to be one."""
 
 
 class _Reader(TrainerDialectReader):
@@ -65,7 +70,8 @@ class _Spelling(DialectSpelling):
         said.pop("fsdp", None)
         if job.config.tuning.base_weights is StoredAs.NF4:
             said["adapter"] = "qlora"
-        return said
+        plugins = [plugin for option, plugin in _PLUGINS.items() if option in said]
+        return said | ({"plugins": plugins} if plugins else {})
 
     def of_setting(self, setting: Any, job: Job) -> dict[str, Any]:
         """Inputs on the host are an option of their own."""

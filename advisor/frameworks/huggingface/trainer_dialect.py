@@ -30,7 +30,7 @@ from advisor.frameworks.huggingface.training_arguments import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import stack
-from advisor.frameworks.torch.setting import NONE, TorchSetting, as_torch
+from advisor.frameworks.torch.setting import NONE, Granularity, TorchSetting, as_torch
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.job.reinforcement import Algorithm, Reference
@@ -38,6 +38,7 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import ReadConfiguration, UnknownValue
 
 _OLDEST_NAMES: Final = "4"
 """transformers 5 takes the names of 4 as well, and dialects know no others."""
@@ -95,6 +96,8 @@ class DialectSpelling(trainer.TrainerSpelling):
 
 _STAGE: Final = re.compile(r"(?:zero|ds_z|stage)[_-]?(\d)", re.IGNORECASE)
 """The stage of ZeRO in the name of a file of DeepSpeed, as the frameworks' own are called."""
+_FILES: Final = ("deepspeed", "config_file", "accelerate_config")
+"""Options that name one, or Accelerate's file of the same."""
 
 
 class TrainerDialectReader(HuggingFaceReader):
@@ -113,7 +116,7 @@ class TrainerDialectReader(HuggingFaceReader):
         cls.rules = tuple(key_rules.written(name))
         if cls.unknown_key is not None:
             reason, verdict = cls.unknown_key
-            unknown = partial(_unknown_names, frozenset(names_of(name)))
+            unknown = partial(unknown_names, frozenset(names_of(name)))
             said = {"verdict": verdict, "source": cls.label, "fault": "unknown_key"}
             cls.rules = (
                 *cls.rules,
@@ -128,10 +131,12 @@ class TrainerDialectReader(HuggingFaceReader):
         """The stage of ZeRO by the name of a file; the reference of pairs, which is the model
         itself where an adapter can be switched off, else a second one."""
         found = super().derived(keys, said)
-        file = str(keys.get("deepspeed") or "")
+        file = next((text for key in _FILES if (text := str(keys.get(key) or ""))), "")
         if stage := _STAGE.search(Path(file).name):
             found["layout.data_parallel_sharding"] = SHARDINGS.get(int(stage[1]))
-            found["job.optimizer_cpu_offload"] = "offload" in file
+            offloads = "offload" in file
+            found["job.optimizer_cpu_offload"] = offloads and "offload_param" not in file
+            found["job.param_cpu_offload"] = offloads and stage[1] == "3"
         shards = file or keys.has("fsdp") or any(keys.under(FSDP)) or "launcher" in keys.about
         if not shards and DataParallelSharding.NONE in trainer.FACTS.shardings:
             found["layout.data_parallel_sharding"] = DataParallelSharding.NONE
@@ -140,12 +145,23 @@ class TrainerDialectReader(HuggingFaceReader):
             found["rl.reference"] = Reference.ADAPTER_OFF if has_adapter else Reference.GPU
         return found
 
+    def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
+        """Not a file whose name tells the stage."""
+        found = super().unknown(keys)
+        yield from (one for one in found if not _STAGE.search(Path(one.text).name))
+
+    def _configuration(self, keys: Keys) -> ReadConfiguration:
+        """DeepSpeed's where a file of Accelerate's is called so."""
+        read = super()._configuration(keys)
+        named = any(_STAGE.search(Path(str(keys.get(key) or "")).name) for key in _FILES)
+        return replace(read, hands_to=Framework.DEEPSPEED) if named else read
+
     def has_reference(self, keys: Keys, said: Mapping[str, Any]) -> bool:
         """Whether losses are weighed by a reference model."""
         return said.get("rl.algorithm") == Algorithm.DPO
 
 
-def _unknown_names(names: frozenset[str], keys: Keys) -> Iterator[Match]:
+def unknown_names(names: frozenset[str], keys: Keys) -> Iterator[Match]:
     """Keys that stand in a document and are none of `names`, nor of a launcher's file."""
     of_launcher = {row.name.partition(".")[0] for row in FILE}
     for key, given in keys.values.items():
@@ -163,6 +179,7 @@ def trainer_parts(
     spelling: type[DialectSpelling] = DialectSpelling,
     jobs: type[DialectJobs] = DialectJobs,
     memory: type[trainer.TrainerMemory] = trainer.TrainerMemory,
+    granularities: tuple[Granularity, ...] = trainer.FACTS.granularities,
 ) -> FrameworkParts:
     """The parts of a dialect in its one known release."""
     facts = replace(
@@ -171,6 +188,7 @@ def trainer_parts(
         label=reader.label,
         versions=(release,),
         newest_with_experts=None,
+        granularities=granularities,
         key_options=reader.options,
     )
     parts = stack.torch_parts(

@@ -34,6 +34,7 @@ def words(pairs: Iterable[tuple[str, Any]]) -> str:
 def training_arguments(setting: TorchSetting, version: str) -> Pairs:
     """Those of the checkpointing: 5.x calls it activation_checkpointing."""
     if setting.granularity is Granularity.NONE:
+        yield from ("--activation_offloading", "True") if setting.offloads else ()
         return
     name = "gradient_checkpointing" if version == "4" else "activation_checkpointing"
     yield name, True

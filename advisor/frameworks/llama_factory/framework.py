@@ -20,6 +20,7 @@ from advisor.frameworks.huggingface.trainer_dialect import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.plan import Semantics
+from advisor.frameworks.torch.setting import Granularity
 from advisor.job.job import Job
 from advisor.reading.document_keys import Keys
 
@@ -75,4 +76,5 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_parts(READER, "0.9", spelling=_Spelling, memory=_Memory)
+    every = Granularity.NONE, Granularity.FULL
+    return trainer_parts(READER, "0.9", spelling=_Spelling, memory=_Memory, granularities=every)

@@ -61,6 +61,7 @@ class _Spelling(DialectSpelling):
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
         """With bitsandbytes as what quantizes, and a reference's weight."""
+        said.pop("fsdp_config", None)
         if "quant_bits" in said:
             said["quant_method"] = "bnb"
         if job.config.rl.algorithm is Algorithm.GRPO:

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import in_fp32
-from advisor.layers.heads.pieces import FP32, INT64, log_probabilities, of_tokens
-from advisor.layers.heads.whole import divided, step
+from advisor.layers.heads.whole import divided, log_probabilities, of_tokens, step
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
+
+_FP32, _INT64 = DType.FP32.itemsize, DType.INT64.itemsize
 
 
 def _targets(shape: RankShape) -> tuple[Tensor, Tensor]:
@@ -44,7 +45,7 @@ def verl_megatron(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
     softmax = in_fp32(logits, "softmax")
     output = log_probabilities(shape)[:1]
     last = step("cross_entropy", copied, output, softmax, *_targets(shape))
-    rows = shape.tokens * (INT64 + 2 * FP32)
+    rows = shape.tokens * (_INT64 + 2 * _FP32)
     alone = rows + softmax.num_bytes
     last = replace(last, forward_workspace=rows, workspace_without_grad=alone)
     return (*operators, replace(last, forward_holds=held))
@@ -81,5 +82,5 @@ def nemo_rl(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
     part = logits.num_elements * min(size, shape.local_seq) // shape.local_seq
     more = size < shape.local_seq
     last = step("chunked_log_softmax", logits, output, logits, *_targets(shape))
-    there, back = (3 + more) * FP32, (2 + more) * FP32 + (2 + more) * INT64
+    there, back = (3 + more) * _FP32, (2 + more) * (_FP32 + _INT64)
     return (replace(last, forward_workspace=part * there, backward_workspace=part * back),)

@@ -113,7 +113,8 @@ def _head(shape: RankShape) -> tuple[Operator, ...]:
         (logits,) = capped[-1].outputs
     if chosen is not None:
         return (*norm, output, *capped, *chosen.operators(shape, logits))
-    return (*norm, output, *capped, _cross_entropy(shape, logits))
+    entropy = replace(_cross_entropy(shape, logits), forward_holds=norm[0].outputs)
+    return (*norm, output, *capped, entropy)
 
 
 def _fused_head(shape: RankShape, source: Tensor, head: Head) -> tuple[Operator, ...]:
@@ -186,6 +187,7 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
         (logits,),
         unit=ComputeUnit.GEMM,
         saved=(source,),
+        saved_for_weights=frozenset({source.name}),
         weights=(weight,),
         gemm=shape.with_main_grad(Gemm(shape.tokens, rows, shape.model.hidden_size)),
         forward_collectives=shape.column_parallel_forward(),

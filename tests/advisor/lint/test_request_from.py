@@ -592,22 +592,16 @@ def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, n
     assert str(unknown.origins["job.expandable_segments"]) != "given"
 
 
-PEFT = "--per_device_train_batch_size 1 --gradient_checkpointing 1 --use_peft"
-ARGS = "args = TrainingArguments('o', bf16=True, gradient_checkpointing=True)"
-SFT = "args=SFTConfig('o', gradient_checkpointing=True)"
-LORA = "peft LoraConfig in line 1"
-
-
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.yaml", "base_model: a\nmicro_batch_size: 1\nadapter: lora\n", "adapter lora in line 3"),
-        ("f.yaml", "cutoff_len: 512\nfinetuning_type: lora\n", "finetuning_type lora in line 2"),
-        ("f.yaml", "cutoff_len: 512\nbf16: true\n", "finetuning_type by default lora in line 1"),
+        ("a.yaml", "base_model: a\nmicro_batch_size: 1\nrelora: true\n", "relora True in line 3"),
+        (
+            "f.yaml",
+            "cutoff_len: 512\nadapter_name_or_path: a\n",
+            "adapter_name_or_path a in line 2",
+        ),
         ("f.yaml", "cutoff_len: 512\nfinetuning_type: full\n", ""),
-        ("t.sh", f"python t.py {PEFT}\n", "--use_peft True in line 1"),
-        ("t.py", f"model = get_peft_model(model, LoraConfig(r=8))\n{ARGS}\n", LORA),
-        ("t.py", f"SFTTrainer({SFT}, peft_config=peft.LoraConfig())\n", LORA),
     ],
 )
 def test_adapters_are_not_modelled_and_the_verdict_says_so(

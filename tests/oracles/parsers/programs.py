@@ -36,6 +36,7 @@ KERNELS = {
     "transformer.moe.moe_utils": "permute permute_with_probs unpermute sort_chunks_by_index "
     "sort_chunks_by_index_with_probs",
 }
+IMPORTING = "/bridge/|/torchtitan/|/llamafactory/|/axolotl/"
 UNSAID = {"moe_layer_freq", "window_size", "bias_activation_fusion"}
 """What of a model no override of Bridge can say, or goes with a function that none can."""
 
@@ -63,7 +64,7 @@ class _Absentees:
         while asking and "importlib" in asking.f_code.co_filename:
             asking = asking.f_back
         file = asking.f_code.co_filename if asking else ""
-        asks = re.search("/bridge/|/torchtitan/", file) and "import_utils" not in file
+        asks = re.search(IMPORTING, file) and "import_utils" not in file
         return ModuleSpec(name, self, is_package=True) if asks else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -177,6 +178,47 @@ def huggingface(brought: str, line: str) -> None:
     with _environment(re.sub(r"^\d+", "1", brought)):
         words = shlex.split(f"{line} --output_dir out --use_cpu True")
         HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words)
+
+
+def trl(brought: str, line: str) -> None:
+    """HfArgumentParser over a trainer's configuration and ModelConfig."""
+    from transformers import HfArgumentParser
+
+    if "completion" in line or "vllm" in line:
+        from trl.trainer.grpo_config import GRPOConfig as Config
+    else:
+        from trl.trainer.sft_config import SFTConfig as Config
+    from trl.trainer.model_config import ModelConfig
+
+    with _environment(re.sub(r"^\d+", "1", brought)):
+        words = shlex.split(f"{line} --output_dir out --use_cpu True")
+        HfArgumentParser((Config, ModelConfig)).parse_args_into_dataclasses(words)
+
+
+def llama_factory(brought: str, line: str) -> None:
+    """Its HfArgumentParser over all of its arguments."""
+    os.environ["DISABLE_VERSION_CHECK"] = "1"
+    from llamafactory.hparams import parser
+
+    with _environment(re.sub(r"^\d+", "1", brought)):
+        words = shlex.split(f"{line} --output_dir out --use_cpu True --model_name_or_path m")
+        parser._parse_train_args(words)
+
+
+def axolotl(_: str, text: str) -> None:
+    """AxolotlInputConfig, which passes over what it does not know, so that names are looked up."""
+    import yaml
+    from axolotl.integrations.cut_cross_entropy.args import CutCrossEntropyArgs
+    from axolotl.integrations.liger.args import LigerArgs
+    from axolotl.utils.schemas.config import AxolotlInputConfig
+
+    schemas = (AxolotlInputConfig, LigerArgs, CutCrossEntropyArgs)
+    names = set().union(*(one.model_fields for one in schemas))
+    brought = {"base_model": "m", "datasets": [{"path": "d", "type": "alpaca"}]}
+    given = {**yaml.safe_load(text), "learning_rate": 1e-5}
+    if unknown := given.keys() - names:
+        raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
+    AxolotlInputConfig(**brought, **given)
 
 
 def accelerate(_: str, text: str) -> None:

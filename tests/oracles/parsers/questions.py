@@ -3,10 +3,11 @@
 import shlex
 from collections.abc import Iterator
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from advisor.base.errors import UserError
+from advisor.frameworks.dialect_rows import dialect_names
 from advisor.frameworks.megatron.flags import override, words
 from advisor.frameworks.megatron.options.attention import Shape
 from advisor.frameworks.megatron.options.table import SETTINGS
@@ -28,6 +29,16 @@ CASES: Final = (
     ("64xH100", "fp8_current"),
 )
 OF_A_JOB: Final = 3
+TUNED: Final = (
+    ("tuning.adapter=lora", "samples.packing=packed"),
+    ("tuning.adapter=lora", "tuning.rank=64", "tuning.base_weights=nf4"),
+    ("tuning.adapter=dora", "tuning.target_modules=q_proj,v_proj", "tuning.dropout=0.1"),
+    ("tuning.adapter=lora", "tuning.base_weights=int8", "tuning.modules_to_save=embed_tokens"),
+    ("rl.algorithm=grpo", "rl.engine=vllm", "rl.sleep_level=2", "rl.num_generations=4"),
+    ("rl.algorithm=dpo", "tuning.adapter=lora"),
+    ("tuning.num_trainable_layers=4",),
+)
+"""Jobs of the dialects."""
 
 
 def jobs(framework: Framework, version: str) -> Iterator[tuple[Job, int]]:
@@ -50,6 +61,14 @@ def jobs(framework: Framework, version: str) -> Iterator[tuple[Job, int]]:
                 continue
 
 
+def tuned_jobs(framework: Framework) -> Iterator[tuple[Job, int]]:
+    """Those that a dialect has words for, each on one GPU and on several."""
+    for overrides in TUNED if framework in dialect_names() else ():
+        for gpus in ("1xH100", "8xH100"):
+            request = Request(model="qwen3_8b", gpus=gpus, framework=framework, overrides=overrides)
+            yield from ((job, OF_A_JOB) for job in _resolved(request))
+
+
 def _resolved(request: Request) -> Iterator[Job]:
     try:
         found = resolve(request)
@@ -68,7 +87,7 @@ def questions(framework: Framework, version: str, *, file: bool) -> list[str]:
     """The lines of a release, or its files, each below the line that its user brings."""
     spelling, settings = parts_of(framework).spelling, parts_of(framework).settings
     found = set()
-    for job, count in jobs(framework, version):
+    for job, count in chain(jobs(framework, version), tuned_jobs(framework)):
         layout = spelling.layout_flags(job)
         drawn = sorted(settings.tried(job), key=lambda one: _digest(f"{layout} {one.spec}"))
         legal = (one for one in drawn if not settings.check(one, job))

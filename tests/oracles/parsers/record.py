@@ -66,6 +66,9 @@ PROGRAMS: Final = (
     Program(Framework.HUGGINGFACE, "4", _HF_4),
     Program(Framework.HUGGINGFACE, "5", "transformers==5.23.0"),
     Program(Framework.HUGGINGFACE, "5", "accelerate==1.15.0", file=True, name="accelerate"),
+    Program(Framework.TRL, "1.16", "trl==1.16.0"),
+    Program(Framework.LLAMA_FACTORY, "0.9", "llamafactory==0.9.5 peft==0.21.2"),
+    Program(Framework.AXOLOTL, "0.21", "axolotl==0.21.0 peft==0.21.2", file=True),
 )
 
 

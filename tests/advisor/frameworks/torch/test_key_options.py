@@ -17,9 +17,10 @@ from advisor.frameworks.torchtitan import options as torchtitan
 from advisor.job.job import JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.reading.document_keys import Keys
+from advisor.request.given import RECORDS
 
 TABLES = {"torchtitan": torchtitan, "deepspeed": deepspeed, "transformers": huggingface}
-OF_OURS = {"layout": ParallelLayout, "job": JobConfig}
+OF_OURS = {"layout": ParallelLayout, "job": JobConfig, **RECORDS}
 
 
 def fields_of(package: str, file: str, name: str) -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""Megatron-SWIFT (ms-swift 4.6): what of it is no row of configs/options/megatron_swift.json.
+
+Source: ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from advisor.frameworks.cycle_dialect import CycleReader, Made
+from advisor.frameworks.dialect_rows import names_of, written
+from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface.trainer_dialect import unknown_names
+from advisor.frameworks.huggingface.training_arguments import words
+from advisor.frameworks.megatron import cycle
+from advisor.frameworks.megatron.framework import MegatronSpelling
+from advisor.frameworks.names import Framework
+from advisor.job.job import Job
+from advisor.job.reinforcement import Algorithm, Reference
+from advisor.plan.recompute_plan import Setting
+from advisor.reading import key_rules
+from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import ReadConfiguration, Untaken
+
+_NAME: Final = str(Framework.MEGATRON_SWIFT)
+_LENGTH, _TYPE = "max_length", "rlhf_type"
+_SECTION: Final = "megatron"
+_GRANULARITY: Final = "recompute_granularity"
+_RELEASE: Final = "4.6"
+_BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32"}
+"""Names that Megatron Bridge has for its own."""
+_OFF: Final = {"null": "none", "[]": "none"}
+
+
+class _Reader(cycle.MegatronCycleReader):
+    """Options of `megatron sft`, `pt` and `rlhf`, and YAML of the same."""
+
+    framework = Framework.MEGATRON_SWIFT
+    label = "Megatron-SWIFT"
+
+    def called(self, keys: Keys) -> str:
+        """Its release, not Megatron's."""
+        return f"{self.label} {_RELEASE}"
+
+    def rules_of(self, keys: Keys) -> tuple[key_rules.KeyRule, ...]:
+        """Arguments that it does not know are refused."""
+        return (*self.rules, _UNKNOWN)
+
+    def _configuration(self, keys: Keys) -> ReadConfiguration:
+        """Megatron's fields under Bridge's names; `none` switches recompute off, and another kind
+        than the usual one takes none of its options."""
+        found = CycleReader._configuration(self, keys)
+        own = {f"{_SECTION}.{_BRIDGES.get(k, k)}": one for k, one in keys.values.items()}
+        read = self.megatrons(replace(keys, values=own))
+        kind = keys.get(_GRANULARITY)
+        if kind not in (None, "selective"):
+            for name in (_GRANULARITY, "recompute_modules"):
+                if kind == "none" or not keys.has(name):
+                    read.put(name, None, f"{_GRANULARITY} {kind}", keys.where(_GRANULARITY))
+        return self.on_megatron(_NAME, found, read)
+
+    def untaken(self, keys: Keys) -> Iterator[Untaken]:
+        """Megatron's options are its own reader's."""
+        yield from (one for one in super().untaken(keys) if one.note)
+
+    def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
+        """A reference where pairs or GRPO weigh one."""
+        yield from super().made(keys, said)
+        is_grpo = said.get("rl.algorithm") == Algorithm.GRPO
+        beta = keys.get("beta") not in (0, 0.0, "0", "0.0")
+        if said.get("rl.algorithm") == Algorithm.DPO or (is_grpo and beta):
+            has_adapter = said.get("tuning.adapter") not in (None, "none")
+            its = Reference.ADAPTER_OFF if has_adapter else Reference.GPU
+            yield "rl.reference", (its, (_TYPE,))
+
+    def num_gpus(self, keys: Keys) -> int | None:
+        """Those of its environment."""
+        return keys.num_gpus
+
+    def recompute(self, keys: Keys) -> str | None:
+        """Megatron's reader says it."""
+        return None
+
+
+_UNKNOWN: Final = key_rules.key_rule(
+    "",
+    lambda keys: unknown_names(frozenset(names_of(_NAME)), keys),
+    "{found}: Megatron-SWIFT knows no such argument",
+    fault="unknown_key",
+    source="ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py",
+)
+
+
+class _Spelling(MegatronSpelling):
+    """Bridge's fields as options of their own, those that it has."""
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Megatron's recompute options; `none` where there is none."""
+        return _options(super().setting_flags(setting, job))
+
+    def layout_flags(self, job: Job) -> str:
+        """Layout, batch, lengths, adapters and phases."""
+        own = {_LENGTH: job.config.seq_length} | written(_NAME, job)
+        return f"{words(own.items())} {_options(super().layout_flags(job))}"
+
+    def omitted(self, job: Job) -> str:
+        """Nothing: the options say all but the model."""
+        return ""
+
+    def assumed_flags(self, job: Job) -> str:
+        """Those of them that the prediction rests on."""
+        return _options(super().assumed_flags(job))
+
+
+def _options(overrides: str) -> str:
+    """`--name value` of `section.name=value`, where it has the name."""
+    ours = {its: name for name, its in _BRIDGES.items()}
+    names = frozenset(names_of(_NAME))
+    found = {}
+    for word in shlex.split(overrides):
+        path, _, value = word.partition("=")
+        name = path.rpartition(".")[2]
+        name = ours.get(name, name)
+        if name in names and (value not in _OFF or name == _GRANULARITY):
+            listed = value.strip("[]").replace('"', "").split(",") if value[:1] == "[" else value
+            found[name] = _OFF.get(value, listed) if isinstance(listed, str) else listed
+    return words(found.items())
+
+
+READER: Final = _Reader()
+
+
+def parts() -> FrameworkParts:
+    """Megatron Bridge's."""
+    return cycle.megatron_parts(READER, Framework.MEGATRON_SWIFT, _Spelling)
