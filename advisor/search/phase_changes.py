@@ -15,7 +15,7 @@ from advisor.job.job import Job
 from advisor.job.microbatches import microbatches
 from advisor.job.pipeline_split import pipeline_of, pipeline_stages
 from advisor.job.reinforcement import Algorithm, Reference
-from advisor.search.cycle import Cycle
+from advisor.search.cycle_phases import Cycle
 from advisor.search.job_memory import JobMemory
 from advisor.search.rank_shape import rank_shape
 

@@ -60,8 +60,8 @@ class Cycle:
         self._states = [self._between(stage) for stage in self._stages]
         left = sum(states.total for states in self._here(PhaseName.ROLLOUT, 0))
         self.engine = rollout_engine(job, plain.reserved_with(0, left, 0, ()).total)
-        self.update = self._beside(plain, PhaseName.UPDATE)
-        self._critic_update = self._beside(self._critic, PhaseName.CRITIC_UPDATE)
+        self.update = self._next_to_others(plain, PhaseName.UPDATE)
+        self._critic_update = self._next_to_others(self._critic, PhaseName.CRITIC_UPDATE)
 
     def phases(
         self, plans: list[RecomputePlan], update: Sequence[StageDetail]
@@ -167,7 +167,7 @@ class Cycle:
     def _others(self, name: PhaseName) -> tuple[NamedBytes, ...]:
         return _terms([("rollout engine", sum(self._engine_parts(name).values()))])
 
-    def _beside(self, memory: JobMemory, name: PhaseName) -> JobMemory:
+    def _next_to_others(self, memory: JobMemory, name: PhaseName) -> JobMemory:
         """A training step next to the other models and the engine."""
         trained = 0 if name is PhaseName.UPDATE else 2
         waiting = []
@@ -175,7 +175,7 @@ class Cycle:
             here = [states.total for states in self._here(name, stage)]
             here[trained] = 0
             waiting.append(_terms(zip(_MODELS, here, strict=True)))
-        return memory.beside(waiting, self._others(name))
+        return memory.next_to(waiting, self._others(name))
 
     def _quiet(self, name: PhaseName, stage: int) -> _Taken:
         """A rank in a phase that trains nothing. Frameworks empty torch's cache before an engine
@@ -248,7 +248,7 @@ class Cycle:
 
 
 def _terms(terms: Iterable[tuple[str, int]]) -> tuple[NamedBytes, ...]:
-    return tuple(NamedBytes(name, size, "search/cycle.py") for name, size in terms if size)
+    return tuple(NamedBytes(name, size, "search/cycle_phases.py") for name, size in terms if size)
 
 
 def _parts(models: _Models, working: int) -> PhaseMemory:
