@@ -71,6 +71,8 @@ def test_steps_of_long_rows_on_hopper(predicted: dict[str, tuple[float, float, f
     errors = {_name(row): predicted[_name(row)][1] / float(row["step_time_s"]) - 1 for row in rows}
     for name, error in errors.items():
         print(f"{name:44} {error:+.1%}")
-    long = [errors[_name(row)] for row in rows if int(row["seq_len"]) == LONG and "4B" in row["model"]]
+    long = [
+        errors[_name(row)] for row in rows if int(row["seq_len"]) == LONG and "4B" in row["model"]
+    ]
     assert len(long) == 6
     assert max(map(abs, long)) < 0.15

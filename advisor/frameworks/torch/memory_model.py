@@ -280,9 +280,7 @@ def eager_memory(
         pools=(
             NamedBytes(
                 "communication streams' caches",
-                parameter_groups.stream_pools(
-                    shape, sharding, pools_reductions=pools_reductions
-                ),
+                parameter_groups.stream_pools(shape, sharding, pools_reductions=pools_reductions),
                 "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
             ),
         ),

@@ -129,9 +129,7 @@ def fsdp_static(
     )
 
 
-def stream_pools(
-    shape: RankShape, sharding: Sharding, *, pools_reductions: bool = True
-) -> int:
+def stream_pools(shape: RankShape, sharding: Sharding, *, pools_reductions: bool = True) -> int:
     """Bytes that the allocator keeps for FSDP2's own streams while the computing one has its peak.
 
     All-gathers and reduce-scatters allocate on streams of their own (FSDPCommContext), and torch's

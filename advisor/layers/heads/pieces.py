@@ -56,7 +56,8 @@ class InChunks(Struct, frozen=True, kw_only=True):
     the backward the weight's gradient is among them, that of the hidden states is not. passes:
     bytes moved an element of the logits beside the GEMMs, forward and backward. chunks: parts of
     the tokens, each of which adds to the whole weight's gradient `added` bytes an element.
-    block: bytes of its largest temporary; 0: all are one. replays: logits are computed again. scalar: it returns a loss, not log-probabilities.
+    block: bytes of its largest temporary; 0: all are one. replays: logits are computed again.
+    scalar: it returns a loss, not log-probabilities.
     """
 
     forward: Sequence[int]
