@@ -22,9 +22,12 @@ ORACLE_PACKAGES := torch==2.13.0 megatron-core==0.16.1 numpy
 NEWEST_WHEEL := .ci/megatron-core-newest.txt
 NEWEST := $(shell sed -n 's/^megatron-core==\([^ ]*\).*/\1/p' $(NEWEST_WHEEL))
 NEWEST_CORE := $(VENV)/megatron-core-$(NEWEST)
+# Megatron Bridge's adapters, whose wheel is read and not installed: they need a part of it alone.
+BRIDGE_WHEEL := .ci/megatron-bridge.txt
+BRIDGE := $(VENV)/megatron-bridge-$(shell sed -n 's/^megatron-bridge==\([^ ]*\).*/\1/p' $(BRIDGE_WHEEL))
 NEWEST_TESTS := $(addprefix tests/oracles/test_,saved_bytes.py moe_saved_bytes.py activation_peaks.py moe_peaks.py \
   latent_attention.py sparse_attention.py multi_token_prediction.py precision_aware.py grouped_experts.py \
-  graph_inputs.py megatron_fsdp.py)
+  graph_inputs.py megatron_fsdp.py bridge_adapters.py)
 
 # Tests start many processes: byte code is kept, whatever the shell says of it.
 export PYTHONDONTWRITEBYTECODE :=
@@ -167,11 +170,14 @@ $(VENV)/.installed-check: $(VENV)/.created pyproject.toml $(CONSTRAINTS)
 	@$(INSTALL) --editable '.[check]'
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile $(CONSTRAINTS) $(NEWEST_WHEEL)
+$(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile $(CONSTRAINTS) $(NEWEST_WHEEL) $(BRIDGE_WHEEL)
 	@echo "== install the tests' packages: .[dev] $(ORACLE_PACKAGES)"
 	@$(INSTALL) --upgrade pip || true
 	@$(INSTALL) --editable '.[dev]' $(ORACLE_PACKAGES)
 	@$(PIP) download --no-deps --only-binary=:all: --python-version 3.12 --dest $(VENV)/wheels \
 	  --require-hashes --requirement $(NEWEST_WHEEL)
 	@$(BIN)/python -m zipfile -e $(VENV)/wheels/megatron_core-$(NEWEST)-*.whl $(NEWEST_CORE)
+	@$(PIP) download --no-deps --only-binary=:all: --python-version 3.12 --dest $(VENV)/wheels \
+	  --require-hashes --requirement $(BRIDGE_WHEEL)
+	@$(BIN)/python -m zipfile -e $(VENV)/wheels/megatron_bridge-*.whl $(BRIDGE)
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-docs $(VENV)/.installed-check

@@ -133,10 +133,10 @@ class SampleNote(Struct, frozen=True, kw_only=True):
     come, of which the answer's peak is; mean_tokens: of the rows that its time is of.
     microbatches: of a rank in a step. padding: share of computed tokens that are of no sample.
     imbalance: what the slowest rank has more than the mean one, as a share of that. until: the
-    longest row until some steps; empty where each step may have the worst. most_tokens_that_fit:
-    of a row; null where the worst one fits, 0 where none does. share_of_steps_that_run_out: how
-    likely a step has a longer one. even_odds_by_step: half of the runs have met one by then; null
-    where the first step likely has one.
+    longest row until some steps; empty where each step may have the worst.
+    most_tokens_that_fit: of a row; null where the worst one fits, 0 where none does.
+    share_of_steps_that_run_out: how likely a step has a longer one.
+    even_odds_by_step: half of the runs have met one by then; null where the first likely has one.
     """
 
     mean_length: float

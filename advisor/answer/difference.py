@@ -172,9 +172,13 @@ def _changed(first: Advice, second: Advice) -> Iterator[ChangedField]:
                 field=name,
                 first=spelled(ours[name]),
                 second=spelled(theirs[name]),
-                first_origin=first.origin.get(name, ""),
-                second_origin=second.origin.get(name, ""),
+                first_origin=_origin(first, name),
+                second_origin=_origin(second, name),
             )
+
+
+def _origin(advice: Advice, key: str) -> str:
+    return advice.origin.get(key) or advice.origin.get(f"job.{key.partition('.')[0]}", "")
 
 
 def _fields(job: AdvisedJob) -> dict[str, Any]:
@@ -184,8 +188,18 @@ def _fields(job: AdvisedJob) -> dict[str, Any]:
         "gpus.count": job.gpus.count,
         "gpus.type": job.gpus.type,
         **{f"layout.{name}": value for name, value in asdict(job.layout).items()},
-        **{f"job.{name}": v for name, v in asdict(job).items() if name not in _FOLLOWS},
+        **dict(
+            pair for one in asdict(job).items() if one[0] not in _FOLLOWS for pair in _keyed(*one)
+        ),
     }
+
+
+def _keyed(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A field of the job by its KEY; a group of keys each by its own."""
+    if isinstance(value, Struct):
+        yield from ((f"{name}.{key}", one) for key, one in asdict(value).items())
+    else:
+        yield f"job.{name}", value
 
 
 def _less(value: Any, other: Any) -> Any:

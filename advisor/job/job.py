@@ -51,6 +51,8 @@ class Optimizer(StrEnum):
     MUON = "muon"
     DIST_MUON = "dist_muon"
     BITSANDBYTES_8BIT = "adamw_8bit"
+    PAGED_32BIT = "paged_adamw_32bit"
+    PAGED_8BIT = "paged_adamw_8bit"
     TORCHAO_8BIT = "adamw_torch_8bit"
     TORCHAO_4BIT = "adamw_torch_4bit"
 
@@ -61,8 +63,13 @@ class Optimizer(StrEnum):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether Adam's moments have fewer bits than the weights."""
+        """Whether Adam is another than the framework's own: bitsandbytes' or torchao's."""
         return self is not Optimizer.ADAM and not self.is_muon
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether the moments are in memory that the GPU and the host share (bitsandbytes)."""
+        return self in (Optimizer.PAGED_32BIT, Optimizer.PAGED_8BIT)
 
 
 class OptimizerImplementation(StrEnum):

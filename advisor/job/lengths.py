@@ -6,7 +6,6 @@ reaches, or a tenth of those above the highest quantile, if these are fewer. Tha
 a file needs none.
 """
 
-import csv
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -32,7 +31,8 @@ _ROUNDING: Final = 1e-12
 _QUANTILE: Final = re.compile(r"(?:p(\d+(?:\.\d+)?)|max)=(\d+)")
 _EXAMPLE: Final = "write e.g. p50=900,p99=9000,max=32768, or the path of a file"
 _LINES: Final = "write one length a line, or name the columns length and count"
-_LENGTH, _COUNT = r"(?i)len|tok|input_ids", r"(?i)count|freq|weight|samples"
+_LENGTH, _COUNT = "len|tok|Len|input_ids", "count|freq|weight|samples"
+_CELLS, _NAMES = re.compile(r"[^,;\s]+"), re.compile(r'"([^"]*)"\s*:')
 
 
 class Lengths(Struct, frozen=True):
@@ -170,54 +170,43 @@ def _of_counts(counts: Mapping[int, float]) -> Lengths:
 @lru_cache(maxsize=4)
 def _of_file(path: Path, _modified: int) -> Lengths:
     lines = Counter(filter(str.strip, path.read_text(encoding="utf-8").splitlines()))
-    head = next(iter(lines), "")
-    row, titled = _reader(head)
-    if titled:
+    cells, names = _cells_of(head := next(iter(lines), ""))
+    if (named := _columns(names)) and not head.startswith("{"):
         del lines[head]
+    length, count = named or (0, 1 if len(names) > 1 else None)
     counts: Counter[int] = Counter()
     for line, number in lines.items():
         try:
-            length, times = row(line)
+            row = cells(line)
+            size, times = int(row[length]), 1 if count is None else int(row[count])
         except (ValueError, TypeError, LookupError, DecodeError):
-            length, times = 0, 0
-        if not 1 <= length <= _LONGEST or times < 0:
+            size, times = 0, 0
+        if not 1 <= size <= _LONGEST or times < 0:
             reason = f"{show(line.strip())} is not a length of 1 or more"
             raise UserError(_KEY, show_path(path), reason, _LINES)
-        counts[length] += times * number
+        counts[size] += times * number
     if not any(counts.values()):
         raise UserError(_KEY, show_path(path), "holds no lengths", _LINES)
     return _of_counts(+counts)
 
 
-def _reader(head: str) -> tuple[Callable[[str], tuple[int, int]], bool]:
-    """What reads length and count of a line like the first one, and whether that has names only."""
-    cells, names, named = _cells_of(head)
-    length, count = 0, 1 if len(names) > 1 else None
-    titled = any(re.search(_LENGTH, name) for name in names)
-    if named or titled:
-        length = next((k for k, name in enumerate(names) if re.search(_LENGTH, name)), len(names))
-        counted = (k for k, name in enumerate(names) if re.search(_COUNT, name) and k != length)
-        count = next(counted, None)
+def _cells_of(head: str) -> tuple[Callable[[str], list[Any]], list[str]]:
+    """What reads the cells of a line like the first one, and the cells or the names of that."""
+    if not head.startswith("{"):
+        return _CELLS.findall, _CELLS.findall(head)
+    names = [name for name in _NAMES.findall(head) if re.search(f"{_LENGTH}|{_COUNT}", name)]
 
-    def row(line: str) -> tuple[int, int]:
-        found = cells(line)
-        size = found[length]
-        tokens = len(size) if isinstance(size, list) else int(size)
-        return tokens, 1 if count is None else int(found[count])
+    def cells(line: str) -> list[Any]:
+        values = map(json.decode(line).get, names)
+        return [len(value) if isinstance(value, list) else value for value in values]
 
-    return row, titled and not named
+    return cells, names
 
 
-def _cells_of(head: str) -> tuple[Callable[[str], list[Any]], list[str], bool]:
-    """What reads the cells of a line like the first one, names or cells of that, and whether each
-    line names its cells."""
-    if head.startswith("{"):
-        try:
-            names = list(json.decode(head, type=dict[str, Any]))
-        except DecodeError:
-            names = []
-        return lambda line: [json.decode(line).get(name) for name in names], names, True
-    mark = next((one for one in ",;\t" if one in head), None)
-    if mark is None:
-        return str.split, head.split(), False
-    return lambda line: next(csv.reader([line], delimiter=mark)), head.split(mark), False
+def _columns(names: list[str]) -> tuple[int, int | None] | None:
+    """Places of lengths and of counts, if they have any; None where no name is that of lengths."""
+    length, count = (
+        next((place for place, name in enumerate(names) if re.search(column, name)), None)
+        for column in (_LENGTH, _COUNT)
+    )
+    return None if length is None else (length, None if count == length else count)

@@ -47,6 +47,15 @@ class HeadImplementation(StrEnum):
     NEMO_RL_FUSED = "nemo_rl_fused"
 
 
+class RouterAuxLoss(StrEnum):
+    """The auxiliary loss of experts in transformers (output_router_logits): by_layer takes one
+    layer after the other, stacked all at once, as releases before 5.16 do."""
+
+    NONE = "none"
+    BY_LAYER = "by_layer"
+    STACKED = "stacked"
+
+
 class LossHead(Struct, frozen=True, kw_only=True):
     """How the output layer and what comes after it run.
 
@@ -56,6 +65,7 @@ class LossHead(Struct, frozen=True, kw_only=True):
         temperature: by which logits are divided, in some into a tensor of its own.
         entropy: whether the entropy of each token is a term of the loss, with its gradient.
         logits_to_keep: positions of a sample, the last ones, that have logits; None: all.
+        router_aux_loss: see RouterAuxLoss.
     """
 
     implementation: HeadImplementation = HeadImplementation.DEFAULT
@@ -63,6 +73,7 @@ class LossHead(Struct, frozen=True, kw_only=True):
     temperature: float = 1.0
     entropy: bool = False
     logits_to_keep: int | None = None
+    router_aux_loss: RouterAuxLoss = RouterAuxLoss.NONE
 
     @property
     def is_of_another_package(self) -> bool:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 class ModelChunk(Struct, frozen=True):
     """Consecutive layers of one virtual pipeline stage, and the ends of the model it holds.
 
-    After the layers of the decoder there may be others, by their role (see LayerKind).
+    Before and after the layers of the decoder there may be others, by their role (see LayerKind).
     """
 
     layers: tuple[LayerKind, ...]
@@ -129,6 +129,8 @@ def _pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
     mtp_chunk = _chunk_of_mtp(layout, len(counts))
     for index, count in enumerate(counts):
         layers = model.layer_kinds[offset : offset + count]
+        if index == 0:
+            layers = (*model.tower_kinds, *layers)
         offset += count
         if model.mtp_num_layers is not None:
             layers += _AFTER_LAST_LAYER if count and offset == model.num_layers else ()

@@ -47,6 +47,9 @@ class Samples(Struct, frozen=True, kw_only=True):
         pad_to_multiple_of: tokens of a row are a multiple of it, and of what the layout needs.
         balanced: whether each data-parallel rank gets about as many tokens (verl's balance_batch,
             slime's --balance-data), instead of as many samples.
+        image_tokens: of a sequence, those that the tower of a model that sees makes of images;
+            None: not known, and text alone is predicted.
+        images: of a sequence, that they are made of: patches attend inside an image.
     """
 
     lengths: str = ""
@@ -55,6 +58,8 @@ class Samples(Struct, frozen=True, kw_only=True):
     masks: SampleMasks | None = None
     pad_to_multiple_of: int = 1
     balanced: bool = False
+    image_tokens: int | None = None
+    images: int = 1
 
     @property
     def varies(self) -> bool:
@@ -95,4 +100,10 @@ _RULES: Final = (
         "cannot be combined with samples.token_budget, which packs",
         "leave one out",
     ),
+    _on(
+        "samples.image_tokens",
+        lambda s: s.image_tokens is not None and s.image_tokens < 0,
+        "must be at least 0",
+    ),
+    _on("samples.images", lambda s: s.images < 1, "must be at least 1"),
 )

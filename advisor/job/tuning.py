@@ -28,6 +28,10 @@ class StoredAs(StrEnum):
     NF4 = "nf4"
 
 
+EMBEDDINGS: Final = ("embed_tokens", "wte", "word_embeddings", "embedding")
+OUTPUT_LAYERS: Final = ("lm_head", "output_layer")
+"""Last names of the modules, in transformers and in Megatron."""
+
 ALL_LINEAR: Final = "all-linear"
 """peft's word for all linear layers of the decoder, except the output layer."""
 
@@ -50,6 +54,13 @@ class Tuning(Struct, frozen=True, kw_only=True):
             their last names (embed_tokens, lm_head).
         num_trainable_layers: only so many layers, the last ones, are trained (LLaMA-Factory's
             freeze); None: all.
+        share_expert_adapters: whether the experts of a rank that compute together have one adapter,
+            or one each (Megatron Bridge).
+        normalize_moe_lora: whether an expert's rank is divided by the experts of a token (Bridge).
+        sequence_parallel_input_regather: whether A keeps its own tokens under sequence parallelism
+            and gathers the others again in the backward (Bridge, of linear_qkv and linear_fc1).
+        cut_by_tokens: whether, under sequence parallelism, each TP rank has its own tokens between
+            A and B, one of which is whole (ms-swift); Megatron Bridge gathers A's input.
         freeze_embedding, freeze_output: whether the ends are frozen.
         freeze_vision_model, freeze_vision_projection: of a model that sees (Bridge's names).
     """
@@ -64,6 +75,10 @@ class Tuning(Struct, frozen=True, kw_only=True):
     double_quantization: bool = True
     modules_to_save: tuple[str, ...] = ()
     num_trainable_layers: int | None = None
+    share_expert_adapters: bool = True
+    normalize_moe_lora: bool = False
+    sequence_parallel_input_regather: bool = False
+    cut_by_tokens: bool = False
     freeze_embedding: bool = False
     freeze_output: bool = False
     freeze_vision_model: bool = False
@@ -78,6 +93,16 @@ class Tuning(Struct, frozen=True, kw_only=True):
     def freezes_embedding(self) -> bool:
         """Whether the model's own embedding is frozen; modules_to_save have a copy that is not."""
         return self.freeze_embedding or self.trains_parts
+
+    @property
+    def freezes_output(self) -> bool:
+        """The same of the output layer."""
+        return self.freeze_output or self.trains_parts
+
+    @property
+    def trains_output(self) -> bool:
+        """Whether the output layer, or a copy of it, is trained."""
+        return not self.freezes_output or self.saves(*OUTPUT_LAYERS)
 
     @property
     def trains_parts(self) -> bool:

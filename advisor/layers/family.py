@@ -5,6 +5,7 @@ stands for (IMPLEMENTATIONS), its ``family.py`` holds FAMILY; what no model need
 """
 
 from collections.abc import Callable
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,16 @@ from msgspec import Struct
 from advisor.layers.operators import Operator
 from advisor.layers.shape import RankShape
 from advisor.models import layer_kind, model_fields, options
+
+
+class VisionEnd(StrEnum):
+    """What is before the blocks of a vision tower, and what brings its output to the decoder; both
+    next to blocks that run without gradients as well."""
+
+    PATCH_EMBEDDING = "patch embedding"
+    PROJECTOR = "projector"
+    CONSTANT_PATCHES = "patch embedding without gradients"
+    CONSTANT_PROJECTOR = "projector after a tower without gradients"
 
 
 class LayerFamily(Struct, frozen=True, kw_only=True):
@@ -26,7 +37,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     as well. autocasts: its operators are known under autocast. masks_rows: torch's attention takes
     a mask [b, 1, s, s] of rows with several samples, or with padding. tuned: operators of a layer
     or an end of the model where `shape.tuning` freezes parameters or adds adapters; None: not
-    known.
+    known. vision: operators of either end of a vision tower (VisionEnd); None: the family has none.
     """
 
     source: str
@@ -39,6 +50,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     autocasts: bool = False
     masks_rows: bool = False
     tuned: Callable[[RankShape, tuple[Operator, ...]], tuple[Operator, ...]] | None = None
+    vision: Callable[[RankShape, VisionEnd], tuple[Operator, ...]] | None = None
 
 
 _LOADED: Final[dict[options.TransformerImpl, LayerFamily]] = {}

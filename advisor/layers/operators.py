@@ -27,6 +27,8 @@ class Module(StrEnum):
     """The Megatron submodule an operator belongs to (megatron-core transformer_layer.py)."""
 
     EMBEDDING = "embedding"
+    PATCH_EMBEDDING = "vision.patch_embed"
+    PROJECTOR = "vision.merger"
     INPUT_LAYERNORM = "input_layernorm"
     LINEAR_QKV = "self_attention.linear_qkv"
     QKV_DOWN_PROJ = "self_attention.qkv_down_proj"
@@ -271,6 +273,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
         forward, whether it reads them or not.
     forward_workspace, backward_workspace: bytes alive only while the operator runs, in blocks of
         at most `workspace_block` bytes, where that is not 0.
+    workspace_without_grad: those of a forward that keeps nothing, where they are others.
     second_stream_bytes: of either workspace, what another stream than the computing one allocates:
         the caching allocator keeps that for it.
     second_stream: names of storages, gradients among them, that the other stream allocates.
@@ -306,6 +309,7 @@ class Operator(Struct, frozen=True, cache_hash=True):
     forward_holds: tuple[Tensor, ...] = ()
     forward_workspace: int = 0
     backward_workspace: int = 0
+    workspace_without_grad: int | None = None
     workspace_block: int = 0
     second_stream_bytes: int = 0
     second_stream: frozenset[str] = frozenset()

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import transformer_layer, vision_ends, vision_operators
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
+from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec
 
 
@@ -19,18 +20,20 @@ class ParameterCount(Struct, frozen=True, kw_only=True):
 
     embedding: word embeddings and learned positions. layers: all transformer layers.
     output: final norm, and the output layer where it is not the word embedding.
+    vision: the tower and its projector, in a model that sees.
     multi_token_prediction: its layers and projections, which model cards leave out of the total.
     """
 
     embedding: int
     layers: int
     output: int
+    vision: int = 0
     multi_token_prediction: int = 0
 
     @property
     def total(self) -> int:
-        """Sum of the first three."""
-        return self.embedding + self.layers + self.output
+        """Sum of the first four."""
+        return self.embedding + self.layers + self.output + self.vision
 
 
 @lru_cache(maxsize=256)
@@ -69,8 +72,18 @@ def parameter_count(spec: ModelSpec) -> ParameterCount:
         embedding=_elements(embedding_weights(shape)),
         layers=layers,
         output=output,
+        vision=_of_tower(shape) if spec.vision is not None else 0,
         multi_token_prediction=mtp * (spec.mtp_num_layers or 0),
     )
+
+
+def _of_tower(shape: RankShape) -> int:
+    shape = replace(
+        shape, model=replace(shape.model, transformer_impl=TransformerImpl.TRANSFORMERS)
+    )
+    ends = (one for end in vision_ends(constant=False) for one in vision_operators(shape, end))
+    blocks = sum(_layer(shape, kind) for kind in shape.model.tower_kinds)
+    return blocks + sum(_elements(one.weights) for one in ends)
 
 
 def _layer(shape: RankShape, kind: LayerKind) -> int:

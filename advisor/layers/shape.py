@@ -35,9 +35,11 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     whether a schedule holds the tokens that experts get, whatever these keep of them.
     ``takes_any_layout``: whether the GPU's 8-bit GEMMs do without transposed operands.
     ``deterministic``: whether cuBLAS has the workspace that repeats to the bit. ``side``: of two
-    pools, the one whose share of the layers this is; None is both. ``tuning`` and ``head``: what is
-    trained, and how the loss is computed. ``masked``: whether transformers' attention takes a mask
-    [b, 1, s, s], as rows hold several samples, or padding.
+    pools, the one whose share of the layers this is; None is both. ``image_tokens``: tokens of a
+    sequence that a vision tower makes of ``images`` images; ``flash_attention``: whether one kernel
+    attends inside all of them (transformers' flash_attention_2 and 3). ``tuning`` and ``head``:
+    what is trained, and how the loss is computed. ``masked``: whether transformers' attention takes
+    a mask [b, 1, s, s], as rows hold several samples, or padding.
     """
 
     model: ModelSpec
@@ -73,6 +75,9 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     takes_any_layout: bool = False
     deterministic: bool = False
     side: PoolSide | None = None
+    image_tokens: int = 0
+    images: int = 1
+    flash_attention: bool = False
     tuning: Tuning = FULL
     head: LossHead = LossHead()
 
@@ -80,6 +85,32 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
         """The shape that one kind of the model's layers sees (ModelSpec.of_kind)."""
         model = self.model.of_kind(kind)
         return self if model is self.model else replace(self, model=model)
+
+    @property
+    def under_checkpoint(self) -> "RankShape":
+        """The shape that a layer sees that is recomputed whole: its adapters gather no input again
+        (Megatron Bridge 0.6.2 peft/utils.py, _sequence_parallel_input_regather_eligibility)."""
+        if not self.tuning.sequence_parallel_input_regather:
+            return self
+        return replace(self, tuning=replace(self.tuning, sequence_parallel_input_regather=False))
+
+    @property
+    def tower(self) -> "RankShape":
+        """The shape that blocks of the vision tower see: the patches of all images of a microbatch
+        in one row. Without images, as of one token."""
+        tower = self.model.vision
+        assert tower is not None, f"{self.model.name} has no tower"
+        tokens = self.image_tokens * self.micro_batch_size or 1
+        return replace(
+            self,
+            model=self.model.tower,
+            seq_length=tokens * tower.patches_per_token,
+            micro_batch_size=1,
+            context_parallel_size=1,
+            mean_packed_length=None,
+            images=self.images * self.micro_batch_size,
+            image_tokens=0,
+        )
 
     @property
     def tp(self) -> int:

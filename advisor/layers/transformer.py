@@ -4,20 +4,26 @@ CUDA graphs have a pool of their own, from which nothing else is served: what th
 they hold and those next to them need at most adds up, though they need it at different times.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec.structs import replace
 
-from advisor.layers.family import family_of
-from advisor.layers.operators import LAYER_INPUT, Operator, Operators, PoolSide, Tensor
+from advisor.layers.adapters import frozen
+from advisor.layers.family import VisionEnd, family_of
+from advisor.layers.operators import LAYER_INPUT, Module, Operator, Operators, PoolSide, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.layer_kind import DENSE, LayerKind
+from advisor.models.layer_kind import DENSE, LayerKind, Role
 
 __all__ = ["LAYER_INPUT", "embedding_operators", "head_operators", "transformer_layer"]
 
 
 def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
-    """Operators of one layer."""
+    """Operators of one layer, or of one block of a vision tower."""
+    if kind.role is Role.VISION:
+        operators = family_of(shape.model).layer(shape.tower, kind)
+        operators = _tuned_tower(shape, operators, shape.tuning.freeze_vision_model)
+        return _without_gradients(operators) if kind.constant else operators
     return _sided(shape, _tuned(shape, family_of(shape.model).layer(_whole(shape), kind)))
 
 
@@ -32,6 +38,68 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
     if shape.side is None and shape.tuning.trains_all:
         return groups
     return tuple((name, _sided(shape, _tuned(shape, operators))) for name, operators in groups)
+
+
+def vision_ends(*, constant: bool) -> tuple[VisionEnd, VisionEnd]:
+    """Both ends of a tower; constant: it runs without gradients."""
+    with_gradients = VisionEnd.PATCH_EMBEDDING, VisionEnd.PROJECTOR
+    return (
+        (VisionEnd.CONSTANT_PATCHES, VisionEnd.CONSTANT_PROJECTOR) if constant else with_gradients
+    )
+
+
+def vision_operators(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:
+    """Operators of one end of a vision tower. What comes after a tower without gradients has no
+    gradient of its input: a norm keeps what it multiplies its weight by. Before frozen blocks that
+    have gradients, the angles are kept for these, and the embedded patches, a leaf of the graph."""
+    vision, tuning = family_of(shape.model).vision, shape.tuning
+    assert vision is not None, f"{shape.model.transformer_impl} has no towers"
+    patches = end in (VisionEnd.PATCH_EMBEDDING, VisionEnd.CONSTANT_PATCHES)
+    stays = tuning.freeze_vision_model if patches else tuning.freeze_vision_projection
+    made = vision(shape, VisionEnd.PATCH_EMBEDDING if patches else VisionEnd.PROJECTOR)
+    operators = _tuned_tower(shape, made, stays)
+    trained = _trains(operators)
+    if end is VisionEnd.CONSTANT_PATCHES or (end is VisionEnd.CONSTANT_PROJECTOR and not trained):
+        return _without_gradients(operators)
+    if end is VisionEnd.PATCH_EMBEDDING and not trained:
+        *before, last = _without_gradients(operators)
+        return (*before, replace(last, saved=(*made[-1].saved[:2], *made[0].outputs)))
+    return tuple(map(_of_constant, operators)) if end is VisionEnd.CONSTANT_PROJECTOR else operators
+
+
+def _of_constant(operator: Operator) -> Operator:
+    """A norm of the projector whose input has no gradient, and is kept nowhere else."""
+    if operator.module is not Module.PROJECTOR or not operator.name.endswith(".norm"):
+        return operator
+    free = frozenset(tensor.name for tensor in operator.inputs)
+    kept = tuple(one for one in operator.saved if one.name in operator.saved_for_weights)
+    if not kept:
+        source = replace(operator.outputs[0], name=operator.inputs[0].name)
+        kept = (source, *(one for one in operator.saved if one.name != source.name))
+    return replace(operator, saved=kept, gradient_free_inputs=free)
+
+
+def _without_gradients(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    return tuple(replace(one, saved=(), no_grad=True) for one in operators)
+
+
+def _trains(operators: Iterable[Operator]) -> bool:
+    return any(not weight.frozen for one in operators for weight in one.weights)
+
+
+@lru_cache(maxsize=1024)
+def trains_tower(shape: RankShape) -> bool:
+    """Whether some weight of the tower before the projector is trained."""
+    kinds = dict.fromkeys(shape.model.tower_kinds)
+    operators = [one for kind in kinds for one in transformer_layer(shape, kind)]
+    return _trains((*operators, *vision_operators(shape, VisionEnd.PATCH_EMBEDDING)))
+
+
+def _tuned_tower(
+    shape: RankShape, operators: tuple[Operator, ...], stays: bool
+) -> tuple[Operator, ...]:
+    """`operators` as they are trained, or all frozen where they stay as they are."""
+    return tuple(map(frozen, operators)) if stays else _tuned(shape, operators)
 
 
 def _tuned(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:

@@ -1,9 +1,8 @@
 """Weights that every family of layers has alike: of norms, of the vocabulary."""
 
-from typing import Final
-
 from msgspec.structs import replace
 
+from advisor.job.tuning import EMBEDDINGS, OUTPUT_LAYERS
 from advisor.layers.operators import Module, Weight
 from advisor.layers.shape import RankShape
 from advisor.models.options import Normalization, PositionEmbedding
@@ -29,11 +28,6 @@ def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
         weights.append(Weight("position_embeddings.weight", (rows, model.hidden_size)))
     weights += per_layer_weights(model)
     return _tuned(tuple(weights), weights[0], tuning.freezes_embedding, tuning.saves(*EMBEDDINGS))
-
-
-EMBEDDINGS: Final = ("embed_tokens", "wte", "word_embeddings", "embedding")
-OUTPUT_LAYERS: Final = ("lm_head", "output_layer")
-"""Last names of the modules, in transformers and in Megatron."""
 
 
 def _tuned(

@@ -6,12 +6,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from advisor.layers.family import family_of
+from advisor.base.dtypes import DType
+from advisor.layers.family import VisionEnd, family_of
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT
+from advisor.layers.transformer import LAYER_INPUT, trains_tower, vision_ends, vision_operators
 from advisor.layers.weights import embedding_weights
-from advisor.memory import chunk_units
+from advisor.memory import chunk_units, liveness
 from advisor.memory.events import Peak, Segment, highest, in_a_row
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import Role
@@ -79,10 +80,12 @@ def chunk_footprint(
     stays = sum(copies * unit.stays for unit, copies, _ in rows)
     left = sum(copies * unit.left for unit, copies, _ in rows)
     held = _held_embedding(shape, plan) + shape.shared_key_bytes * (not whole) if first else 0
-    there = in_a_row((Segment(mask - stays), *_forward(rows, held)))
+    there = in_a_row((Segment(mask - stays), *_forward(rows, held, shape)))
     again = Peak()
     if left and working_set is None:
-        again = in_a_row((Segment(mask - stays + left), *_forward(rows, held, again=True))).peak
+        again = in_a_row(
+            (Segment(mask - stays + left), *_forward(rows, held, shape, again=True))
+        ).peak
     back = in_a_row((Segment(kept), *_backward(rows, shape, plan, first, last)), last=True)
     peaks = [Peak(kept_mask), back.peak]
     if first and _predicts(plan):
@@ -136,11 +139,24 @@ def _rows(units: Iterable[tuple[chunk_units.Unit, int]]) -> Iterator[_Row]:
         copied = unit.away
 
 
-def _forward(rows: list[_Row], embedded: int, *, again: bool = False) -> Iterator[Segment]:
+def _projector(rows: list[_Row]) -> int:
+    """Index of the unit after a vision tower; 0 without one."""
+    projectors = chunk_units.PROJECTORS
+    return next((n for n, (unit, _, _) in enumerate(rows) if unit.name in projectors), 0)
+
+
+def _forward(
+    rows: list[_Row], embedded: int, shape: RankShape, *, again: bool = False
+) -> Iterator[Segment]:
     """The units in order. embedded: the embedding's output, which a variable holds next to the
-    layers after the first. again: what the backward before has left goes unit by unit."""
+    layers after the first. again: what the backward before has left goes unit by unit. Variables
+    hold tensors next to a vision tower, and some of it next to all layers after it."""
+    first = _projector(rows) + 1
+    inside, seen = (beside_tower(shape), vision_outputs(shape)) if first > 1 else (0, 0)
     for index, (unit, copies, copied) in enumerate(rows):
-        variable = embedded if (index > 1 or copies > 1) and unit.name != "loss" else 0
+        variable = embedded if (index > first or copies > 1) and unit.name != "loss" else 0
+        if first > 1 and unit.name not in ("embedding", "head", "loss"):
+            variable = inside if index < first else variable + seen
         one = unit.forward.around(copied + variable)
         if again and unit.left:
             begin = Segment(0, unit.until_dispatch.above(copied + variable))
@@ -171,6 +187,10 @@ def _backward(
             yield Segment(sent_bytes(shape, plan))
         if unit.name not in ("embedding", "head", "loss"):
             waiting = shape.per_layer_input_bytes
+        if (
+            unit.name in chunk_units.PROJECTORS
+        ):  # its gradient of the text's embeddings, next to the tower
+            waiting = shape.hidden(LAYER_INPUT).num_bytes + _deepstack_kept(shape)
         if copies > 1:
             yield unit.backward.around(more + waiting - unit.gradient_left).times(copies - 1)
         if unit.name == "head" and first:
@@ -183,8 +203,41 @@ def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     one nor what projects it (per_layer_input) keeps it anyway."""
     if shape.per_layer_input_bytes or not family_of(shape.model).holds_embedding:
         return 0
-    kept = chunk_units.keeps_input(shape, plan.segments[0])
+    first = next(segment for segment in plan.segments if not segment.sees)
+    kept = chunk_units.keeps_input(shape, first)
     return 0 if kept else shape.hidden(LAYER_INPUT).num_bytes
+
+
+def vision_outputs(shape: RankShape) -> int:
+    """Bytes that variables hold of a vision tower while the decoder runs forward: its last hidden
+    states, the tokens of the images, a copy of them, and those of deepstack_layers twice
+    (transformers 5.23.0, BaseModelOutputWithPooling in mm_encoder_outputs)."""
+    tower, inner = shape.model.vision, shape.tower
+    assert tower is not None
+    one = inner.tokens // tower.patches_per_token * shape.model.hidden_size * shape.dtype.itemsize
+    return inner.hidden(LAYER_INPUT).num_bytes + 2 * one * (1 + len(tower.deepstack_layers))
+
+
+def _deepstack_kept(shape: RankShape) -> int:
+    """Bytes that the projectors of deepstack_layers keep, as if all ran before the tower's blocks:
+    they run next to them."""
+    _, end = vision_ends(constant=not trains_tower(shape))
+    operators = vision_operators(shape, end)
+    deep = tuple(one for one in operators if one.name.startswith("deepstack"))
+    return liveness.layer_kept_bytes(deep, ()) if deep else 0
+
+
+def beside_tower(shape: RankShape) -> int:
+    """Bytes next to a vision tower's blocks in the forward: what came of the text's embedding, what
+    projectors of deepstack_layers keep, learned positions in fp32, and pixels in 16 bits, unless
+    these are kept anyway."""
+    tower, inner = shape.model.vision, shape.tower
+    assert tower is not None
+    learned = 0 if tower.num_position_embeddings is None else inner.tokens * tower.hidden_size
+    text = shape.hidden(LAYER_INPUT).num_bytes
+    (pixels,) = vision_operators(shape, VisionEnd.PATCH_EMBEDDING)[0].inputs
+    held = 0 if trains_tower(shape) else pixels.num_bytes
+    return text + held + _deepstack_kept(shape) + learned * DType.FP32.itemsize
 
 
 def _embedding_bytes(shape: RankShape) -> int:

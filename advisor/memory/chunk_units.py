@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.units import MIB
+from advisor.layers.family import VisionEnd
 from advisor.layers.operators import Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import (
@@ -23,6 +24,8 @@ from advisor.layers.transformer import (
     embedding_operators,
     head_groups,
     transformer_layer,
+    vision_ends,
+    vision_operators,
 )
 from advisor.memory import liveness
 from advisor.memory.events import (
@@ -115,6 +118,7 @@ class Unit(Struct, frozen=True, kw_only=True):
 
 _NAMES: Final = {
     Role.LAYER: "layer",
+    Role.VISION: "vision block",
     Role.FINAL_LAYERNORM: "final norm",
     Role.MULTI_TOKEN_PREDICTION: "multi-token prediction",
 }
@@ -124,7 +128,19 @@ def _place(name: str) -> str:
     """Where an operator of a unit is, after its name; operators of most ends say so themselves."""
     if name == "multi-token prediction":
         return f" in {name}"
-    return "" if name in ("embedding", "final norm", "head", "loss") else f" in a {name}"
+    own = ("embedding", "final norm", "head", "loss", *VisionEnd)
+    return "" if name in own else f" in a {name}"
+
+
+PROJECTORS: Final = (VisionEnd.PROJECTOR, VisionEnd.CONSTANT_PROJECTOR)
+_FIRST: Final = ("embedding", "loss", VisionEnd.PATCH_EMBEDDING, VisionEnd.CONSTANT_PATCHES)
+"""Units that are handed no hidden states."""
+
+
+def _hidden(shape: RankShape, row: Row) -> int:
+    """Bytes of what the unit before hands to this one: hidden states, of the tower in it."""
+    sees = row in PROJECTORS if isinstance(row, str) else row.sees
+    return (shape.tower if sees else shape).hidden(LAYER_INPUT).num_bytes
 
 
 def rows_of(
@@ -135,9 +151,14 @@ def rows_of(
     working_set: WorkingSet | None = None,
 ) -> list[tuple[tuple[Row, ShardingOverhead | None], int]]:
     """The units of a chunk in order, each with what is gathered for it, and how many equal ones
-    follow each other; `first` holds the embedding, `last` norm, head and loss."""
+    follow each other; `first` holds the embedding, and the vision tower of a model that sees,
+    `last` norm, head and loss."""
     rows: list[tuple[Row, int]] = [("embedding", 1)] if first else []
-    rows += [(layers, layers.copies) for layers in plan.segments]
+    blocks = [(layers, layers.copies) for layers in plan.segments if layers.sees]
+    if blocks:
+        before, after = vision_ends(constant=blocks[0][0].layers[0].constant)
+        rows += [(before, 1), *blocks, (after, 1)]
+    rows += [(layers, layers.copies) for layers in plan.segments if not layers.sees]
     rows += [(name, 1) for name, _ in head_groups(shape)] if last else []
     if working_set is None:
         return [((row, None), copies) for row, copies in rows]
@@ -209,7 +230,7 @@ def kept_input(shape: RankShape, layers: Layers) -> int:
     does, none where it waits on the host."""
     if layers.input.offloaded:
         return 0
-    hidden = shape.hidden(LAYER_INPUT).num_bytes
+    hidden = _hidden(shape, layers)
     return -(-hidden // shape.tp) if layers.shards_input else hidden
 
 
@@ -222,8 +243,12 @@ def keeps_input(shape: RankShape, layers: Layers) -> bool:
 
 def _layers_of(shape: RankShape, row: Row) -> "_Each":
     """The operators of each layer of a unit, or of an end of the model."""
+    if isinstance(row, VisionEnd):
+        return [vision_operators(shape, row)]
     if isinstance(row, str):
         return [embedding_operators(shape) if row == "embedding" else dict(head_groups(shape))[row]]
+    if row.whole:
+        shape = shape.under_checkpoint
     return [transformer_layer(shape, kind) for kind in row.layers]
 
 
@@ -233,7 +258,11 @@ def _plain(shape: RankShape, row: Row) -> Unit:
     name = row if isinstance(row, str) else _NAMES[row.layers[0].role]
     layers = Layers(()) if isinstance(row, str) else row
     (operators,), runs = _layers_of(shape, row), layers.runs
-    found, hidden = liveness.footprint(operators, runs), shape.hidden(LAYER_INPUT).num_bytes
+    found, hidden = liveness.footprint(operators, runs), _hidden(shape, row)
+    if all(one.no_grad for one in operators):
+        kept, entry = found.kept, 0 if name in _FIRST else hidden
+        there, gone = Segment(kept, found.forward), Segment(-kept)
+        return Unit(name=name, kept=kept, forward=there, backward=gone, held=gone, entry=entry)
     by_runs = offloaded_bytes(operators, runs, frozenset())
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
     kept, predicts = found.kept - by_runs - by_modules, name == "multi-token prediction"
@@ -249,7 +278,7 @@ def _plain(shape: RankShape, row: Row) -> Unit:
         forward=Segment(kept, forward),
         backward=Segment(left - kept, backward.above(-kept)),
         held=Segment(left - kept, held.above(-kept)),
-        entry=0 if name in ("embedding", "loss") else hidden,
+        entry=0 if name in _FIRST else hidden,
         away=by_runs,
         joined=(shape.model.mtp_num_layers or 0) * hidden if predicts else 0,
         until_dispatch=_until_dispatch(operators, found.there) if left else Peak(),
@@ -274,7 +303,7 @@ def _checkpoint(shape: RankShape, layers: Layers, overhead: ShardingOverhead | N
     next to all but the first, or next to all where a copy of it is on its way to the host. Autocast
     caches 16-bit copies of linear layers' fp32 weights that are trained to the end of the
     forward."""
-    hidden, number = shape.hidden(LAYER_INPUT).num_bytes, layers.num_layers
+    hidden, number = _hidden(shape, layers), layers.num_layers
     reentrant, kept = layers.checkpoint is Checkpoint.REENTRANT, kept_input(shape, layers)
     one_by_one, each = not reentrant and number > 1, _layers_of(shape, layers)
     left = hidden if reentrant and _holds_graph(shape, layers) else 0
@@ -327,7 +356,7 @@ def _again(
     layer's end, and parameters stay until their layer has gone back. Source: torch 2.13
     distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_forward, wait_for_unshard).
     """
-    hidden, number = shape.hidden(LAYER_INPUT).num_bytes, layers.num_layers
+    hidden, number = _hidden(shape, layers), layers.num_layers
     reentrant, found = layers.checkpoint is Checkpoint.REENTRANT, overhead or ShardingOverhead()
     each = _layers_of(shape, layers)
     again = [liveness.footprint(operators, ()) for operators in each]

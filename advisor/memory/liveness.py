@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.layers.operators import Operator, Tensor
 from advisor.memory.arena import Arena, Gradients
@@ -84,7 +85,13 @@ def handed(operators: Sequence[Operator]) -> tuple[str, str]:
 @lru_cache(maxsize=8192)
 def events_without_grad(operators: tuple[Operator, ...]) -> tuple[Event, ...]:
     """The events of a forward that keeps nothing."""
-    arena = walk_forward(operators, {})
+    alone = [
+        one
+        if one.workspace_without_grad is None
+        else replace(one, forward_workspace=one.workspace_without_grad)
+        for one in operators
+    ]
+    arena = walk_forward(alone, {})
     arena.keep_only({handed(operators)[1]})
     return tuple(arena.events)
 

@@ -24,8 +24,9 @@ _STEADY_PASSES = 4
 class Held(Struct, frozen=True, kw_only=True):
     """What a rank holds between steps, and how it is laid out.
 
-    weights: elements of each tensor. in_buffers: weights are made one by one, then copied into one
-    buffer next to that of the gradients, and freed (Megatron's distributed optimizer).
+    weights: elements of each tensor. in_buffers: weights are made one by one, then those that are
+    trained copied into one buffer next to that of the gradients, and freed (Megatron's distributed
+    optimizer).
     grown_gradients: the first backward makes them (plain torch modules), here when it has ended;
     else they are there before.
     resident: bytes of each buffer that comes with the first step. step: bytes that the optimizer's
@@ -196,9 +197,12 @@ def _order(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Pass, ...]
 def _make_model(rank: Rank, held: Held, stays: int) -> None:
     """What is there before the first step, weights except those of `stays` bytes."""
     static, sizes = held.static, held.weights
-    weights = rank.take(_cut(static.weights - stays, sizes))
+    frozen = 0 if stays else static.frozen
+    trained = static.weights - stays - frozen
+    rank.take(_cut(frozen, sizes))
+    weights = rank.take(_cut(trained, sizes))
     if held.in_buffers:
-        rank.take((static.weights - stays, static.gradients))
+        rank.take((trained, static.gradients))
         rank.allocator.release_all(weights)
     elif not held.grown_gradients:
         rank.take(_cut(static.gradients, sizes))

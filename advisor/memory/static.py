@@ -6,6 +6,7 @@ Source: megatron-core 0.16.1 distributed/param_and_grad_buffer.py, optimizer/dis
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs, Tuning
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import transformer_layer, vision_ends, vision_operators
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import CpCommType
@@ -86,6 +87,8 @@ def with_one_token(shape: RankShape) -> RankShape:
         cp_comm_type=CpCommType.P2P,
         cp_all_to_all_size=1,
         mean_packed_length=None,
+        image_tokens=0,
+        images=1,
     )
 
 
@@ -124,9 +127,32 @@ def _end_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[Weig
     weights: tuple[Weight, ...] = ()
     if first or any(chunk.predicts for chunk in chunks):
         weights += embedding_weights(shape)
+    if first:
+        weights += tuple(weight for weight, _ in tower_weights(shape)[1])
     if any(chunk.head for chunk in chunks):
         weights += output_weights(shape, holds_embedding=first)
     return weights
+
+
+Weights = tuple[tuple[Weight, int], ...]
+
+
+@lru_cache(maxsize=512)
+def tower_weights(shape: RankShape) -> tuple[Weights, Weights]:
+    """Those of the blocks of a vision tower, each with the number of blocks that have it, and of
+    both of its ends; none without a tower."""
+    if shape.model.vision is None:
+        return (), ()
+    one, kinds = with_one_token(shape), Counter(shape.model.tower_kinds)
+    ends = [operator for end in TOWER_ENDS for operator in vision_operators(one, end)]
+    blocks = ((kind, operator) for kind in kinds for operator in transformer_layer(one, kind))
+    return (
+        tuple((weight, kinds[kind]) for kind, operator in blocks for weight in operator.weights),
+        tuple((weight, 1) for operator in ends for weight in operator.weights),
+    )
+
+
+TOWER_ENDS: Final = vision_ends(constant=False)
 
 
 def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple[Weight, int]]:
@@ -139,13 +165,13 @@ def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[
     yield from ((weight, 1) for weight in _end_weights(shape, chunks))
 
 
-def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Of the elements that stage_elements counts, those that are not frozen."""
-    return sum(
-        weight.num_elements * number
-        for weight, number in stage_weights(shape, chunks)
-        if not weight.frozen
-    )
+@lru_cache(maxsize=4096)
+def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[int, int]:
+    """Of the elements that stage_elements counts, those that are not frozen; and of these the
+    routed experts'."""
+    weights = stage_weights(shape, chunks)
+    trained = [(w.num_elements * number, w.expert) for w, number in weights if not w.frozen]
+    return sum(n for n, _ in trained), sum(n for n, expert in trained if expert)
 
 
 _NF4_BLOCK = 64
@@ -196,18 +222,22 @@ def static_memory(
     optimizer_shards: int,
     main_grads_dtype: DType,
     optimizer_bytes: int = PLAIN_OPTIMIZER_BYTES,
+    trained: int | None = None,
 ) -> StaticMemory:
-    """Bytes of `elements` parameters: 16-bit weights, a contiguous gradient buffer in
-    `main_grads_dtype`, and `optimizer_bytes` of each over the shards.
+    """Bytes of `elements` parameters: 16-bit weights, and of those that are `trained`, all where
+    none are frozen, a contiguous gradient buffer in `main_grads_dtype`, and `optimizer_bytes` of
+    each over the shards.
 
     Source: megatron-core 0.16.1 param_and_grad_buffer.py, distrib_optimizer.py. The padding of its
     buckets is left out. Held against its real optimizer on DP 1 to 64 in tests/oracles.
     """
-    optimizer = elements * optimizer_bytes
+    trained = elements if trained is None else trained
+    optimizer = trained * optimizer_bytes
     return StaticMemory(
         weights=elements * DType.BF16.itemsize,
-        gradients=elements * main_grads_dtype.itemsize,
+        gradients=trained * main_grads_dtype.itemsize,
         optimizer=-(-optimizer // optimizer_shards),
+        frozen=(elements - trained) * DType.BF16.itemsize,
     )
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
+from advisor.layers.family import VisionEnd
 from advisor.layers.shape import RankShape
 
 
@@ -32,8 +33,9 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
 
 class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each unit of a model runs; last_layer is the one whose
-    backward comes first. layers: of every layer, where more than these differ. step: bytes when the
-    optimizer runs, less what units have by `stays`.
+    backward comes first. layers: of every layer, where more than these differ. tower, vision_ends:
+    of a block of a vision tower, and of what is before and after it. step: bytes when the optimizer
+    runs, less what units have by `stays`.
     weight_grads_dtype and adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()
@@ -41,6 +43,8 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
     layer: ShardingOverhead = ShardingOverhead()
     last_layer: ShardingOverhead = ShardingOverhead()
     layers: tuple[ShardingOverhead, ...] = ()
+    tower: ShardingOverhead = ShardingOverhead()
+    vision_ends: ShardingOverhead = ShardingOverhead()
     head: ShardingOverhead = ShardingOverhead()
     loss: ShardingOverhead = ShardingOverhead()
     step: int = 0
@@ -61,7 +65,9 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
             "embedding": self.embedding,
             "head": self.head,
             "loss": self.loss,
+            **dict.fromkeys(VisionEnd, self.vision_ends),
         }
+        ends |= {unit: self.tower for unit in units if getattr(unit, "sees", False)}
         found = [ends.get(unit, self.layer) for unit in units]
         layers = [number for number, unit in enumerate(units) if unit not in ends]
         left = iter(self.layers)

@@ -34,6 +34,7 @@ class Role(StrEnum):
     """What a member of a model chunk is."""
 
     LAYER = "transformer_layer"
+    VISION = "vision_block"
     FINAL_LAYERNORM = "final_layernorm"
     MULTI_TOKEN_PREDICTION = "mtp"
 
@@ -43,10 +44,12 @@ class Role(StrEnum):
 class LayerKind(NamedTuple):
     """Layers of one kind run the same operators: they are computed once.
 
-    role: a transformer layer of the decoder, or what a model with multi-token prediction has after
-    the last one: the final norm, and then the layers that predict further tokens.
+    role: a transformer layer of the decoder, a block of the tower before it in a model that sees,
+    or what a model with multi-token prediction has after the last one: the final norm, and then the
+    layers that predict further tokens.
     high_precision: bf16 linear layers in a job of 8 or 4 bits (first_last_layers_bf16).
     rotary: with rotary positions, where the model has them.
+    constant: a block of a tower that runs without gradients.
     reuses_keys: attends to keys and values of an earlier layer (num_kv_shared_layers).
 
     A named tuple, because chunks of many layers are keys of caches: it hashes fastest.
@@ -58,12 +61,14 @@ class LayerKind(NamedTuple):
     role: Role = Role.LAYER
     rotary: bool = True
     reuses_keys: bool = False
+    constant: bool = False
 
     @property
     def name(self) -> str:
         """``full_attention+mlp``, ``mamba`` or ``moe``: what it is made of."""
         parts = (self.mixer, self.feed_forward)
-        return "+".join(part for part in parts if part not in (Mixer.NONE, FeedForward.NONE))
+        text = "+".join(part for part in parts if part not in (Mixer.NONE, FeedForward.NONE))
+        return f"vision:{text}" if self.role is Role.VISION else text
 
 
 DENSE = LayerKind()

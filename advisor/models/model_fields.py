@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from advisor.models import options
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
+from advisor.models.vision import VisionTower
 
 
 class ModelFields(Struct, frozen=True, kw_only=True):
@@ -41,7 +42,8 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     Where ``linear_attention_freq`` is set, the layers that it names have a gated delta net of the
     ``linear_`` heads in place of softmax attention. ``hybrid_layer_pattern`` (0.16.1:
     hybrid_override_pattern) names the kind of every layer by a letter: each has a mixer alone, or
-    a feed-forward part alone; the ``mamba_`` fields shape its Mamba-2 layers.
+    a feed-forward part alone; the ``mamba_`` fields shape its Mamba-2 layers. ``vision`` is the
+    tower of a model that sees.
     """
 
     name: str
@@ -154,6 +156,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     mamba_head_dim: int = 64
     mamba_num_groups: int = 8
     mamba_num_heads: int | None = None
+    vision: VisionTower | None = None
 
     @property
     def has_sparse_attention(self) -> bool:

@@ -63,6 +63,22 @@ class ModelSpec(model_fields.ModelFields, frozen=True, kw_only=True):
         return layer_kinds(self)
 
     @property
+    def tower(self) -> "ModelSpec":
+        """The blocks of the vision tower as a model of their own."""
+        return _tower(self)
+
+    @property
+    def tower_kinds(self) -> tuple[layer_kind.LayerKind, ...]:
+        """The kind of every block of the tower, in order; none without one."""
+        tower = self.vision
+        if tower is None:
+            return ()
+        full = range(tower.num_layers) if tower.window_size is None else tower.full_attention_layers
+        window, whole = layer_kind.Mixer.SLIDING_WINDOW, layer_kind.Mixer.FULL
+        mixers = (whole if number in full else window for number in range(tower.num_layers))
+        return tuple(layer_kind.LayerKind(mixer, role=layer_kind.Role.VISION) for mixer in mixers)
+
+    @property
     def expert_ffn_hidden_size(self) -> int:
         """Width of one routed expert: moe_ffn_hidden_size, or Megatron's default for it."""
         return self.moe_ffn_hidden_size or self.ffn_hidden_size
@@ -89,4 +105,31 @@ def _of_kind(model: ModelSpec, kind: layer_kind.LayerKind) -> ModelSpec:
         ffn_hidden_size=ffn_hidden_size,
         kv_channels=model.global_kv_channels or model.kv_channels,
         num_query_groups=model.num_global_query_groups or model.num_query_groups,
+    )
+
+
+@lru_cache(maxsize=64)
+def _tower(model: ModelSpec) -> ModelSpec:
+    tower = model.vision
+    assert tower is not None, f"{model.name} has no tower"
+    heads = tower.num_attention_heads
+    return ModelSpec(
+        name=f"{model.name} vision tower",
+        num_layers=tower.num_layers,
+        hidden_size=tower.hidden_size,
+        ffn_hidden_size=tower.ffn_hidden_size,
+        num_attention_heads=heads,
+        num_query_groups=heads,
+        kv_channels=tower.hidden_size // heads,
+        vocab_size=1,
+        max_position_embeddings=model.max_position_embeddings,
+        normalization=tower.normalization,
+        activation=tower.activation,
+        add_bias_linear=True,
+        add_qkv_bias=True,
+        transformer_impl=model.transformer_impl,
+        attention_backend=model.attention_backend,
+        gradient_accumulation_fusion=False,
+        make_vocab_size_divisible_by=1,
+        vision=tower,
     )

@@ -3,6 +3,7 @@
 from collections import Counter
 from functools import lru_cache
 
+from advisor.job.tuning import FULL, Tuning
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import head_operators, transformer_layer
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
@@ -20,8 +21,11 @@ def model_flops(
     global_batch_size: int,
     padded_vocab_size: int,
     attended_length: int | None = None,
+    tuning: Tuning = FULL,
 ) -> int:
-    """FLOPs of one step as Megatron reports them (training.py num_floating_point_operations).
+    """FLOPs of one step as Megatron reports them (training.py num_floating_point_operations); under
+    an adapter two thirds of them for frozen linear layers, which have no gradient, and none for the
+    adapter itself.
 
     Linear layers, output layer and the two attention matmuls over the causal half; recompute,
     norms, softmax, routers and embeddings are not counted, except one a channel of the three norms
@@ -31,11 +35,12 @@ def model_flops(
     """
     tokens = global_batch_size * seq_length
     kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * (model.mtp_num_layers or 0))
-    weights = _weights(model, kinds) + _end_weights(model, padded_vocab_size)
+    layers, end = _weights(model, kinds), _end_weights(model, padded_vocab_size)
+    frozen = tuning.has_adapter * (layers + (not tuning.trains_output) * end)
     seen = (model.of_kind(kind) for kind in kinds if kind.mixer in SOFTMAX_MIXERS)
     channels = model.num_attention_heads * sum(one.qk_channels + one.v_channels for one in seen)
     core = _PASSES * tokens * (attended_length or seq_length) * channels
-    return 2 * _PASSES * tokens * weights + core
+    return 2 * tokens * (_PASSES * (layers + end) - frozen) + core
 
 
 def layer_weights(model: ModelSpec) -> tuple[int, int]:

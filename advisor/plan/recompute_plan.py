@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor
-from advisor.models.layer_kind import LayerKind
+from advisor.models.layer_kind import LayerKind, Role
 
 
 class Setting(Protocol):
@@ -154,6 +154,11 @@ class Segment(Struct, frozen=True, cache_hash=True):
     def num_layers(self) -> int:
         """Layers of one copy."""
         return len(self.layers)
+
+    @property
+    def sees(self) -> bool:
+        """Whether its layers are blocks of a vision tower."""
+        return self.layers[0].role is Role.VISION if self.layers else False
 
     @property
     def moves_to_host(self) -> bool:

@@ -4,13 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from advisor.answer.answer import Answer, CalibrationNote
-from advisor.base.units import human_count
+from advisor.base.units import counted, human_count
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import AttnImplementation, CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import SHARDED_GRADIENTS, ParallelLayout
+from advisor.job.pipeline_split import ModelChunk
 from advisor.job.reinforcement import Engine, Reference, Reinforcement
+from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
 from advisor.report.blocks import Block, Fitted, group, labelled_rows
 from advisor.report.breaking import dotted_lines
@@ -44,6 +48,7 @@ def header(
     runs = run_words(advice.job)
     rows: list[tuple[str, Block]] = [
         ("layout", _both_ends(layout, preset)),
+        *([("trains", _dotted([tuning_words(advice.job)]))] if _tunes(advice.job) else []),
         *([("runs with", _dotted(runs))] if runs else []),
         ("budget", _budget(advice, has_bars)),
         ("calibration", calibration_words(advice.calibration)),
@@ -141,6 +146,47 @@ def _sharding_words(layout: ParallelLayout) -> str:
         of_each = f" in each of {replicas} replicas" if replicas > 1 else ""
         return f"DP sharding {layout.data_parallel_sharding}{of_each}"
     return "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
+
+
+def _tunes(job: Job) -> bool:
+    return not job.config.tuning.trains_all
+
+
+def tuning_words(job: Job) -> str:
+    """``LoRA rank 16 on all linear layers over NF4 weights, 43.6 M of 8.19 B trained``."""
+    from advisor.layers.parameters import parameter_count
+    from advisor.layers.shape import RankShape
+    from advisor.memory.static import trained_elements
+
+    tuning, model = job.config.tuning, replace(job.model, make_vocab_size_divisible_by=1)
+    shape = RankShape(model=model, seq_length=1, micro_batch_size=1, tuning=tuning)
+    trained, _ = trained_elements(shape, (ModelChunk(model.layer_kinds, True, True),))
+    whole = parameter_count(model).total
+    count = f"{human_count(trained)} of {human_count(whole)} trained"
+    what = [name for name, frozen in _FROZEN.items() if getattr(tuning, frozen)]
+    if tuning.num_trainable_layers is not None:
+        what = [f"the last {tuning.num_trainable_layers} layers"]
+    if not tuning.has_adapter:
+        said = "" if tuning.num_trainable_layers is not None else "all but "
+        return f"{said}{', '.join(what)}: {count}"
+    everywhere = ALL_LINEAR in tuning.target_modules
+    where = "all linear layers" if everywhere else ", ".join(tuning.target_modules)
+    over = _STORED.get(tuning.base_weights, "")
+    saved = f", {', '.join(tuning.modules_to_save)} whole" if tuning.modules_to_save else ""
+    return f"{_ADAPTERS[tuning.adapter]} rank {tuning.rank} on {where}{over}{saved}: {count}"
+
+
+_ADAPTERS: Final = {Adapter.LORA: "LoRA", Adapter.DORA: "DoRA"}
+_STORED: Final = {
+    StoredAs.NF4: " over NF4 weights (QLoRA)",
+    StoredAs.INT8: " over 8-bit weights",
+}
+_FROZEN: Final = {
+    "the embedding": "freeze_embedding",
+    "the output layer": "freeze_output",
+    "the vision tower": "freeze_vision_model",
+    "its projection": "freeze_vision_projection",
+}
 
 
 def run_words(job: Job) -> list[str]:
@@ -243,17 +289,13 @@ def _job_words(job: Job) -> list[str]:
 
 def _row_words(config: JobConfig) -> Iterator[str]:
     """Sequence and micro batch; of samples how long the longest is, and how rows are filled."""
-    samples, size = config.samples, config.micro_batch_size
-    if not samples.varies:
-        yield f"sequence {config.seq_length}"
-    elif samples.packed and samples.token_budget is None:
-        yield f"samples packed in rows of {config.seq_length} tokens"
-    else:
-        yield f"samples of at most {config.seq_length} tokens"
-    if samples.token_budget is not None:
-        yield f"packs of {samples.token_budget} tokens per GPU"
-    else:
-        yield f"micro batch {size}"
+    said, budget, length = config.samples, config.samples.token_budget, config.seq_length
+    samples = "packed in rows of" if said.packed and budget is None else "of at most"
+    yield f"samples {samples} {length} tokens" if said.varies else f"sequence {length}"
+    if said.image_tokens:
+        yield f"{said.image_tokens} tokens of {counted(said.images, 'image')}"
+    packs = f"packs of {budget} tokens per GPU"
+    yield packs if budget is not None else f"micro batch {config.micro_batch_size}"
 
 
 def calibration_words(note: CalibrationNote) -> str:

@@ -20,23 +20,26 @@ def sample_block(note: SampleNote) -> Block:
         for one in note.until:
             cells = f"{one.step:,}", f"{one.tokens:,}", gib(one.peak_reserved_bytes)
             found.add_row(*cells, percent(one.fit_probability))
-        blocks += ["The longest row of all ranks until a step, with even odds:"]
+        blocks += ["Longest row of all ranks by a step (half of the runs have a longer one):"]
         blocks += [Indented(found, 2)]
     return group(*blocks, *_too_long(note))
 
 
 def _sizes(note: SampleNote) -> Iterator[tuple[str, Block]]:
-    yield "samples", f"{round(note.mean_length):,} tokens in the mean, at most {note.longest:,}"
+    most = f"{note.longest:,} tokens"
+    mean = f"{round(note.mean_length):,} tokens in the mean, at most {note.longest:,}"
+    yield "samples", mean if round(note.mean_length) < note.longest else f"all of {most}"
     alone = " (one sample, longer than the budget)" * (0 < note.capacity < note.longest)
     rows = f", {note.rows} rows in a microbatch" if note.rows > 1 else ""
-    yield "worst row", f"{note.worst_tokens:,} tokens{alone}{rows}: peaks are of it"
-    steps = f"{note.microbatches:,} microbatch{'es' * (note.microbatches > 1)} a step"
-    yield "mean row", f"{note.mean_tokens:,} tokens on the slowest rank, {steps}: times are of it"
+    yield "worst row", f"{note.worst_tokens:,} tokens{alone}{rows}; peaks are predicted for it"
+    steps = f"{note.microbatches:,} microbatch{'es' * (note.microbatches > 1)} per step"
+    mean = f"{note.mean_tokens:,} tokens on the slowest rank, {steps}; times are predicted for it"
+    yield "mean row", mean
     if note.imbalance >= _SHOWN:
         more = f"the slowest rank has {note.imbalance * 100:.0f} % more tokens than the mean one"
         yield "balance", more
     if note.padding >= _SHOWN:
-        yield "padding", f"{note.padding * 100:.0f} % of the tokens that are computed"
+        yield "padding", f"{note.padding * 100:.0f} % of the computed tokens"
 
 
 def _too_long(note: SampleNote) -> Iterator[Block]:

@@ -24,7 +24,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     """A job on its way, as far as the page's lines about it need it.
 
     layout: None where a search chooses it. first_framework: the one that is not named, as it is the
-    usual one.
+    usual one. sees: whether the model, as it was asked for, has a vision tower.
     """
 
     given: Given
@@ -35,11 +35,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     gpu: Gpu
     num_gpus: int
     first_framework: str
+    sees: bool = False
 
 
 def assumed_lines(facts: Facts) -> tuple[str, ...]:
     """Of all that the request leaves open, in the page's order."""
-    of_job = (*_of_source(facts), *_of_options(facts), *_of_model(facts))
+    of_job = *_of_source(facts), *_of_samples(facts.config), *_of_options(facts), *_of_model(facts)
     return (*of_job, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
 
 
@@ -76,15 +77,27 @@ def _of_releases(facts: Facts) -> Iterator[str]:
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:
+    chosen = facts.layout is None or bool(facts.choice.left_open)
     for name, words, is_open in (
         ("seq_length", "sequence length", False),
-        ("micro_batch_size", "micro batch", facts.layout is None or bool(facts.choice.left_open)),
+        ("micro_batch_size", "micro batch", chosen or facts.config.samples.token_budget),
         ("global_batch_size", "global batch", False),
     ):
         if name not in facts.given.job_fields and not is_open:
             yield f"{words} {getattr(facts.config, name)}"
     if facts.config.optimizer.is_muon and "optimizer" not in facts.given.job_fields:
         yield f"{facts.config.optimizer} as in the nearest recipe"
+
+
+def _of_samples(config: JobConfig) -> Iterator[str]:
+    """What is not known of the samples' lengths, and how ranks get them."""
+    samples = config.samples
+    if not samples.lengths and samples.varies:
+        yield f"all samples of {config.seq_length} tokens (no --lengths)"
+    elif "," in samples.lengths and "=" in samples.lengths:
+        yield "lengths log-normal between quantiles, one sample in 10,000 as long as max"
+    if samples.lengths and samples.token_budget is not None and not samples.balanced:
+        yield "samples go to ranks at random (samples.balanced=true if by length)"
 
 
 def _of_lent(facts: Facts) -> Iterator[str]:
@@ -145,6 +158,10 @@ def _of_options(facts: Facts) -> Iterator[str]:
 
 def _of_model(facts: Facts) -> Iterator[str]:
     model, config = facts.model, facts.config
+    if facts.sees and model.vision is None:
+        yield f"text alone: vision towers are not modelled for {config.framework}"
+    elif facts.sees and not config.samples.image_tokens:
+        yield "text alone, the tower does not run: samples.image_tokens=N gives it images"
     if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
         yield f"fused cross entropy ({model.cross_entropy_fusion})"
     if model.num_moe_experts is not None:

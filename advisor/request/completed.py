@@ -277,6 +277,8 @@ def _as_framework_runs(
     """Model and options as the framework makes them; UserError where it cannot run them."""
     own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}
     run_model, run_config = jobs.configure(model.value, config.value, own)
+    if not jobs.sees:
+        run_model = replace(run_model, vision=None)
     run_model = _with_attention_of(gpu, run_model, asked="attention_backend" in own)
     origin = _default(run_config)
     return model.turned_into(run_model, origin), config.turned_into(run_config, origin)

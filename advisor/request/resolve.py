@@ -100,6 +100,7 @@ def resolve_given(given: Given) -> Resolution:
         gpu=gpu,
         num_gpus=wanted.num_gpus,
         first_framework=default_framework(None),
+        sees=model.vision is not None,
     )
     shipped = its.shipped if its is not None else ""
     preset = choice.preset

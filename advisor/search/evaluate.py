@@ -76,6 +76,7 @@ class Evaluator:
             1,
             job.model.padded_vocab_size(job.layout.tensor_model_parallel_size),
             self.mean_shape.attended_length,
+            job.config.tuning,
         )
 
     @cached_property

@@ -13,6 +13,7 @@ from advisor.layers import transformer
 from advisor.layers.family import family_of
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
+from advisor.memory.static import StaticMemory
 from advisor.plan.recompute_plan import (
     RecomputePlan,
     Segment,
@@ -38,7 +39,7 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
     measured = _term("activations", "measured beyond the prediction", more, source)
     weights, gradients, optimizer = words.weights, words.gradients, words.optimizer
     return (
-        _term("weights", weights[0], static.weights, weights[1]),
+        *_weight_lines(weights, static),
         _term("gradients", gradients[0], static.gradients, gradients[1]),
         _term("optimizer", optimizer[0], static.optimizer, optimizer[1]),
         *_kept_lines(evaluator, evaluation, detail),
@@ -54,6 +55,18 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
             for term in (*detail.fixed.buffers, *detail.reserved.terms)
         ),
     )
+
+
+def _weight_lines(words: tuple[str, str], static: StaticMemory) -> list[MemoryLine]:
+    """Weights, and those that are frozen apart."""
+    name, source = words
+    if not static.frozen:
+        return [_term("weights", name, static.weights, source)]
+    trained = static.weights - static.frozen
+    return [
+        _term("weights", "frozen weights, as they are stored", static.frozen, source),
+        _term("weights", "trained weights", trained, source),
+    ]
 
 
 def _term(component: str, name: str, num_bytes: int, source: str) -> MemoryLine:

@@ -29,6 +29,10 @@ def phase_changes(job: Job) -> Iterator[JobChange]:
     if rl.shares_gpus and (share := _largest_share(job)) < rl.gpu_memory_utilization:
         why = "the most with which the phases fit in which the engine is awake"
         yield _change(job, why, gpu_memory_utilization=share)
+    ranks = 2 * rl.engine_tensor_parallel_size
+    if rl.shares_gpus and job.num_gpus % ranks == 0 and ranks <= job.gpu.nvlink_domain_size:
+        why = "cuts the engine's weights, and leaves more room for its cache"
+        yield _change(job, why, engine_tensor_parallel_size=ranks)
     if rl.algorithm.rolls_out and not rl.offload_optimizer:
         yield _change(job, "optimizer states wait on the host", offload_optimizer=True)
     if rl.algorithm.rolls_out and not (rl.offload_params and rl.offload_optimizer):

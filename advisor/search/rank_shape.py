@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.job import AttnImplementation, Job, JobConfig
+from advisor.job.layout import DataParallelSharding
 from advisor.job.samples import SampleMasks
+from advisor.job.tuning import Tuning
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
@@ -42,12 +44,16 @@ def rank_shape(job: Job) -> RankShape:
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
         autocast=_autocasts(job),
         deterministic=config.deterministic_mode,
-        tuning=config.tuning,
+        image_tokens=config.samples.image_tokens or 0,
+        images=config.samples.images,
+        flash_attention=config.attn_implementation in _FLASH,
+        tuning=_tuning(job),
         head=config.head,
         takes_any_layout=_BLACKWELL <= job.gpu.cuda_capability < _CONSUMER_BLACKWELL,
     )
 
 
+_FLASH: Final = (AttnImplementation.FLASH_ATTENTION_2, AttnImplementation.FLASH_ATTENTION_3)
 _BLACKWELL: Final = 10.0
 _CONSUMER_BLACKWELL: Final = 12.0
 _HOPPER: Final = 9.0
@@ -66,6 +72,15 @@ def _masks(job: Job) -> SampleMasks:
     filled = samples.packed or (samples.padded and config.micro_batch_size > 1)
     masked = filled and torchs and family_of(job.model).masks_rows
     return SampleMasks.DENSE if masked else SampleMasks.VARLEN
+
+
+def _tuning(job: Job) -> Tuning:
+    """Ranks that cut parameters gather adapters in the layers' type (FSDP2's mixed precision,
+    DeepSpeed's engine, which has them so on one rank as well)."""
+    tuning = job.config.tuning
+    sharding = job.layout.data_parallel_sharding
+    whole = sharding in (None, DataParallelSharding.NONE) or job.num_gpus == 1
+    return tuning if whole else replace(tuning, adapter_dtype=None)
 
 
 def _autocasts(job: Job) -> bool:

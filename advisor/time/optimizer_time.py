@@ -98,8 +98,9 @@ def stage_optimizer_seconds(
 
 def least_optimizer_seconds(job: Job, machine: Machine) -> float:
     """Seconds of the step where the states of all parameters are spread evenly over all GPUs: no
-    layout spreads them further. 0 for Muon, whose step depends on the matrices' shapes."""
-    if job.config.optimizer.is_muon:
+    layout spreads them further. 0 for Muon, whose step depends on the matrices' shapes, and where
+    parameters are frozen."""
+    if job.config.optimizer.is_muon or not job.config.tuning.trains_all:
         return 0.0
     return sum(_adam_seconds(job, parameter_count(job.model).total // job.num_gpus, 1, machine))
 

@@ -16,7 +16,10 @@ from advisor.layers.transformer import (
     LAYER_INPUT,
     embedding_operators,
     head_operators,
+    trains_tower,
     transformer_layer,
+    vision_ends,
+    vision_operators,
 )
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.plan.recompute_plan import (
@@ -181,8 +184,12 @@ def end_times(
 
 
 def end_operators(shape: RankShape, first: bool, last: bool) -> tuple[Operator, ...]:
-    """Those of the embedding and of the head, where a chunk holds them."""
+    """Those of the embedding, of both ends of a vision tower and of the head, where a chunk holds
+    them."""
     embedding = embedding_operators(shape) if first else ()
+    if first and shape.image_tokens:
+        ends = vision_ends(constant=not trains_tower(shape))
+        embedding += tuple(one for end in ends for one in vision_operators(shape, end))
     return (*embedding, *(head_operators(shape) if last else ()))
 
 

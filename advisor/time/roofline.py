@@ -55,9 +55,12 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     extra = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
     if operator.gemm is not None:
         copied = extra / machine.memory_bytes_per_second
+        weights = operator.weights
+        trained = not weights or any(not weight.frozen for weight in weights)
         if backward and operator.replays_gemm:
             copied += linear_seconds(operator.gemm, machine, backward=False)
-        return linear_seconds(operator.gemm, machine, backward=backward) + copied
+        seconds = linear_seconds(operator.gemm, machine, backward=backward, trained=trained)
+        return seconds + copied
     if is_exchange(operator):
         return 0.0  # memory is read and written while the tokens are sent
     traffic = operator.backward_bytes if backward else operator.forward_bytes
@@ -75,8 +78,9 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     return seconds + kernels * machine.kernel_seconds
 
 
-def linear_seconds(gemm: Gemm, machine: Machine, *, backward: bool) -> float:
-    """GEMMs of a linear layer: one forward, and back those of the input's and weight's gradients.
+def linear_seconds(gemm: Gemm, machine: Machine, *, backward: bool, trained: bool = True) -> float:
+    """GEMMs of a linear layer: one forward, and back those of the input's and, where it is
+    `trained`, of the weight's gradients.
 
     In 8 or 4 bits the cast of the input comes first, or of the output's gradient.
     """
@@ -86,7 +90,8 @@ def linear_seconds(gemm: Gemm, machine: Machine, *, backward: bool) -> float:
         elements = gemm.m * (gemm.n if backward else gemm.k)
         cast = cast_seconds(elements, gemm.kernels, machine)
     if backward:
-        return input_gradient_seconds(gemm, rates) + weight_gradient_seconds(gemm, rates) + cast
+        of_weight = weight_gradient_seconds(gemm, rates) if trained else 0.0
+        return input_gradient_seconds(gemm, rates) + of_weight + cast
     return forward_gemm_seconds(gemm, rates) + cast
 
 

@@ -15,7 +15,7 @@ from advisor.job.layout import SHARDED_GRADIENTS, DataParallelSharding, Parallel
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
-from advisor.memory.static import stage_elements, stage_expert_elements
+from advisor.memory.static import stage_elements, stage_expert_elements, trained_elements
 from advisor.time.communication import Link, collective_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import PassTimes
@@ -53,9 +53,10 @@ class Exchange(Struct, frozen=True):
 class ParameterGroup(Struct, frozen=True, kw_only=True):
     """Parameters of one rank in one gradient buffer: how many, over how many shards the optimizer
     cuts them, how many ranks reduce them, and what joins those; replicas of shards, and what joins
-    them."""
+    them. frozen: how many more are gathered with them where they are cut."""
 
     elements: int
+    frozen: int = 0
     shards: int
     ranks: int
     joined: Link
@@ -81,9 +82,12 @@ def parameter_groups(
     """Parameters of one rank of a stage: dense ones, and under expert parallelism routed experts in
     a buffer of their own. Source: megatron-core 0.16.1 distributed_data_parallel.py, which makes
     one buffer for each group of ranks."""
+    of_all, of_experts = trained_elements(shape, chunks)
     experts = stage_expert_elements(shape, chunks)
+    still = stage_elements(shape, chunks) - of_all - (experts - of_experts)
     dense = ParameterGroup(
-        elements=stage_elements(shape, chunks) - experts,
+        elements=of_all - of_experts,
+        frozen=still,
         shards=layout.optimizer_shards,
         ranks=layout.sharding_ranks,
         joined=data_parallel_link(gpu, calibration, layout),
@@ -91,9 +95,11 @@ def parameter_groups(
         across=replicas_link(gpu, calibration, layout),
     )
     if layout.expert_model_parallel_size == 1:
-        return (replace(dense, elements=dense.elements + experts),)
+        frozen = still + experts - of_experts
+        return (replace(dense, elements=of_all, frozen=frozen),)
     return dense, ParameterGroup(
-        elements=experts,
+        elements=of_experts,
+        frozen=experts - of_experts,
         shards=layout.expert_optimizer_shards,
         ranks=layout.expert_data_parallel_size,
         joined=expert_data_parallel_link(gpu, calibration, layout),
@@ -158,13 +164,14 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
     that find them `gathered`), for their backward again where they were freed, and the last
     `reductions` of them reduce gradients; all during the kernels.
 
-    groups: elements, ranks and link of the parameters that the same ranks share. collectives: of a
+    groups: of the parameters that the same ranks share: how many are trained, how many are
+    gathered, ranks and link. collectives: of a
     gathering or a reduction, one a block. from_host: seconds of a gathering's copies from the host,
     where the shards are there. added: seconds of adding one microbatch's whole gradients to those
     before, where they are not reduced. across: reductions over replicas of shards, and how many of
     the last microbatches do them."""
 
-    groups: tuple[tuple[int, int, Link], ...]
+    groups: tuple[tuple[int, int, int, Link], ...]
     gradient_itemsize: int
     microbatches: int
     reductions: int
@@ -195,7 +202,8 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
     def _made(self, kind: CollectiveKind, itemsize: int) -> Exchange:
         """Collectives of one kind of everything."""
         total = Exchange()
-        for elements, ranks, joined in self.groups:
+        for trained, whole, ranks, joined in self.groups:
+            elements = whole if kind is CollectiveKind.ALL_GATHER else trained
             one = collective_seconds(kind, elements * itemsize / self.collectives, ranks, joined)
             total += Exchange.by(joined, self.collectives * one)
         return total
@@ -236,11 +244,15 @@ def data_parallel_work(
     layout, itemsize = job.layout, job.config.main_grads_dtype.itemsize
     sharding = layout.data_parallel_sharding
     if sharding in SHARDED_GRADIENTS:
-        shard = sum(part.elements / part.ranks for part in parameters) * DType.BF16.itemsize
+        held = sum((part.elements + part.frozen) / part.ranks for part in parameters)
+        shard = held * DType.BF16.itemsize
         whole = sum(part.elements for part in parameters) * DType.BF16.itemsize
         away = shard / machine.host_bytes_per_second
         return ShardedWork(
-            groups=tuple((part.elements, part.ranks, part.joined) for part in parameters),
+            groups=tuple(
+                (part.elements, part.elements + part.frozen, part.ranks, part.joined)
+                for part in parameters
+            ),
             gradient_itemsize=itemsize,
             microbatches=job.num_microbatches,
             reductions=turns.reductions,

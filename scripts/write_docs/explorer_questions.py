@@ -18,7 +18,7 @@ _ROWS: Final = "//section[@aria-labelledby='h-rows']"
 _NONE: Final = f"{_ROWS}//button[@class='row'][.='none']"
 _SMALLEST: Final = f"{_ROWS}//button[contains(., 'peak')]"
 _FIRST: Final = f"({_ROWS}//button[@class='row'])[1]"
-_TAB: Final = "//button[@role='tab'][2]"
+_TAB: Final = "//*[@aria-label='Framework']/button[2]"
 QUESTIONS: Final = (
     Question("what_fits", (), "", " fits: "),
     Question("how_sure", (), "h-sure", "step time ±"),

@@ -13,6 +13,7 @@ from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSe
 from advisor.job.job import CudaGraphImpl
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk, pipeline_stages
+from advisor.job.tuning import FULL
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory import activations
@@ -141,14 +142,16 @@ def _experts(case: OracleCase) -> dict[str, Any]:
 
 
 def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
-    """Local sizes of one rank of `case`, with fields of the model that no case has."""
+    """Local sizes of one rank of `case`, with fields of the model that no case has, and its
+    `tuning`."""
     degrees = (
         f"{kind}_parallel_size"
         for kind in ("tensor_model", "context", "expert_model", "expert_tensor")
     )
     names = ("seq_length", "micro_batch_size", "sequence_parallel", *degrees)
     same = {name: getattr(case, name) for name in names}
-    shape = RankShape(model=replace(model_spec(case), **variant), **same)
+    tuned = variant.pop("tuning", FULL)
+    shape = RankShape(model=replace(model_spec(case), **variant), tuning=tuned, **same)
     return of_release(shape, RELEASE, overlaps_exchange=False)
 
 
@@ -171,10 +174,15 @@ def predicted_saved_bytes(case: OracleCase, **variant: Any) -> int:
     return chunk_footprint(shape, plan, False, False).kept
 
 
+def held_by_stage(shape: RankShape) -> tuple[tuple[ModelChunk, ...], ...]:
+    """The chunks of a model that is on one stage."""
+    return pipeline_stages(shape.model, ParallelLayout())
+
+
 def predicted_saved_bytes_of_model(case: OracleCase) -> int:
     """Bytes that a model on one stage keeps from its forward to its backward."""
     shape = rank_shape(case)
-    ((chunk,),) = pipeline_stages(shape.model, ParallelLayout())
+    ((chunk,),) = held_by_stage(shape)
     return _footprint(case, shape, chunk).kept
 
 

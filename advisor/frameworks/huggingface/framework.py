@@ -25,7 +25,14 @@ from advisor.frameworks.huggingface.training_arguments import (
 )
 from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, stated
-from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
+from advisor.frameworks.torch.setting import (
+    ALL_TO_HOST,
+    Granularity,
+    Modifier,
+    OpPolicy,
+    TorchSetting,
+    as_torch,
+)
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -42,8 +49,10 @@ FACTS: Final = supported_jobs.StackFacts(
     key_options=OPTIONS,
     replicates=True,
     impl=TransformerImpl.TRANSFORMERS,
-    granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
+    granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE, Granularity.OP),
+    policies=(OpPolicy.SAVE_ATTENTION,),
     options=(Modifier.OFFLOAD,),
+    offloads_all=True,
     precisions=(Precision.BF16, Precision.FP8_DELAYED, Precision.FP8_CURRENT),
     source="transformers modeling_layers.py GradientCheckpointingLayer",
 )
@@ -52,17 +61,23 @@ FACTS: Final = supported_jobs.StackFacts(
 class TrainerJobs(supported_jobs.TorchJobs):
     """Accelerate's types, and its reduction with every microbatch."""
 
+    sees = True
+
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """Gradients are reduced in bf16 (Accelerate). Weights are loaded as their checkpoint has
-        them, before 5 in fp32 (from_pretrained's dtype); FSDP2 gathers torchao's in 8 bits."""
+        them, before 5 in fp32 (from_pretrained's dtype), adapters in fp32 (peft's
+        autocast_adapter_dtype); FSDP2 gathers torchao's in 8 bits."""
         model, config = super().configure(model, config, given)
         dtype = config.weights_dtype
         if dtype is None and config.framework_version == "4":
             dtype = DType.FP32
         if config.precision is Precision.FP8_CURRENT and "job.fp8_param_gather" not in given:
             config = replace(config, fp8_param_gather=not config.flat_parameters)
+        if config.tuning.has_adapter and config.tuning.adapter_dtype is None:
+            tuning = replace(config.tuning, adapter_dtype=DType.FP32)
+            config = replace(config, tuning=tuning)
         return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
@@ -170,6 +185,11 @@ class TrainerSettings(recompute_settings.TorchSettings):
         },
     )
 
+    def tried(self, job: Job) -> tuple[Setting, ...]:
+        """Of policies, which no argument of a Trainer sets, those that are asked for."""
+        found = map(as_torch, super().tried(job))
+        return tuple(one for one in found if one.granularity is not Granularity.OP)
+
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """What the Trainer warns of, and Accelerate does."""
         return tuple(_notes(as_torch(setting), job))
@@ -199,13 +219,25 @@ class TrainerSpelling(stack.TorchSpelling):
         """A file for ``accelerate launch --config_file``, for scripts with an Accelerator of their
         own; a Trainer's checkpointing belongs into its arguments."""
         own = as_torch(setting)
-        if own.granularity is Granularity.SELECTIVE or own.use_reentrant:
+        plain = own.granularity in (Granularity.NONE, Granularity.FULL)
+        if not plain or own.use_reentrant or own == ALL_TO_HOST:
             fix = "use full or full+offload, or --format flags"
             raise UserError("--recompute", own.spec, "cannot be written in Accelerate's file", fix)
         return accelerate_file(own, job)
 
 
 def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
+    if setting.policy is not None:
+        yield (
+            "no argument of a Trainer saves attention: axolotl's selective_checkpointing does, and "
+            "in Python gradient_checkpointing_kwargs={'context_fn': ...} (torch's "
+            "create_selective_checkpoint_contexts)"
+        )
+    if setting == ALL_TO_HOST:
+        yield (
+            "--activation_offloading is an option of TRL's SFTConfig and of axolotl, which puts "
+            "what all layers keep into host memory; with checkpoints it is full+offload"
+        )
     if job.config.attn_implementation is not AttnImplementation.SDPA:
         yield attention_note(job.config.attn_implementation)
     of_several = {

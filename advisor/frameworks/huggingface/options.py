@@ -29,6 +29,11 @@ SECTIONS: Final = tuple(f"{name}_kwargs" for name in CHECKPOINTING)
 MICRO_BATCH: Final = "per_device_train_batch_size"
 OPTIM: Final = "optim"
 STEPS: Final = "gradient_accumulation_steps"
+TO_HOST: Final = "activation_offloading"
+"""Of TRL and axolotl: hooks around a training step."""
+SAVES: Final = "selective_checkpointing"
+"""Axolotl's: outputs that checkpoints keep, attention's unless it says more."""
+ATTENTION_ALONE: Final = (True, "attention", ["attention"], ("attention",))
 RESHARD: Final = f"{FSDP}.fsdp_reshard_after_forward"
 INSIDE: Final = f"{FSDP}.fsdp_activation_checkpointing"
 INSIDE_OFFLOAD: Final = f"{INSIDE}_offload"
@@ -45,6 +50,9 @@ _OPTIMIZERS: Final = {
     "adamw_bnb_8bit": "adamw_8bit",
     "adamw_torch_8bit": "adamw_torch_8bit",
     "adamw_torch_4bit": "adamw_torch_4bit",
+    "paged_adamw": "paged_adamw_32bit",
+    "paged_adamw_32bit": "paged_adamw_32bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
 }
 _FLAT: Final = {1: True, "1": True, 2: False, "2": False}
 KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
@@ -69,6 +77,10 @@ def _keywords(section: str) -> Iterator[Option]:
     yield key(f"{section}.offload", False, "recompute")
 
 
+def _saves_attention(value: object) -> bool | None:
+    return True if value in ATTENTION_ALONE else None
+
+
 ARGUMENTS: Final[tuple[Option, ...]] = (
     key(MICRO_BATCH, 8, "job.micro_batch_size"),
     key("max_seq_length", None, "job.seq_length", kind=int),
@@ -88,6 +100,9 @@ ARGUMENTS: Final[tuple[Option, ...]] = (
     key(f"{FSDP}.reshard_after_forward", None, _SHARDING, kind=object, means=_RESHARDS),
     *(key(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
+    key(TO_HOST, False, "recompute", kind=object),
+    key(SAVES, None, "recompute", kind=object, means={True: True}),
+    key(f"{SAVES}.save", None, "recompute", kind=object, means=_saves_attention),
     key(_EACH_BATCH, False, "job.sync_each_batch"),
 )
 FILE: Final[tuple[Option, ...]] = (

@@ -13,6 +13,7 @@ from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
 from advisor.frameworks.huggingface.checks import RULES, checkpointing, inside_key
 from advisor.frameworks.huggingface.options import (
     ACCELERATOR,
+    ATTENTION_ALONE,
     BACKEND,
     BACKENDS,
     BLOCKS,
@@ -29,9 +30,11 @@ from advisor.frameworks.huggingface.options import (
     OPTIONS,
     PARALLELISM,
     PARTIAL_TRAINING,
+    SAVES,
     SECTIONS,
     SP_SIZE,
     STEPS,
+    TO_HOST,
 )
 from advisor.frameworks.huggingface.python_arguments import in_python
 from advisor.frameworks.names import Framework
@@ -231,14 +234,22 @@ class HuggingFaceReader(DialectReader):
     def recompute(self, keys: Keys) -> str | None:
         """What is checkpointed, in the spelling of --recompute."""
         inside, on = keys.truth(inside_key(keys, CHECKPOINTING[0])), checkpointing(keys)
+        away = keys.get(TO_HOST) not in (None, False)
         if on is None and inside is None:
             return None
+        # axolotl: with an adapter, all but "hidden_states" is in place of checkpoints
+        if away and keys.has("adapter") and keys.get(TO_HOST) != "hidden_states":
+            return "none+offload"
         if not on and not inside:
-            return "none"
+            return "none+offload" if away and not keys.has("base_model") else "none"
+        if keys.truth(SAVES) or keys.get(f"{SAVES}.save") in ATTENTION_ALONE:
+            return "op:save_attention"
         every = max(keys.number(f"{s}.every_n_layers") or 1 for s in SECTIONS)
         text = f"selective:{every}" if every > 1 else "full"
-        if any(keys.truth(f"{s}.offload") for s in SECTIONS) or keys.truth(INSIDE_OFFLOAD):
+        if away or any(map(keys.truth, (*(f"{s}.offload" for s in SECTIONS), INSIDE_OFFLOAD))):
             text += "+offload"
+        if inside and not on and keys.release == _REENTRANT:
+            return f"{text}+no_reentrant"  # Accelerate's checkpoint_wrapper
         said = (f"{s}.use_reentrant" for s in SECTIONS if keys.has(f"{s}.use_reentrant"))
         reentrant = keys.truth(next(said, ""))
         if reentrant is not None and reentrant != self.is_reentrant(keys):

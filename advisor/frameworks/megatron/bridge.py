@@ -23,6 +23,10 @@ from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job
+from advisor.job.tuning import ALL_LINEAR, Adapter
+from advisor.layers.megatron.adapters import CANONICAL, linear_name
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
 from advisor.models.options import CrossEntropyFusion
 
 _SECTION: Final = "mixed_precision"
@@ -152,6 +156,7 @@ def bridge_layout_overrides(job: Job, revision: Revision) -> str:
     return shlex.join(
         (
             *_overrides(MODEL_AND_DATA, values, job, revision),
+            *peft_overrides(job),
             *muon_overrides(job),
             *precision_overrides(job),
             *_overrides(RUN, values, job, revision),
@@ -171,6 +176,7 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
     return shlex.join(
         (
             *(() if in_bf16 else precision_overrides(job)),
+            *peft_overrides(job),
             *muon_overrides(job),
             *_overrides((*types, Implementation, *loss), values, job, revision),
             *_switched_off(job),
@@ -182,8 +188,50 @@ def left_to_bridge(job: Job) -> str:
     """What of a job the overrides omit, and which recipe takes those of its types."""
     left = [f"set this in the recipe: sequence length {job.config.seq_length}"]
     left += [] if is_named(job) else [NEEDS_CONFIGURATION]
+    left += [_recipe_with(job)] if job.config.tuning.has_adapter else []
     overlaps = job.layout.tp_comm_overlap or job.layout.overlap_moe_expert_parallel_comm
     return " · ".join([*left, _NEEDS_OVERLAP] if overlaps else left)
+
+
+def _recipe_with(job: Job) -> str:
+    """Which recipe takes the overrides of its peft."""
+    dora = job.config.tuning.adapter is Adapter.DORA
+    parts = {part for parts in CANONICAL.values() for part in parts} & {*target_names(job)}
+    kind = "DoRA" if dora else "CanonicalLoRA" if parts else "LoRA"
+    return f"the peft.… overrides work only in recipes whose peft is {kind}(…), a …_peft_… one"
+
+
+def peft_overrides(job: Job) -> Iterator[str]:
+    """Fields of a recipe's peft, which is LoRA, CanonicalLoRA or DoRA (peft/lora.py)."""
+    tuning = job.config.tuning
+    if not tuning.has_adapter:
+        return
+    yield f"peft.dim={tuning.rank}"
+    yield f"peft.dropout={tuning.dropout:g}"
+    yield f"peft.target_modules=[{','.join(target_names(job))}]"
+    for name, default in _OF_PEFT.items():
+        value = getattr(tuning, name)
+        if value != default:
+            yield f"peft.{name}={_spelled(value)}"
+
+
+def target_names(job: Job) -> tuple[str, ...]:
+    """Linear layers with an adapter, by name: Bridge has no word for all of them."""
+    targets = job.config.tuning.target_modules
+    if ALL_LINEAR not in targets:
+        return targets
+    shape = RankShape(model=job.model, seq_length=1, micro_batch_size=1)
+    layers = (transformer_layer(shape, kind) for kind in dict.fromkeys(job.model.layer_kinds))
+    linear = (one for layer in layers for one in layer if one.weights and one.weights[0].in_linear)
+    return tuple(dict.fromkeys(map(linear_name, linear)))
+
+
+_OF_PEFT: Final = {
+    "share_expert_adapters": True,
+    "normalize_moe_lora": False,
+    "sequence_parallel_input_regather": False,
+}
+"""Their fields beyond those of all adapters, with the defaults."""
 
 
 def muon_overrides(job: Job) -> Iterator[str]:

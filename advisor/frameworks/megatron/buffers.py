@@ -7,6 +7,7 @@ from advisor.base.dtypes import DType
 from advisor.hardware.gpu import Gpu
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.expert_tokens import moe_tokens, router_dtype, runs_grouped
+from advisor.layers.megatron.adapters import freezes_output
 from advisor.layers.megatron.core_attention import is_transformer_engines
 from advisor.layers.megatron.quantization import weight_copies
 from advisor.layers.operators import Module, Operator, total_bytes
@@ -40,10 +41,11 @@ def process_buffers(shape: RankShape, chunks: Chunks) -> Terms:
     tensor (UnfusedDotProductAttention). Rotary frequencies are cached in fp32. Sources:
     megatron-core 0.16.1, the file in each term.
     """
-    gather = 0
-    last = any(chunk.head for chunk in chunks)
+    gather, tuning = 0, shape.tuning
+    last = any(chunk.head for chunk in chunks) and not freezes_output(shape)
     layers = any(chunk.layers for chunk in chunks)
-    if shape.sequence_parallel and ((shape.is_local and layers) or last):
+    own = tuning.sequence_parallel_input_regather if tuning.has_adapter else shape.is_local
+    if shape.sequence_parallel and ((own and layers) or last):
         projects = shape.is_local and any(chunk.predicts for chunk in chunks)
         gather = shape.gathered_hidden_bytes * (2 if projects else 1)
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED and layers
@@ -114,7 +116,7 @@ def dummy_weight_gradients(shape: RankShape, chunks: Chunks) -> int:
     operators = [operator for kind in kinds for operator in transformer_layer(one, kind)]
     if any(chunk.head for chunk in chunks):
         operators += head_operators(one)
-    shapes = {w.shape for o in operators for w in o.weights if w.in_linear}
+    shapes = {w.shape for o in operators for w in o.weights if w.in_linear and not w.frozen}
     return sum(rows * columns for rows, columns in shapes) * shape.dtype.itemsize
 
 
@@ -147,11 +149,13 @@ def gemm_workspaces(shape: RankShape, chunks: Chunks, gpu: Gpu) -> Terms:
 
     torch holds one per thread and stream that runs a matmul of its own: every stage on the local
     spec, under Transformer Engine the stage with Megatron's output layer, and those whose attention
-    is unfused. Transformer Engine holds one, and four more for grouped GEMMs.
+    is unfused or whose adapters are Megatron's own layers. Transformer Engine holds one, and four
+    more for grouped GEMMs.
     """
     terms = []
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
-    if shape.is_local or unfused or any(chunk.head for chunk in chunks):
+    adapters = shape.tuning.has_adapter and not shape.tuning.cut_by_tokens
+    if shape.is_local or unfused or adapters or any(chunk.head for chunk in chunks):
         terms.append(cublas_workspaces(gpu, deterministic=shape.deterministic))
     if not shape.is_local:
         each = _TE_WORKSPACE_HOPPER_BYTES if gpu.compute_capability >= 9.0 else _TE_WORKSPACE_BYTES

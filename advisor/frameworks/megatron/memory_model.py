@@ -40,6 +40,7 @@ from advisor.memory.static import (
     stage_expert_elements,
     stage_weights,
     static_memory,
+    trained_elements,
 )
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.time.step_tail import Turns
@@ -130,10 +131,10 @@ class MegatronMemory(MegatronPart, MemoryModel):
             return fsdp_memory(job, shape, chunks, buffers)
         config, shards = job.config, list[int]()
         static = StaticMemory(weights=0, gradients=0, optimizer=0)
-        for elements, ranks in _gradient_buffers(shape, chunks, job.layout):
-            shards.append(-(-elements // ranks))
+        for elements, trained, ranks in _gradient_buffers(shape, chunks, job.layout):
+            shards.append(-(-trained // ranks))
             static += static_memory(
-                elements, ranks, config.main_grads_dtype, config.optimizer_bytes
+                elements, ranks, config.main_grads_dtype, config.optimizer_bytes, trained
             )
         static, words = without_narrow_weights(static, config, shape, chunks), STATIC_LABELS
         on_host = 0
@@ -145,7 +146,8 @@ class MegatronMemory(MegatronPart, MemoryModel):
             on_host = sum(host.held_on_host(shard, config) for shard in shards)
             static = replace(static, optimizer=held)
             words = replace(STATIC_LABELS, optimizer=host.HOST_WORDS[aware])
-            each = (w.num_elements // w.copies for w, _ in stage_weights(shape, chunks))
+            weights = (w for w, _ in stage_weights(shape, chunks) if not w.frozen)
+            each = (w.num_elements // w.copies for w in weights)
             step = host.taken_by_step(shards, max(each, default=0), config)
             step_words = host.STEP_WORDS[aware]
         else:
@@ -204,11 +206,12 @@ class MegatronMemory(MegatronPart, MemoryModel):
 
 def _gradient_buffers(
     shape: RankShape, chunks: Chunks, layout: ParallelLayout
-) -> Iterator[tuple[int, int]]:
-    """Parameters of each gradient buffer, and the shards of their optimizer: the routed experts'
-    are apart under expert parallelism."""
-    experts = 0
+) -> Iterator[tuple[int, int, int]]:
+    """Parameters next to each gradient buffer, those in it, which are not frozen, and the shards of
+    their optimizer: the routed experts' are apart under expert parallelism."""
+    experts, (trained, of_experts) = 0, trained_elements(shape, chunks)
     if layout.expert_model_parallel_size > 1:
         experts = stage_expert_elements(shape, chunks)
-        yield experts, layout.expert_optimizer_shards
-    yield stage_elements(shape, chunks) - experts, layout.optimizer_shards
+        yield experts, of_experts, layout.expert_optimizer_shards
+        trained -= of_experts
+    yield stage_elements(shape, chunks) - experts, trained, layout.optimizer_shards

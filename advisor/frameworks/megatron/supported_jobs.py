@@ -26,6 +26,8 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Degrees, JobChange, LayerSplits
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
+from advisor.layers.megatron.adapters import LINEAR_NAMES
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import (
     AttentionBackend,
@@ -78,6 +80,12 @@ class _OptionRule(Rule[[JobConfig, Revision]], frozen=True, kw_only=True):
     """What an option of a job needs."""
 
     names: ClassVar[tuple[str, ...]] = ("job", "revision")
+
+
+class _TuningRule(Rule[[Tuning, Revision]], frozen=True, kw_only=True):
+    """What of a model may be frozen, and what may be added."""
+
+    names: ClassVar[tuple[str, ...]] = ("tuning", "revision")
 
 
 def _only_elsewhere(field: str, plain: object) -> _LayerRule:
@@ -148,6 +156,61 @@ _OPTION_RULES: Final = (
         "is not in {revision.label}",
         "--framework-version 0.16 or newer, or job.optimizer=adam",
     ),
+    _OptionRule.on(
+        "job.optimizer",
+        lambda job, _: job.optimizer.is_muon and not job.tuning.trains_all,
+        "is not modelled where weights are frozen",
+        "job.optimizer=adam",
+    ),
+)
+
+
+def _unknown_targets(tuning: Tuning, _: Revision) -> Match | None:
+    unknown = [name for name in tuning.target_modules if name not in (ALL_LINEAR, *LINEAR_NAMES)]
+    if not (tuning.has_adapter and unknown):
+        return None
+    return Match(f"has {unknown[0]}, which is no linear layer of Megatron", found=unknown)
+
+
+_TUNING_RULES: Final = tuple(
+    _TuningRule.on(f"tuning.{name}", when, reason, fix)
+    for name, when, reason, fix in (
+        (
+            "adapter",
+            lambda tuning, revision: (
+                tuning.has_adapter
+                and not tuning.cut_by_tokens
+                and revision.framework == Framework.MEGATRON_LM
+            ),
+            "is not in Megatron-LM, which has no adapters",
+            "use --framework megatron_bridge (or ms-swift's: tuning.cut_by_tokens=true)",
+        ),
+        (
+            "adapter",
+            lambda tuning, _: tuning.adapter is Adapter.DORA and tuning.cut_by_tokens,
+            "is not in ms-swift for Megatron",
+            "tuning.adapter=lora",
+        ),
+        ("target_modules", _unknown_targets, "", f"use {ALL_LINEAR} or {', '.join(LINEAR_NAMES)}"),
+        (
+            "base_weights",
+            lambda tuning, _: tuning.base_weights is not StoredAs.AS_LOADED,
+            "is of transformers' layers; Megatron's are not quantized by bitsandbytes",
+            "use --framework huggingface",
+        ),
+        (
+            "adapter_dtype",
+            lambda tuning, _: tuning.has_adapter and tuning.adapter_dtype not in (None, DType.BF16),
+            "is the model's own in Megatron",
+            "leave it out",
+        ),
+        (
+            "num_trainable_layers",
+            lambda tuning, _: tuning.num_trainable_layers is not None,
+            "is not in Megatron",
+            "leave it out",
+        ),
+    )
 )
 
 
@@ -199,7 +262,9 @@ class MegatronJobs(JobSupport):
         """NeMo has no Muon; Megatron-LM's optimizer on the host is the precision-aware one
         (arguments.py, a check that Bridge 0.6.2 and NeMo 2 do not have)."""
         super().check_options(config)
-        refuse(_OPTION_RULES, config, resolve_revision(self.framework, config.framework_version))
+        revision = resolve_revision(self.framework, config.framework_version)
+        refuse(_OPTION_RULES, config, revision)
+        refuse(_TUNING_RULES, config.tuning, revision)
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]

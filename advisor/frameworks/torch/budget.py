@@ -50,7 +50,8 @@ def policy_run(
 
 def is_known(shape: RankShape, kind: LayerKind) -> bool:
     """Whether the graph of a layer is known: not with casts of autocast."""
-    return not shape.autocast and unknown_operator(shape, (kind,)) is None
+    plain = shape.tuning.trains_all and not shape.autocast
+    return plain and unknown_operator(shape, (kind,)) is None
 
 
 def _run(

@@ -32,8 +32,10 @@ from advisor.layers.shape import RankShape
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import (
+    TOWER_ENDS,
     StaticMemory,
     stage_weights,
+    tower_weights,
     tuned_bytes,
 )
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
@@ -44,19 +46,30 @@ from advisor.plan.recompute_plan import RecomputePlan, Setting
 _MOMENTS: Final = 2
 _SMALLEST_QUANTIZED: Final = 4096
 """Elements of a tensor from which moments are quantized."""
+_SMALLEST_PAGED: Final = 100_000
+"""Elements of a tensor from which moments of a paged optimizer are in unified memory."""
 _BLOCKS: Final = {
     Optimizer.BITSANDBYTES_8BIT: 256,
+    Optimizer.PAGED_8BIT: 256,
     Optimizer.TORCHAO_8BIT: 256,
     Optimizer.TORCHAO_4BIT: 128,
 }
 """Elements that share one fp32 scale."""
+_PAGED: Final = (
+    "Adam moments of small tensors; all others are in unified memory, which torch does not count "
+    "and the driver moves to the host as it needs room"
+)
+_BITSANDBYTES: Final = "bitsandbytes optim/optimizer.py"
 _WORDS: Final = {
+    **dict.fromkeys((Optimizer.PAGED_32BIT, Optimizer.PAGED_8BIT), _PAGED),
     Optimizer.BITSANDBYTES_8BIT: "Adam moments in 8 bits, the embedding's in fp32",
     Optimizer.TORCHAO_8BIT: "Adam moments in 8 bits",
     Optimizer.TORCHAO_4BIT: "Adam moments in 4 bits",
 }
 _SOURCES: Final = {
-    Optimizer.BITSANDBYTES_8BIT: "bitsandbytes optim/optimizer.py",
+    Optimizer.BITSANDBYTES_8BIT: _BITSANDBYTES,
+    Optimizer.PAGED_32BIT: _BITSANDBYTES,
+    Optimizer.PAGED_8BIT: _BITSANDBYTES,
     Optimizer.TORCHAO_8BIT: "torchao optim/adam.py",
     Optimizer.TORCHAO_4BIT: "torchao optim/adam.py",
 }
@@ -129,11 +142,16 @@ def _tensors(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple
 def _quantized(weight: Weight, ranks: int, optimizer: Optimizer, dtype: DType) -> int:
     """Bytes of both moments of one tensor on one rank: codes and scales, or what is not quantized:
     small tensors, in torchao those of broken blocks too; embeddings in bitsandbytes, as Trainer
-    tells it (trainer.py create_optimizer)."""
-    elements, block = -(-weight.num_elements // weight.copies // ranks), _BLOCKS[optimizer]
-    theirs = optimizer is Optimizer.BITSANDBYTES_8BIT
+    tells it (trainer.py create_optimizer). Of a paged one, those of small tensors alone: the others
+    are in unified memory (get_state_buffer)."""
+    elements, block = -(-weight.num_elements // weight.copies // ranks), _BLOCKS.get(optimizer, 1)
+    theirs = optimizer is Optimizer.BITSANDBYTES_8BIT or optimizer.is_paged
+    if optimizer.is_paged and elements >= _SMALLEST_PAGED:
+        return 0
     if elements < _SMALLEST_QUANTIZED or (
-        elements % block if not theirs else "embeddings" in weight.name
+        elements % block
+        if not theirs
+        else "embeddings" in weight.name or optimizer is Optimizer.PAGED_32BIT
     ):
         return _MOMENTS * elements * (DType.FP32 if theirs else dtype).itemsize
     codes = -(-elements // 2) if optimizer is Optimizer.TORCHAO_4BIT else elements
@@ -185,6 +203,8 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
     shared, ends = embedding_weights(shape), output_weights(shape, holds_embedding=tied)
     embedding, head = (trained((one, 1) for one in end) for end in (shared, ends))
     layer = ShardingOverhead(left=layers)
+    blocks, seen = (trained(weights) for weights in tower_weights(shape))
+    number = len(shape.model.tower_kinds) or 1
     summed = tied and not shared[0].frozen
     sums = 2 * shared[0].num_elements * shape.dtype.itemsize if summed else 0
     return WorkingSet(
@@ -192,6 +212,8 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
         first_layer=layer,
         layer=layer,
         last_layer=layer,
+        tower=ShardingOverhead(left=blocks // number),
+        vision_ends=ShardingOverhead(left=seen // len(TOWER_ENDS)),
         head=ShardingOverhead(left=head),
         step=step,
         weight_grads_dtype=dtype,

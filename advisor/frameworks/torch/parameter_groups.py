@@ -20,7 +20,7 @@ from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.layers.weights import embedding_weights, output_weights
-from advisor.memory.static import StaticMemory, stage_weights
+from advisor.memory.static import TOWER_ENDS, StaticMemory, stage_weights, tower_weights
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import LayerKind
 
@@ -216,7 +216,9 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
         found = replace(found, embedding=_tied(found.embedding, shared.num_elements, sharding))
     if sharding.expert_ranks:
         found = _with_groups_of_experts(found, layers, sharding)
-    whole = layers.all + embedding + head
+    blocks, seen = map(Part.of, tower_weights(shape))
+    found = _with_tower(found, blocks.over(len(shape.model.tower_kinds) or 1), seen, sharding)
+    whole = layers.all + embedding + head + blocks + seen
     root = together or sharding.flat
     found = _with_left(found, layers, *((NONE, NONE) if root else (embedding, head)), sharding)
     if root:
@@ -224,6 +226,26 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
         found = replace(found, embedding=replace(found.embedding, stays=stays))
     appears = _appearing(sharding, whole.trained, layers.experts.trained)
     return replace(found, step=appears - _staying(sharding, whole.all))
+
+
+def _with_tower(found: WorkingSet, block: Part, ends: Part, sharding: Sharding) -> WorkingSet:
+    """A block of a vision tower is a group; what is before and after them is the root's, which is
+    gathered next to them and reduced last."""
+    gathers, root = sharding.reshards, sharding.gathered(ends.all)
+    own = sharding.gathered(block.all) * (1 + gathers)
+    reduced = sharding.reduced(block.trained)
+    first, last = (_appearing(sharding, part.trained, 0) for part in (block, ends))
+    return replace(
+        found,
+        tower=ShardingOverhead(
+            forward=own + root,
+            backward=own * gathers + root + reduced,
+            exit=root + reduced,
+            left=first,
+            stays=_staying(sharding, block.all),
+        ),
+        vision_ends=ShardingOverhead(forward=root, backward=root, left=last // len(TOWER_ENDS)),
+    )
 
 
 def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Sharding) -> WorkingSet:

@@ -14,12 +14,19 @@ from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
 from advisor.frameworks.torch.budget import budget_run, is_known, policy_run
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.partitioner.partition import FASTEST
-from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting
+from advisor.frameworks.torch.setting import (
+    ALL_TO_HOST,
+    Granularity,
+    Modifier,
+    OpPolicy,
+    TorchSetting,
+)
 from advisor.layers.operators import LAYER_INPUT, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
-from advisor.models.layer_kind import FeedForward, LayerKind
+from advisor.layers.transformer import trains_tower, transformer_layer
+from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.plan.recompute_plan import (
+    EVERYTHING,
     ON_DEVICE,
     ON_HOST,
     Checkpoint,
@@ -65,7 +72,17 @@ class Semantics(Struct, frozen=True, kw_only=True):
 def chunk_plan(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> RecomputePlan:
-    """The segments of a chunk of `layers`."""
+    """The segments of a chunk of `layers`; blocks of a tower that sees no image are left out. One
+    that is frozen runs without gradients, except under checkpoints where it has input embeddings:
+    activation_checkpointing_enable has those of every sub-model require a gradient."""
+    tower = shape.model.vision
+    if not shape.image_tokens:
+        layers = tuple(kind for kind in layers if kind.role is not Role.VISION)
+    elif tower is not None and not (
+        trains_tower(shape)
+        or (tower.has_input_embeddings and setting.granularity is not Granularity.NONE)
+    ):
+        layers = tuple(kind._replace(constant=kind.role is Role.VISION) for kind in layers)
     segments = list(_segments(setting, shape, layers, how))
     if how.input(setting).overlapped:
         checkpoints = [index for index, segment in enumerate(segments) if segment.whole]
@@ -77,6 +94,9 @@ def chunk_plan(
 def _segments(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> Iterator[Segment]:
+    if setting == ALL_TO_HOST:
+        yield from (Segment((kind,), offloaded=EVERYTHING) for kind in layers)
+        return
     checkpoint = how.checkpoint(setting)
     size, whole = _checkpoints(setting, len(layers))
     if setting.granularity is Granularity.BLOCKS:
@@ -85,7 +105,8 @@ def _segments(
         return
     if setting.granularity in (Granularity.OP, Granularity.BUDGET):
         for kind in layers:
-            yield Segment((kind,), runs=(_policy_run(setting, shape, kind, how),))
+            runs = () if kind.constant else (_policy_run(setting, shape, kind, how),)
+            yield Segment((kind,), runs=runs)
         return
     first = 0 if how.starts_with_first else (setting.num_layers or 1) - 1
     index = 0
@@ -94,7 +115,7 @@ def _segments(
         inside = index < whole if every is None else index % every == first
         step = size if inside else 1
         held = layers[index : index + step]
-        if inside:
+        if inside and not held[0].constant:  # a checkpoint of a constant keeps nothing
             yield Segment(
                 held,
                 whole=True,
@@ -135,7 +156,7 @@ def stops_early(kind: LayerKind) -> bool:
 def _plain_runs(shape: RankShape, kind: LayerKind, how: Semantics) -> tuple[ReplayRun, ...]:
     """Of a block without checkpoint: none, or what torch.compile makes of it by itself. A block
     whose graph is not known keeps what it does eagerly, which is more."""
-    if not (how.compiled and is_known(shape, kind)):
+    if kind.role is Role.VISION or not (how.compiled and is_known(shape, kind)):
         return ()
     return (budget_run(shape, kind, FASTEST, how.attention),)
 
@@ -163,7 +184,7 @@ def _policy_run(
     assert setting.policy is not None
     operators = transformer_layer(shape, kind)
     kept = kept_by_policy(operators, setting.policy, how)
-    if how.compiled and is_known(shape, kind):
+    if how.compiled and kind.role is Role.LAYER and is_known(shape, kind):
         return policy_run(shape, kind, kept, how.attention)
     return ReplayRun(
         frozenset(operator.module for operator in operators), keeps=kept, checkpoint=how.hooked

@@ -16,7 +16,7 @@ from advisor.base.units import either
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.block_regimes import INPUT, decisions
 from advisor.frameworks.torch.budget import unknown_operator
-from advisor.frameworks.torch.setting import FULL, NONE, TorchSetting
+from advisor.frameworks.torch.setting import ALL_TO_HOST, FULL, NONE, TorchSetting
 from advisor.frameworks.torch.supported_jobs import DATA_PARALLEL_ONLY, StackFacts
 from advisor.job.job import AttnImplementation, Job
 from advisor.layers.shape import RankShape
@@ -100,7 +100,8 @@ def _unknown_policy(setting: TorchSetting, _: Job, facts: StackFacts) -> Match |
 
 def _unknown_options(setting: TorchSetting, _: Job, facts: StackFacts) -> Iterator[Match]:
     fix = f"use {either(facts.options)}" if facts.options else "leave it out"
-    unknown = (option for option in setting.options if option not in facts.options)
+    known = () if setting == ALL_TO_HOST and not facts.offloads_all else facts.options
+    unknown = (option for option in setting.options if option not in known)
     return (Match(found=option, fix=fix, source=facts.source) for option in unknown)
 
 
@@ -168,6 +169,7 @@ def _unknown_calls(_: TorchSetting, job: Job, __: StackFacts) -> Iterator[str]:
     calls = {
         "8-bit linear layers": config.precision.is_quantized,
         "DeepSpeed's tiled MLP": config.tiled_mlp,
+        "frozen weights and adapters": not config.tuning.trains_all,
         "attention that is not torch's own": (
             config.attn_implementation is not AttnImplementation.SDPA
         ),

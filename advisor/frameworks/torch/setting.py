@@ -46,7 +46,8 @@ class OpPolicy(StrEnum):
 class Modifier(StrEnum):
     """A word after + in a setting: what else a checkpoint does, mostly with its input.
 
-    offload: to pinned host memory (transformers, Accelerate, torch's offload_wrapper). The others
+    offload: to pinned host memory (transformers, Accelerate, torch's offload_wrapper); with none,
+    everything that layers keep (TRL's and axolotl's activation_offloading). The others
     are keys of DeepSpeed's activation_checkpointing: cut over the model-parallel group, to the
     host, in buffers made at once, with a synchronized or a timed boundary.
     """
@@ -101,7 +102,7 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
 
 NONE: Final = TorchSetting()
 FULL: Final = TorchSetting(granularity=Granularity.FULL)
-_WITHOUT_SUFFIX: Final = (Granularity.NONE, Granularity.OP, Granularity.BUDGET, Granularity.BLOCKS)
+_WITHOUT_SUFFIX: Final = (Granularity.OP, Granularity.BUDGET, Granularity.BLOCKS)
 _KINDS: Final = {"use_reentrant": True, "no_reentrant": False}
 _SUFFIXES: Final = (*_KINDS, *Modifier)
 _FORMS: Final = "none, full, selective:2, sequential:8, uniform:2, op:save_attention or budget:0.5"
@@ -154,7 +155,8 @@ def parse_setting(text: str) -> TorchSetting:
     for suffix in suffixes:
         if suffix not in _SUFFIXES:
             raise _wrong(text, f"+{suffix} is not known", nearest_names(suffix, _SUFFIXES))
-        if setting.granularity in _WITHOUT_SUFFIX:
+        none = setting.granularity is Granularity.NONE and suffix != Modifier.OFFLOAD
+        if none or setting.granularity in _WITHOUT_SUFFIX:
             raise _wrong(text, f"+{suffix} has nothing to act on", "leave it out")
         if suffix in _KINDS:
             setting = replace(setting, use_reentrant=_KINDS[suffix])
@@ -166,6 +168,10 @@ def parse_setting(text: str) -> TorchSetting:
 def with_options(setting: TorchSetting, *options: Modifier) -> TorchSetting:
     """`setting` with `options`, each once and in the order of Modifier."""
     return replace(setting, options=tuple(o for o in Modifier if o in options))
+
+
+ALL_TO_HOST: Final = with_options(NONE, Modifier.OFFLOAD)
+"""Nothing is computed again: what layers keep waits on the host."""
 
 
 def _parse_head(text: str, head: str) -> TorchSetting:

@@ -20,6 +20,8 @@ _KERNELS: Final = {
 }
 _QUANTIZED: Final = {
     Optimizer.BITSANDBYTES_8BIT: "bitsandbytes.optim.AdamW8bit",
+    Optimizer.PAGED_32BIT: "bitsandbytes.optim.PagedAdamW32bit",
+    Optimizer.PAGED_8BIT: "bitsandbytes.optim.PagedAdamW8bit",
     Optimizer.TORCHAO_8BIT: "torchao.optim.AdamW8bit",
     Optimizer.TORCHAO_4BIT: "torchao.optim.AdamW4bit",
 }

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.dtypes import Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
 from advisor.base.record import defaults
@@ -22,7 +22,11 @@ from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eag
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.loss_head import RouterAuxLoss
+from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
+from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
+from advisor.layers.shape import RankShape
 from advisor.models.options import (
     Activation,
     AttentionBackend,
@@ -58,7 +62,8 @@ EAGER_OPTIONS: Final = (
 
 class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
-    is its default. replicates: whether it has replicas of shards (HSDP).
+    is its default. replicates: whether it has replicas of shards (HSDP). offloads_all: whether all
+    that layers keep can wait on the host.
     key_options: keys of its configuration. own_options: see own_options.refuse_options."""
 
     framework: str
@@ -74,6 +79,7 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     context_kinds: tuple[CpCommType, ...] = (CpCommType.ALL_GATHER, CpCommType.P2P)
     precisions: tuple[Precision, ...] = (Precision.BF16,)
     replicates: bool = False
+    offloads_all: bool = False
     key_options: Collection[Option] = ()
     own_options: tuple[str, ...] = ()
 
@@ -161,6 +167,11 @@ class Asked(Struct, frozen=True):
         return self.model.transformer_impl if "transformer_impl" in self.given else self.facts.impl
 
     @property
+    def tuning(self) -> Tuning:
+        """What is trained."""
+        return self.job.tuning
+
+    @property
     def is_transformers(self) -> bool:
         """Whether these are transformers'."""
         return self.impl is TransformerImpl.TRANSFORMERS
@@ -182,7 +193,8 @@ class AskedRule(Rule[[Asked]], frozen=True, kw_only=True):
         asked = values["asked"]
         assert isinstance(asked, Asked)
         group, _, name = field.partition(".")
-        return getattr(getattr(asked, group), name) if name else asked.facts.framework
+        owner = asked if hasattr(asked, group) else asked.job
+        return getattr(getattr(owner, group), name) if name else asked.facts.framework
 
 
 _on = AskedRule.on
@@ -243,6 +255,91 @@ def _kernels(name: str) -> Iterator[AskedRule]:
     yield _on(field, lambda a: a.model.num_moe_experts is not None, dense, given=asks)
 
 
+def _unknown_targets(asked: Asked) -> dict[str, str] | None:
+    """A name that no linear layer of the model has, and those that some have."""
+    wanted, model = asked.tuning.target_modules, replace(asked.model, transformer_impl=asked.impl)
+    if not asked.tuning.has_adapter or not asked.is_transformers:
+        return None
+    if model.num_moe_experts is not None:
+        model = eager_experts(model, asked.impl)
+    one = RankShape(model=model, seq_length=1, micro_batch_size=1)
+    known = target_names(one)
+    unknown = next((name for name in wanted if name not in (ALL_LINEAR, *known)), "")
+    return {"name": unknown, "known": either((ALL_LINEAR, *known))} if unknown else None
+
+
+def _of_experts(asked: Asked) -> bool:
+    return any(name.startswith("experts.") for name in asked.tuning.target_modules)
+
+
+def _tunes(asked: Asked) -> bool:
+    return not asked.tuning.trains_all
+
+
+_NOT_TUNED: Final = "is not modelled with adapters or frozen weights"
+_TUNING_RULES: Final = (
+    _on(
+        "--framework",
+        lambda a: not (a.is_transformers or a.job.torch_compile),
+        "has adapters and frozen weights only with transformers' layers, or compiled ones",
+        _TRANSFORMERS,
+        given=_tunes,
+    ),
+    _on(
+        "job.torch_compile",
+        lambda a: a.is_transformers and a.job.torch_compile,
+        _NOT_TUNED,
+        "leave it out",
+        given=_tunes,
+    ),
+    _on("job.precision", lambda a: a.job.precision.is_quantized, _NOT_TUNED, "bf16", given=_tunes),
+    _on(
+        "job.flat_parameters",
+        lambda a: a.job.flat_parameters,
+        _NOT_TUNED,
+        "leave it out",
+        given=_tunes,
+    ),
+    _on("job.tiled_mlp", lambda a: a.job.tiled_mlp, _NOT_TUNED, "leave it out", given=_tunes),
+    _on(
+        "tuning.target_modules",
+        _unknown_targets,
+        "{asked.model.name} has no linear layer {found[name]}",
+        "{found[known]}",
+    ),
+    _on(
+        "tuning.dropout",
+        lambda a: a.tuning.dropout and _of_experts(a),
+        "must be 0 for adapters of experts (peft's target_parameters)",
+        "0",
+    ),
+    _on(
+        "tuning.adapter",
+        lambda a: a.tuning.adapter is Adapter.DORA and _of_experts(a),
+        "has no form for experts (peft's target_parameters)",
+        "lora",
+    ),
+    _on(
+        "tuning.adapter_dtype",
+        lambda a: (
+            a.tuning.adapter is Adapter.DORA
+            and a.tuning.base_weights is not StoredAs.AS_LOADED
+            and a.tuning.adapter_dtype is not DType.BF16
+        ),
+        "makes DoRA's layers over weights in 8 or 4 bits hand on fp32 (peft 0.21.2 bnb.py), which "
+        "is not modelled",
+        "tuning.adapter_dtype=bf16",
+    ),
+    _on(
+        "job.weights_dtype",
+        lambda a: (
+            a.job.weights_dtype is DType.FP32 and a.tuning.base_weights is not StoredAs.AS_LOADED
+        ),
+        "is not modelled with weights in 8 or 4 bits (prepare_model_for_kbit_training)",
+        "bf16",
+    ),
+)
+
 _JOB_RULES: Final = (
     _on(
         "job.precision",
@@ -297,6 +394,13 @@ _JOB_RULES: Final = (
         "sdpa or eager",
         given=lambda a: a.job.attn_implementation in _FLASH_ATTENTION,
     ),
+    _on(
+        "head.router_aux_loss",
+        lambda a: not (a.is_transformers and a.model.num_moe_experts),
+        "needs transformers' layers with experts",
+        "none",
+        given=lambda a: a.job.head.router_aux_loss is not RouterAuxLoss.NONE,
+    ),
     *_kernels("use_liger_kernel"),
     *_kernels("tiled_mlp"),
 )
@@ -336,7 +440,8 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
     """Model and job as eager torch runs them; vocabulary not padded."""
     model, given = asked.model, asked.given
     has_experts = model.num_moe_experts is not None
-    refuse((*_JOB_RULES, *(_EXPERT_RULES if has_experts else ()), _MTP_RULE), asked)
+    experts = _EXPERT_RULES if has_experts else ()
+    refuse((*_JOB_RULES, *experts, _MTP_RULE, *_TUNING_RULES), asked)
     padded = "make_vocab_size_divisible_by" in given
     run = replace(
         eager_experts(model, asked.impl) if has_experts else model,

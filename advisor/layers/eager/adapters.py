@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.job.tuning import Adapter, StoredAs
+from advisor.job.tuning import EMBEDDINGS, OUTPUT_LAYERS, Adapter, StoredAs
 from advisor.layers.adapters import frozen, is_target, low_rank_weights
 from advisor.layers.eager import parts
+from advisor.layers.family import family_of
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.layers.weights import EMBEDDINGS, OUTPUT_LAYERS
+from advisor.models.options import PositionEmbedding
 
 _NAMES = {
-    "o_proj": "c_proj",
-    "down_proj": "c_proj",
     "shared_w1": "gate_proj",
     "shared_w3": "up_proj",
     "shared_w2": "down_proj",
     "output": OUTPUT_LAYERS[0],
 }
-"""Other names of linear layers: GPT-2's, those of shared experts and of the output."""
+_GPT2S = {"o_proj": "c_proj", "down_proj": "c_proj"}
+"""Last names of modules where operators have others."""
 
 
 def tuned(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
@@ -34,10 +34,20 @@ def tuned(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, 
     return tuple(made for one in operators for made in _tuned(shape, one))
 
 
-def module_names(operator: Operator) -> tuple[str, ...]:
-    """The last names by which peft's target_modules and target_parameters find the module."""
-    other = _NAMES.get(operator.name)
-    return (operator.name, other) if other else (operator.name,)
+def _module_name(shape: RankShape, operator: Operator) -> str:
+    """The last name by which peft's target_modules and target_parameters find the module."""
+    gpt2 = shape.model.position_embedding_type is PositionEmbedding.LEARNED
+    return (_NAMES | _GPT2S if gpt2 else _NAMES).get(operator.name, operator.name)
+
+
+def target_names(shape: RankShape) -> tuple[str, ...]:
+    """Of all linear layers that may have an adapter."""
+    family = family_of(shape.model)
+    parts = [family.layer(shape, kind) for kind in dict.fromkeys(shape.model.layer_kinds)]
+    parts += [operators for _, operators in family.head(shape)]
+    linear = (one for operators in parts for one in operators if one.gemm and one.weights)
+    named = (_module_name(shape, one) for one in linear if one.weights[0].in_linear)
+    return tuple(dict.fromkeys(named))
 
 
 def _tuned(shape: RankShape, operator: Operator) -> Iterator[Operator]:
@@ -55,9 +65,9 @@ def _tuned(shape: RankShape, operator: Operator) -> Iterator[Operator]:
     expert = base.weights[0].expert
     if linear and not expert:
         base = _quantized(shape, base)
-    names = module_names(operator)
     in_all = place is not Module.OUTPUT_LAYER and not expert
-    if not (linear and is_target(tuning, names, of_all=in_all)):
+    name = _module_name(shape, operator)
+    if not (linear and is_target(tuning, (name,), of_all=in_all)):
         yield base
     elif expert:
         yield from _of_experts(shape, base, operator)
@@ -73,7 +83,7 @@ def _is_trained(shape: RankShape, operator: Operator) -> bool:
     if place is Module.EMBEDDING:
         return not tuning.freezes_embedding or tuning.saves(*EMBEDDINGS)
     if place is Module.OUTPUT_LAYER:
-        return tuning.saves(*OUTPUT_LAYERS) or not (tuning.trains_parts or tuning.freeze_output)
+        return tuning.trains_output
     return not tuning.has_adapter and (
         place is not Module.FINAL_LAYERNORM or not tuning.trains_parts
     )
@@ -178,6 +188,11 @@ class _Adapted:
     def elementwise(self, name: str, *inputs: Tensor, output: Tensor, **fields: object) -> Operator:
         return Operator(f"{self.name}.{name}", self.place, inputs, (output,), **fields)  # type: ignore[arg-type]
 
+    def by_scaling(self, name: str, source: Tensor, output: Tensor) -> Operator:
+        """Times a number, which is kept on the processor: up to here a replay has to come."""
+        number = Tensor(f"{self.name}.scaling", (0,), DType.FP32)
+        return self.elementwise(name, source, output=output, saved=(number,))
+
     def added(self, left: Tensor, right: Tensor) -> tuple[Operator, ...]:
         """The sum, in the wider type, brought to the layer's own. The input's copy lives in a
         variable until then."""
@@ -201,7 +216,7 @@ def _lora(shape: RankShape, base: Operator) -> Iterator[Operator]:
     read, before = this.read()
     delta, products = this.products(read)
     scaled = this.tensor("scaled", delta.dtype)
-    yield from (*before, *products, this.elementwise("scale", delta, output=scaled))
+    yield from (*before, *products, this.by_scaling("scale", delta, scaled))
     if this.quantized and scaled.dtype is not result.dtype:
         narrow = this.tensor("scaled.to", result.dtype)
         yield this.elementwise("scaled.to", scaled, output=narrow)
@@ -240,11 +255,13 @@ def _dora(shape: RankShape, base: Operator) -> Iterator[Operator]:
         this.elementwise("scale_less_1", scale, output=less),
         _scaled(this, less, alone, first),
         _scaled(this, scale, delta, second),
-        this.elementwise("dora.scaled", second, output=third),
+        this.by_scaling("dora.scaled", second, third),
         parts.residual(f"{this.name}.dora.sum", this.place, third, first, both, (delta, alone)),
     ]
     for operator in operators:
         yield replace(operator, forward_workspace=operator.forward_workspace + held)
+        if operator.name.endswith(".again"):  # what it keeps is no more than held
+            held -= sum(one.num_bytes for one in operator.saved if one.dtype is read.dtype)
     yield from this.added(result, both)
 
 
@@ -257,6 +274,8 @@ def _norm_of_sum(this: _Adapted, read: Tensor) -> tuple[Tensor, Operator, int]:
     graph = depth * (depth + this.shape.tuning.rank) * this.computes.itemsize
     converted = this.quantized or read.dtype is not this.output.dtype
     held = graph + full * size * (1 + converted)
+    eyes = {this.dtype, this.computes}
+    made = depth * depth * sum(one.itemsize for one in eyes) + full * this.computes.itemsize
     wide = DType.FP32 if DType.FP32 in (this.dtype, read.dtype) else this.dtype
     scale = Tensor(f"{this.name}.dora_scale", (1, width), wide)
     operator = Operator(
@@ -266,7 +285,7 @@ def _norm_of_sum(this: _Adapted, read: Tensor) -> tuple[Tensor, Operator, int]:
         (scale,),
         saved=(Tensor(f"{this.name}.dora_norm", (width,), read.dtype),),
         weights=(Weight(f"{this.name}.lora_magnitude_vector", (width,), dtype=this.dtype),),
-        forward_workspace=2 * full * size,
+        forward_workspace=max(2 * full * size, made - held),
         extra_forward_bytes=full * (6 * size + 2 * this.computes.itemsize),
         forward_kernels=8,
     )
@@ -284,7 +303,7 @@ def _again(this: _Adapted, read: Tensor, output: Tensor) -> Operator:
         inputs=(read,),
         outputs=(output,),
         saved=(copy,) if copied else (),
-        weights=(),
+        weights=(replace(weight, shape=(0,)),),  # the base layer's own
         forward_holds=(),
         forward_workspace=0,
         backward_workspace=0,
@@ -292,9 +311,10 @@ def _again(this: _Adapted, read: Tensor, output: Tensor) -> Operator:
 
 
 def _scaled(this: _Adapted, scale: Tensor, tensor: Tensor, output: Tensor) -> Operator:
-    """Rows times `scale` [1, width]: keeps both, whose gradients are products as large."""
-    name, size = output.name.removeprefix(f"{this.name}."), output.num_bytes
-    both = scale, tensor
+    """Rows times `scale` [1, width]: keeps both, whose gradients are products as large as the
+    output, before one is summed and the other brought to its type."""
+    name, both = output.name.removeprefix(f"{this.name}."), (scale, tensor)
+    size = 2 * output.num_bytes - tensor.num_bytes
     return this.elementwise(name, *both, output=output, saved=both, backward_workspace=size)
 
 

@@ -1,258 +1,162 @@
 """Heads in chunks, of tokens, of the vocabulary or of both: no tensor has all logits.
 
-Sources: trl 1.16.0 kernels/chunked_logprob.py; liger-kernel 0.8.5 chunked_loss; verl 0.9.1
-utils/experimental/torch_functional.py and utils/kernel/kernels.py; prime-rl 559b447 lm_head.py;
-nemo-automodel 0.7.0 components/loss/chunked_ce.py and linear_ce.py; torchtitan 0.3.0
-components/loss.py; NeMo-RL 7ea279a distributed/model_utils.py. tests/oracles/test_heads.py runs
-them. Bytes an element of a chunk are of what its arithmetic has alive at once.
+What each has alive at once is a row of configs/rules/heads.json, with its source;
+tests/oracles/test_heads.py runs their code.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct, json
 from msgspec.structs import replace
 
+from advisor.base.configuration import packaged_configs
 from advisor.base.dtypes import DType
-from advisor.layers.heads.pieces import FP32, INT64, InChunks, Sizes, in_chunks, of_tokens, sizes
-from advisor.layers.operators import Module, Operator, Tensor
+from advisor.job.loss_head import HeadImplementation
+from advisor.layers.eager.parts import with_weight_gradients
+from advisor.layers.heads.whole import log_probabilities, of_tokens
+from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.weights import output_weight
 
-_TRL = (4096, 32768)
-_LIGER_GRPO = (2048, 4096)
-_PRIME_RL = (8192, 8192)
-"""Tokens and rows of the vocabulary in a tile."""
-_PRIME_RL_ROWS = 2048
-_VERL_SPLIT, _VERL_STATISTICS = 9504, 1024
-"""Rows of the vocabulary in a part of the backward, and of the forward's statistics."""
+Moment = Mapping[str, int]
+"""What is alive at once, next to what is kept and to the hidden states' own gradient: a factor of
+each term of `_terms`."""
+_STATISTICS: Final = 1024
+"""Rows of the vocabulary for which verl's kernel has statistics of their own."""
 
 
-def _chunk(shape: RankShape, usual: int) -> int:
-    return min(shape.tokens, shape.head.chunk_size or usual)
+class ChunkedHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row. forward, backward, without_grad: moments, the highest of which counts.
+
+    tile: tokens and rows of the vocabulary in one part, null for all; `parts` of the tokens, or
+    the tokens of so many `samples`. whole_tile: it is no smaller where the vocabulary is. kept:
+    numbers a token. copies_labelled: positions that have a label are copied out first.
+    gradients: the forward has made them, and keeps them; scaled: the backward copies them. passes:
+    bytes moved an element of the logits beside the GEMMs; added: of the weight's gradient, a part.
+    block: its largest temporary, empty where all are one. scalar: a loss is returned. layers: after which it is known. source: whose code it is.
+    """
+
+    name: str
+    tile: tuple[int | None, int | None]
+    forward: Sequence[Moment]
+    source: str
+    layers: tuple[Literal["eager", "megatron"], ...]
+    passes: tuple[int, int]
+    backward: Sequence[Moment] = ({"own": 1},)
+    backward_with_entropy: Sequence[Moment] = ()
+    block: Moment = {}
+    without_grad: Sequence[Moment] = ()
+    kept: Mapping[str, DType] = {}
+    kept_entropy: bool = False
+    parts: int = 1
+    samples: int = 0
+    whole_tile: bool = False
+    copies_labelled: bool = False
+    gradients: Literal["", "made", "scaled"] = ""
+    added: int = 0
+    scalar: bool = False
 
 
-def _gradient(shape: RankShape, size: Sizes) -> int:
-    """Of the weight, in its own type."""
-    return 0 if output_weight(shape).frozen else size.weight * size.wide
+CHUNKED: Final = json.decode(
+    (packaged_configs() / "rules" / "heads.json").read_bytes(),
+    type=dict[HeadImplementation, ChunkedHead],
+)
 
 
-def trl(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Positions that have a label are copied out, here all of them. One tile in the type of the
-    computation serves for logits and their gradient; gradients add up in fp32 and are cast."""
-    size = sizes(shape)
-    copied = Tensor("labelled_positions", (size.tokens, size.hidden), source.dtype)
+def _tile(shape: RankShape, row: ChunkedHead) -> tuple[int, int, int]:
+    """Tokens of the samples that go at once, tokens of a tile, and rows of the vocabulary."""
+    vocabulary, at_once = output_weight(shape).shape[0], shape.tokens
+    if row.samples:
+        at_once = shape.local_seq * min(row.samples, shape.micro_batch_size)
+    usual, columns = row.tile
+    asked = shape.head.chunk_size if not row.samples and (usual or row.parts > 1) else None
+    tokens = min(at_once, asked or usual or -(-at_once // row.parts))
+    columns = columns or vocabulary
+    return at_once, tokens, columns if row.whole_tile else min(columns, vocabulary)
+
+
+def _terms(shape: RankShape, row: ChunkedHead, source: Tensor) -> dict[str, int]:
+    """Of factors: elements whose bytes a factor gives, and tensors that it counts."""
+    weight, wide = output_weight(shape), source.dtype.itemsize
+    vocabulary, hidden = weight.shape
+    at_once, tokens, columns = _tile(shape, row)
+    trained, is_wide = not weight.frozen, source.dtype is DType.FP32
+    return {
+        "tile": tokens * columns,
+        "rows": shape.tokens,
+        "states": shape.tokens * hidden,
+        "sample": at_once * hidden,
+        "chunk": tokens * hidden,
+        "columns": columns * hidden,
+        "last": shape.tokens * (vocabulary % columns),
+        "statistics": shape.tokens * -(-vocabulary // _STATISTICS),
+        # tensors: the weight's gradient, what sums it up in fp32 and its cast, one that is made
+        # whether it is wanted or not, and that of a tile; earlier samples' gradients; copies
+        "own": weight.num_elements * wide * trained,
+        "sum": weight.num_elements * DType.FP32.itemsize * trained,
+        "cast": weight.num_elements * wide * trained * (not is_wide),
+        "made": weight.num_elements * wide,
+        "part": columns * hidden * wide * trained,
+        "earlier": (shape.tokens - at_once) * hidden * wide,
+        "copied": source.num_bytes * (shape.micro_batch_size > 1),
+        "casts": (tokens + columns) * hidden * shape.dtype.itemsize * is_wide,
+    }
+
+
+def chunked(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
+    """Output layer and what comes after it, as one operator; before it, in some, the copy of the
+    positions that have labels, here all. A frozen weight has no gradient."""
+    row = CHUNKED[shape.head.implementation]
+    if not row.copies_labelled:
+        return (_operator(shape, row, source),)
+    copied = Tensor("labelled_positions", (shape.tokens, source.shape[-1]), source.dtype)
     indices = of_tokens(shape, "label_indices", DType.INT64, 2)
-    positions = Operator(
-        "labelled_positions", Module.OUTPUT_LAYER, (source,), (copied,), saved=(indices,)
+    copy = Operator(copied.name, Module.OUTPUT_LAYER, (source,), (copied,), saved=(indices,))
+    return copy, replace(_operator(shape, row, copied), forward_holds=(source,))
+
+
+def _operator(shape: RankShape, row: ChunkedHead, source: Tensor) -> Operator:
+    terms, weight = _terms(shape, row, source), output_weight(shape)
+
+    def most(moments: Sequence[Moment]) -> int:
+        return max(sum(terms[name] * factor for name, factor in one.items()) for one in moments)
+
+    saved = [of_tokens(shape, name, dtype) for name, dtype in row.kept.items()]
+    if row.kept_entropy and shape.head.entropy:
+        saved.append(of_tokens(shape, "kept_entropy"))
+    forward, first = most(row.forward), source
+    if row.gradients:
+        first = Tensor(f"{row.name}.input_gradient", source.shape, source.dtype)
+        forward -= first.num_bytes  # it comes last
+        if not weight.frozen:
+            saved.append(Tensor(f"{row.name}.weight_gradient", weight.shape, source.dtype))
+    back = row.backward_with_entropy if shape.head.entropy else ()
+    added = terms["own"] // source.dtype.itemsize * row.added
+    added *= -(-shape.tokens // _tile(shape, row)[1])
+    logits = shape.tokens * weight.shape[0]
+    operator = Operator(
+        row.name,
+        Module.OUTPUT_LAYER,
+        (source,),
+        (Tensor("loss", (1,), DType.FP32),) if row.scalar else log_probabilities(shape),
+        unit=ComputeUnit.GEMM,
+        saved=(first, *saved),
+        weights=(weight,),
+        gemm=Gemm(shape.tokens, weight.shape[0], source.shape[-1]),
+        replays_gemm=not row.gradients,
+        forward_workspace=max(forward, 0),
+        backward_workspace=most(back or row.backward),
+        workspace_block=most([row.block]),
+        workspace_without_grad=most(row.without_grad) if row.without_grad else None,
+        extra_forward_bytes=row.passes[0] * logits + added * bool(row.gradients),
+        extra_backward_bytes=row.passes[1] * logits + added * (not row.gradients),
     )
-    kept = [copied, of_tokens(shape, "targets", DType.INT64), of_tokens(shape, "log_z")]
-    if shape.head.entropy:
-        kept.append(of_tokens(shape, "kept_entropy"))
-    tokens, rows = _chunk(shape, _TRL[0]), _TRL[1]
-    tile = tokens * rows * size.narrow
-    if source.dtype is DType.FP32:  # casts of both operands
-        tile += (tokens + min(rows, size.vocabulary)) * size.hidden * size.narrow
-    added = size.tokens * size.hidden * FP32
-    own = _gradient(shape, size)
-    cast = 0 if source.dtype is DType.FP32 else size.weight * FP32 * bool(own)
-    work = InChunks(
-        forward=(tile + 6 * size.tokens * FP32,),
-        backward=(tile + (0 if source.dtype is DType.FP32 else added) + cast + own,),
-        chunks=-(-size.tokens // tokens),
-        added=2 * FP32,
-    )
-    last = in_chunks(shape, "chunked_log_probabilities", copied, tuple(kept), work)
-    return positions, replace(last, forward_holds=(source,))
-
-
-def prime_rl(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Tiles of tokens and vocabulary in Python, whose variables live into the next tile."""
-    return _in_tiles(shape, source, _chunk(shape, _PRIME_RL[0]), _PRIME_RL[1])
-
-
-def prime_rl_vocabulary(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """The same in chunks of the vocabulary, each of all tokens."""
-    return _in_tiles(shape, source, shape.tokens, shape.head.chunk_size or _PRIME_RL_ROWS)
-
-
-def _in_tiles(shape: RankShape, source: Tensor, tokens: int, rows: int) -> tuple[Operator, ...]:
-    size = sizes(shape)
-    columns = min(rows, size.vocabulary)
-    tile, more = tokens * columns, size.vocabulary > columns or size.tokens > tokens
-    own = _gradient(shape, size)
-    part = columns * size.hidden * size.wide * bool(own)
-    work = InChunks(
-        forward=(tile * (size.narrow + 3 * FP32),),
-        backward=(
-            own + part * more + tile * (size.narrow + (5 if more else 3) * FP32),
-            own + part * (1 + more) + tile * (2 * size.narrow + 3 * FP32),
-        ),
-        passes=(50, 58),
-        block=tile * FP32,
-        chunks=-(-size.tokens // tokens),
-        added=3 * size.wide,
-    )
-    kept = (source, of_tokens(shape, "inv_temperature"), of_tokens(shape, "log_z"))
-    return (in_chunks(shape, "fused_output_linear", source, kept, work),)
-
-
-def verl_fused(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Chunks of tokens in torch; each makes a gradient of the whole weight, frozen or not, next to
-    the one before it."""
-    size, tokens = sizes(shape), _chunk(shape, 512)
-    chunk, own = tokens * size.vocabulary, _gradient(shape, size)
-    made = (size.weight + tokens * size.hidden) * size.wide
-    before = made * (size.tokens > tokens)
-    entropy = 2 if shape.head.entropy else 0
-    work = InChunks(
-        forward=(chunk * 3 * FP32,),
-        backward=(
-            own + before + chunk * (5 + entropy) * FP32,
-            own + before + made + chunk * (3 * FP32 + size.narrow + entropy // 2 * FP32),
-        ),
-        passes=(46, 64 + 32 * shape.head.entropy),
-        chunks=-(-size.tokens // tokens),
-        added=4 * size.wide,
-    )
-    return (in_chunks(shape, "fused_linear_for_ppo", source, (source,), work),)
-
-
-def verl_triton(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Logits never leave the kernel forward; going back their gradient is made in parts of the
-    vocabulary, whose last one is copied where it is narrower. The weight's is made in any case."""
-    size = sizes(shape)
-    statistics = 3 * size.tokens * -(-size.vocabulary // _VERL_STATISTICS) * FP32
-    last = max(size.vocabulary % _VERL_SPLIT, size.hidden * (size.vocabulary > _VERL_SPLIT))
-    whole, rows = size.weight * size.narrow, size.tokens * size.narrow
-    work = InChunks(
-        forward=(statistics + size.tokens * FP32,),
-        backward=(whole + rows * (_VERL_SPLIT + last),),
-        passes=(0, 4),
-    )
-    kept = (source, of_tokens(shape, "maximum"), of_tokens(shape, "accumulated", each=2))
-    return (in_chunks(shape, "linear_cross_entropy", source, kept, work),)
-
-
-def automodel_chunked(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Chunks of tokens, by autograd in the backward; their weight gradients add up in fp32."""
-    size, tokens = sizes(shape), _chunk(shape, 512)
-    chunk, own = tokens * size.vocabulary, _gradient(shape, size)
-    total = size.weight * FP32 * bool(own)
-    work = InChunks(
-        forward=(chunk * (size.narrow + 2 * FP32),),
-        backward=(
-            total + chunk * 3 * FP32,
-            total + chunk * (FP32 + size.narrow),
-            total + chunk * size.narrow + own + tokens * size.hidden * size.wide,
-        ),
-        passes=(10, 20),
-        chunks=-(-size.tokens // tokens),
-        added=2 * FP32 + 2 * size.wide,
-    )
-    return (in_chunks(shape, "chunked_cross_entropy", source, (source,), work),)
-
-
-def nemo_rl_fused(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Chunks of tokens; the chosen ones are marked in 64-bit integers (read, not run)."""
-    size, tokens = sizes(shape), _chunk(shape, 256)
-    chunk = tokens * size.vocabulary
-    work = InChunks(
-        forward=(chunk * (size.narrow + 4 * FP32),),
-        backward=(_gradient(shape, size) + chunk * (size.narrow + 3 * FP32 + 3 * INT64),),
-        passes=(40, 90),
-        chunks=-(-size.tokens // tokens),
-        added=3 * size.wide,
-    )
-    return (in_chunks(shape, "chunked_linear_log_probabilities", source, (source,), work),)
-
-
-def cut_cross_entropy(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Logits never leave the kernels, nor their gradient (arXiv 2411.09009; read, not run)."""
-    own = _gradient(shape, sizes(shape))
-    work = InChunks(forward=(0,), backward=(own,), passes=(0, 0), scalar=True)
-    kept = (source, of_tokens(shape, "log_sum"))
-    return (in_chunks(shape, "cut_cross_entropy", source, kept, work),)
-
-
-def torchtitan_chunked(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Each chunk goes back at once, by autograd: the forward makes all gradients, those of the
-    hidden states in fp32 first, and keeps them. By default there are 8 chunks."""
-    size, tokens = sizes(shape), _chunk(shape, -(-shape.tokens // 8))
-    chunk, own, states = tokens * size.vocabulary, _gradient(shape, size), size.tokens * size.hidden
-    copies = states * FP32 + (states * size.wide if shape.micro_batch_size > 1 else 0)
-    work = InChunks(
-        forward=(
-            copies + chunk * (size.narrow + 3 * FP32),
-            copies + chunk * 2 * size.narrow + own + tokens * size.hidden * size.wide,
-            copies + states * size.wide,
-        ),
-        passes=(30, 0),
-        chunks=-(-size.tokens // tokens),
-        added=3 * size.wide,
-        replays=False,
-        scalar=True,
-    )
-    return _made_forward(shape, "chunked_loss", source, work)
-
-
-def liger_grpo(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Sequence by sequence, each forward and back at once in tiles; a sequence's gradients are in
-    fp32. The loss is scaled, which copies all gradients in the backward."""
-    size, sequences = sizes(shape), shape.micro_batch_size
-    tokens = size.tokens // sequences
-    rows, columns = min(_LIGER_GRPO[0], tokens), min(_LIGER_GRPO[1], size.vocabulary)
-    tile, own, states = rows * columns, _gradient(shape, size), tokens * size.hidden
-    before = states * size.wide * (sequences - 1) + states * FP32
-    total = size.weight * FP32 * bool(own)
-    work = InChunks(
-        forward=(
-            before + states * size.wide + total + own * (size.wide != FP32),
-            before + total + tile * 5 * FP32,
-            before + total + (3 * tile + (rows + columns) * size.hidden) * FP32,
-            2 * size.tokens * size.hidden * size.wide,
-        ),
-        backward=(own,),
-        passes=(90, 0),
-        chunks=sequences,
-        added=2 * FP32 + 2 * size.wide,
-        replays=False,
-        scalar=True,
-    )
-    return _made_forward(shape, "fused_linear_grpo", source, work, scaled=True)
-
-
-def liger_preference(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
-    """Pair by pair (two sequences of the micro batch), forward and back at once with the pair's
-    whole logits. The loss is scaled, which copies all gradients in the backward."""
-    size, sequences = sizes(shape), shape.micro_batch_size
-    tokens = size.tokens // sequences * min(sequences, 2)
-    chunk, own, states = tokens * size.vocabulary, _gradient(shape, size), tokens * size.hidden
-    earlier = (size.tokens * size.hidden - states) * size.wide
-    work = InChunks(
-        forward=(
-            earlier + states * size.wide + chunk * (size.narrow + 3 * FP32),
-            earlier + 2 * states * size.wide + chunk * (size.narrow + 2 * FP32) + own,
-            2 * size.tokens * size.hidden * size.wide,
-        ),
-        backward=(own,),
-        passes=(40, 0),
-        chunks=-(-size.tokens // tokens),
-        added=3 * size.wide,
-        replays=False,
-        scalar=True,
-    )
-    return _made_forward(shape, "fused_linear_preference", source, work, scaled=True)
-
-
-def _made_forward(
-    shape: RankShape, name: str, source: Tensor, work: InChunks, *, scaled: bool = False
-) -> tuple[Operator, ...]:
-    """A head that keeps the gradients that its forward has made. scaled: going back copies them."""
-    weight = output_weight(shape)
-    kept = [Tensor(f"{name}.input_gradient", source.shape, source.dtype)]
-    if not weight.frozen:
-        kept.append(Tensor(f"{name}.weight_gradient", weight.shape, source.dtype))
-    operator = in_chunks(shape, name, source, tuple(kept), work)
-    before = max(operator.forward_workspace - source.num_bytes, 0)  # the first one comes last
-    operator = replace(operator, forward_workspace=before)
-    if scaled:
-        return (operator,)
-    own = {"weight_gradient_bytes": 0, "narrow_weight_gradient_bytes": 0}
-    return (replace(operator, gradient_in_saved=True, **own),)
+    if not shape.model.transformer_impl.is_eager:  # the buffer of all gradients takes it in
+        return operator
+    own = max(operator.backward_workspace - terms["own"], 0)
+    operator = with_weight_gradients(shape, replace(operator, backward_workspace=own), source.dtype)
+    if row.gradients != "made":
+        return operator
+    none = {"weight_gradient_bytes": 0, "narrow_weight_gradient_bytes": 0}
+    return replace(operator, gradient_in_saved=True, **none)

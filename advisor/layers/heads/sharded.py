@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import in_fp32
-from advisor.layers.heads.pieces import FP32, INT64, log_probabilities, of_tokens
-from advisor.layers.heads.whole import divided, step
+from advisor.layers.heads.whole import divided, log_probabilities, of_tokens, step
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
+
+_FP32, _INT64 = DType.FP32.itemsize, DType.INT64.itemsize
 
 
 def _targets(shape: RankShape) -> tuple[Tensor, Tensor]:
@@ -38,14 +39,16 @@ def verl_megatron(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
         handed = frozenset({scaled.name})
         operators += (
             replace(copy, gradient_passed_to=handed),
-            replace(entropy, gradient_in_saved=True),
+            replace(entropy, gradient_in_saved=True, workspace_without_grad=softmax.num_bytes),
         )
         held = (copied,)
     softmax = in_fp32(logits, "softmax")
     output = log_probabilities(shape)[:1]
     last = step("cross_entropy", copied, output, softmax, *_targets(shape))
-    rows = shape.tokens * (INT64 + 2 * FP32)
-    return (*operators, replace(last, forward_holds=held, forward_workspace=rows))
+    rows = shape.tokens * (_INT64 + 2 * _FP32)
+    alone = rows + softmax.num_bytes
+    last = replace(last, forward_workspace=rows, workspace_without_grad=alone)
+    return (*operators, replace(last, forward_holds=held))
 
 
 def slime(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
@@ -59,11 +62,10 @@ def slime(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
         operators += division
     softmax = in_fp32(logits, "softmax")
     kept = (softmax, scaled, of_tokens(shape, "kept_entropy")) if head.entropy else (softmax,)
-    joined = softmax.num_bytes if head.chunk_size is not None else 0
-    if head.entropy:
-        joined = softmax.num_bytes * min(head.chunk_size or shape.tokens, shape.tokens)
-        joined //= shape.tokens
+    part = softmax.num_bytes * min(head.chunk_size or shape.tokens, shape.tokens) // shape.tokens
+    joined = part if head.entropy else softmax.num_bytes * (head.chunk_size is not None)
     last = step("softmax", scaled, log_probabilities(shape), *kept, workspace=joined)
+    last = replace(last, workspace_without_grad=part)
     return (*operators, replace(last, forward_holds=(wide,), gradient_in_saved=True))
 
 
@@ -74,10 +76,11 @@ def nemo_rl(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
     if size is None:
         wide, softmax = in_fp32(logits, "logits.fp32"), in_fp32(logits, "softmax")
         last = step("distributed_log_softmax", wide, output, softmax, *_targets(shape))
-        last = replace(last, forward_workspace=softmax.num_bytes, forward_holds=(logits,))
+        alone = {"workspace_without_grad": 2 * softmax.num_bytes, "forward_holds": (logits,)}
+        last = replace(last, forward_workspace=softmax.num_bytes, **alone)
         return (step("logits.float", logits, (wide,)), last)
     part = logits.num_elements * min(size, shape.local_seq) // shape.local_seq
     more = size < shape.local_seq
     last = step("chunked_log_softmax", logits, output, logits, *_targets(shape))
-    there, back = (3 + more) * FP32, (2 + more) * FP32 + (2 + more) * INT64
+    there, back = (3 + more) * _FP32, (2 + more) * (_FP32 + _INT64)
     return (replace(last, forward_workspace=part * there, backward_workspace=part * back),)

@@ -10,9 +10,20 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import in_fp32
-from advisor.layers.heads.pieces import log_probabilities, of_tokens
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
+
+
+def of_tokens(shape: RankShape, name: str, dtype: DType = DType.FP32, each: int = 1) -> Tensor:
+    """[tokens, each]."""
+    return Tensor(name, (shape.tokens, each), dtype)
+
+
+def log_probabilities(shape: RankShape) -> tuple[Tensor, ...]:
+    """What a head returns, [tokens] each in fp32: log-probabilities, and the entropy where it is a
+    term of the loss."""
+    entropy = (of_tokens(shape, "entropy"),) if shape.head.entropy else ()
+    return (of_tokens(shape, "log_probabilities"), *entropy)
 
 
 def step(

@@ -113,7 +113,8 @@ def _head(shape: RankShape) -> tuple[Operator, ...]:
         (logits,) = capped[-1].outputs
     if chosen is not None:
         return (*norm, output, *capped, *chosen.operators(shape, logits))
-    return (*norm, output, *capped, _cross_entropy(shape, logits))
+    entropy = replace(_cross_entropy(shape, logits), forward_holds=norm[0].outputs)
+    return (*norm, output, *capped, entropy)
 
 
 def _fused_head(shape: RankShape, source: Tensor, head: Head) -> tuple[Operator, ...]:
@@ -186,6 +187,7 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
         (logits,),
         unit=ComputeUnit.GEMM,
         saved=(source,),
+        saved_for_weights=frozenset({source.name}),
         weights=(weight,),
         gemm=shape.with_main_grad(Gemm(shape.tokens, rows, shape.model.hidden_size)),
         forward_collectives=shape.column_parallel_forward(),
@@ -224,6 +226,7 @@ def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operat
         saved=(logits,) if in_place else (softmax, targets, target_mask),
         gradient_in_saved=in_place,
         forward_workspace=0 if in_place else rows,
+        workspace_without_grad=0 if in_place else rows + softmax.num_bytes,
         backward_workspace=softmax.num_bytes if native else 0,
         extra_forward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][0] * elements,
         extra_backward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][1] * elements,

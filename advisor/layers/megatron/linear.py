@@ -52,9 +52,11 @@ def row_parallel_linear(
     input, or `saved`. TP ranks add their parts up."""
     biases = (Weight(f"{name}.bias", output.shape[-1:]),) if bias else ()
     layer = _linear(shape, name, module, source, output, shape.tokens, biases)
+    kept = layer.saved if saved is None else saved
     return replace(
         layer,
-        saved=layer.saved if saved is None else saved,
+        saved=kept,
+        saved_for_weights=frozenset(tensor.name for tensor in kept),
         forward_holds=forward_holds,
         forward_collectives=shape.row_parallel_forward(),
         backward_collectives=shape.row_parallel_backward(),
@@ -86,13 +88,15 @@ def _linear(
     """What all have: a GEMM over `tokens`, and in its backward copies of the output's gradient in
     few bits and the weight's gradient."""
     width, inner = output.shape[-1], prod(source.shape[2:])
+    saved = saved_input(shape, source)
     return Operator(
         name,
         module,
         (source,),
         (output,),
         unit=ComputeUnit.GEMM,
-        saved=saved_input(shape, source),
+        saved=saved,
+        saved_for_weights=frozenset(tensor.name for tensor in saved),
         weights=(Weight(f"{name}.weight", (width, inner), cut, in_linear=True), *biases),
         gemm=shape.gemm(tokens, width, inner),
         backward_workspace=gradient_copies(shape, output)

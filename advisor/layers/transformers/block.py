@@ -25,7 +25,8 @@ from advisor.layers.transformers.liger import liger_rotary, liger_swiglu, tiled_
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
 from advisor.layers.transformers.per_layer_input import own_input, with_own_input
-from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
+from advisor.layers.transformers.vision import vision_block
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
 from advisor.models.options import Activation, PositionEmbedding
 
 
@@ -33,6 +34,8 @@ from advisor.models.options import Activation, PositionEmbedding
 def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
     MLP, after them, or both."""
+    if kind.role is Role.VISION:
+        return vision_block(shape, kind)
     shape = shape.of_kind(kind)
     layer_input, after_attention = (
         hidden(shape, name) for name in (LAYER_INPUT, "after_attention")

@@ -61,7 +61,8 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
     """Output layer and loss over chunks of tokens, whose logits are as large as the hidden states
     (chunk: the next power of two). The forward computes the gradients, which it keeps: of the
     hidden states, and the weight's [vocabulary, hidden_size]. To that each chunk's is added in fp32
-    (to 0.8.0; 0.8.5 adds in place where the types agree, and takes less)."""
+    (to 0.8.0; 0.8.5 adds in place where the types agree, and takes less); a frozen weight has
+    none."""
     vocabulary, width = weight.shape
     pieces = -(-vocabulary // width)
     chunk = min(shape.tokens, 1 << (-(-shape.tokens // pieces) - 1).bit_length())
@@ -81,6 +82,7 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
         gemm=Gemm(shape.tokens, vocabulary, width),
         gradient_in_saved=True,
         forward_workspace=logits + (0 if weight.frozen else added),
+        workspace_without_grad=logits + source.num_bytes,
     )
 
 

@@ -26,6 +26,7 @@ from advisor.models.config_json.minimax import (
     MINIMAX_EXPERTS,
 )
 from advisor.models.config_json.mixtral import EXPERT_KEYS, ExpertKeys, expert_fields
+from advisor.models.config_json.vision import TEXT_TYPES, text_of, tower_of
 from advisor.models.config_json.windows import Windows, window_fields
 from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.spec import ModelSpec
@@ -155,9 +156,19 @@ _WITH_VISION = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_mo
 
 
 def load_config_json(path: Path) -> ModelSpec:
-    """The shape in a config.json; UserError names the file, the key and what is wrong with it."""
-    config = _of_text(read_config(path))
-    model_type = config.get("model_type", str, None)
+    """The shape in a config.json; UserError names the file, the key and what is wrong with it. Of
+    models that see, the towers of TEXT_TYPES are read; a name says of others that theirs is not."""
+    whole = read_config(path)
+    outer = whole.get("model_type", str, None)
+    if outer in TEXT_TYPES:
+        spec = _of_decoder(text_of(whole))
+        return replace(spec, vision=tower_of(whole, spec.hidden_size))
+    spec = _of_decoder(_of_text(whole))
+    return replace(spec, name=f"{spec.name} (text alone)") if outer in _WITH_VISION else spec
+
+
+def _of_decoder(config: HuggingFaceConfig) -> ModelSpec:
+    model_type, path = config.get("model_type", str, None), config.path
     if model_type in REFUSED:
         raise config.refuse("model_type", REFUSED[model_type])
     if model_type in _WITH_VISION:

@@ -18,6 +18,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from advisor.answer.answer import Answer, Basis
 from advisor.api.answering import answer_to
+from advisor.base.units import GIB, percent
 from advisor.explorer.explorer_data import explorer_page
 from advisor.explorer.nearby import Grid, grid
 from advisor.explorer.step_numbers import UNIT
@@ -47,6 +48,16 @@ OTHERS = {
     "experts": Request(model="qwen3_30b_a3b", gpus="16xH100", quick=True),
     "search": Request(model="mixtral_8x7b", gpus="8xH100", search=SearchScope.LAYOUT),
     "one_gpu": Request(model="llama3_8b", gpus="1xH200", quick=True),
+    "phases": Request(
+        model="qwen3_8b",
+        gpus="8xH100",
+        framework="huggingface",
+        overrides=(
+            *("rl.algorithm=ppo", "rl.engine=vllm", "rl.gpu_memory_utilization=0.4"),
+            *("rl.sleep_level=1", "rl.reference=host", "rl.critic_on_gpu=false"),
+        ),
+        quick=True,
+    ),
 }
 PAGES = ("dense", "experts", "search")
 DESKTOP, PHONE = 1440, 390
@@ -161,7 +172,7 @@ def test_what_others_write_into_it_does_not_run(shown: Shown, tmp_path: Path) ->
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "phases"])
 def test_everybody_can_read_it(pages: dict[str, Shown], page: str, width: int, dark: bool) -> None:
     shown = pages[page]
     shown.open("#with=full:uniform:1" if page == "dense" else "", width=width, dark=dark)
@@ -321,6 +332,26 @@ def test_the_budget_decides_what_fits(shown: Shown) -> None:
         "slider.dispatchEvent(new Event('input', {bubbles: true}))"
     )
     shown.wait("return document.querySelector('.verdict b.good') !== null")
+
+
+def test_a_phase_has_a_tab_with_its_parts(pages: dict[str, Shown]) -> None:
+    """The tab of the highest phase is open; bars, parts and their sum are those of the answer."""
+    shown = pages["phases"]
+    shown.open()
+    best = answer_to(OTHERS["phases"]).leading
+    assert best is not None
+    phases = best.evaluation.phases
+    assert shown.texts("[aria-label=Phase] [role=tab]") == [phase.name for phase in phases]
+    highest = max(phases, key=lambda phase: phase.peak_reserved_bytes)
+    assert shown.text("[aria-label=Phase] [aria-selected=true]") == highest.name
+    for number, phase in enumerate(phases):
+        shown.click(f"#phase-{number}")
+        shown.wait(f"return document.querySelector('#phase-{number}').ariaSelected === 'true'")
+        parts = [size for size in phase.memory_bytes.parts.values() if size]
+        figures = shown.texts("#phase-panel text:last-child")
+        assert figures == [f"{size / GIB:.1f}" for size in parts]
+        total, likely = phase.peak_reserved_bytes / GIB, percent(phase.fit_probability)
+        assert f"{total:.1f} GiB reserved, {likely} likely" in shown.text("#phase-panel .note")
 
 
 def test_flags_are_those_of_the_advisor(shown: Shown) -> None:

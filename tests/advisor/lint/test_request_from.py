@@ -596,7 +596,11 @@ def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, n
     ("name", "text", "says"),
     [
         ("a.yaml", "base_model: a\nmicro_batch_size: 1\nrelora: true\n", "relora True in line 3"),
-        ("f.yaml", "cutoff_len: 2\nadapter_name_or_path: a\n", "adapter_name_or_path a in line 2"),
+        (
+            "f.yaml",
+            "cutoff_len: 512\nadapter_name_or_path: a\n",
+            "adapter_name_or_path a in line 2",
+        ),
         ("f.yaml", "cutoff_len: 512\nfinetuning_type: full\n", ""),
     ],
 )

@@ -14,6 +14,7 @@ from advisor.layers.operators import (
     Module,
     Operator,
     Tensor,
+    Weight,
 )
 from advisor.time.attention import AttentionRates, Reached
 from advisor.time.communication import Link
@@ -83,6 +84,15 @@ def test_a_gemm_runs_at_its_rate_and_twice_as_long_backward() -> None:
     # 2 x 10 x 20 x 5 = 2000 FLOPs at 100 a second
     assert forward_seconds(LINEAR, MACHINE, NETWORK) == Seconds(20.0, 0.0)
     assert backward_seconds(LINEAR, MACHINE, NETWORK) == Seconds(40.0, 0.0)
+
+
+def test_a_frozen_layer_multiplies_once_in_its_backward() -> None:
+    weight = Weight("linear_fc1.weight", (20, 5), in_linear=True)
+    still = replace(LINEAR, weights=(replace(weight, frozen=True),))
+    assert forward_seconds(still, MACHINE, NETWORK) == Seconds(20.0, 0.0)
+    assert backward_seconds(still, MACHINE, NETWORK) == Seconds(20.0, 0.0)
+    learns = replace(LINEAR, weights=(weight,))
+    assert backward_seconds(learns, MACHINE, NETWORK) == Seconds(40.0, 0.0)
 
 
 def test_every_kernel_has_its_fixed_cost() -> None:

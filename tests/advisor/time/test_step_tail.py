@@ -88,7 +88,7 @@ def test_fsdp_adds_gradients_where_it_does_not_reduce_them() -> None:
     full = job(data_parallel_sharding=DataParallelSharding.FULL)
     found = work_of(full, group(800), group(80, 2), turns=step_tail.Turns(4, 1, 1))
     assert isinstance(found, step_tail.ShardedWork)
-    assert found.groups == ((800, 8, LINK), (80, 2, LINK))
+    assert found.groups == ((800, 800, 8, LINK), (80, 80, 2, LINK))
     assert found.added == 3 * 1760 / 6.0
     assert (found.microbatches, found.reductions, found.gathers_again) == (4, 1, True)
     assert found.from_host == 0.0

@@ -8,6 +8,7 @@ from typing import Any, Final
 from advisor.base.dtypes import Precision
 from advisor.base.fields import field_types
 from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
+from advisor.frameworks.megatron.lint.peft_section import adapter_values
 from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
 from advisor.frameworks.megatron.options import table
@@ -81,6 +82,7 @@ def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[s
                 found[f"job.{field}"] = given.meaning(number)
     found |= dict(_implementation(read, said))
     found |= _graphs(read, said, settings)
+    found |= dict(adapter_values(read))
     found = {path: value for path, value in found.items() if is_taken(path, value.value)}
     precision = _precision(read)
     if precision is not None:

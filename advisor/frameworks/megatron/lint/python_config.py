@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.frameworks.megatron.lint import yaml_config
+from advisor.frameworks.megatron.lint.peft_section import put_adapter
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings
 from advisor.frameworks.names import Framework
 from advisor.reading.model_names import named_model
@@ -33,6 +34,7 @@ def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
         read.given.framework = framework
         read.given.version = "2" if framework == Framework.NEMO else ""
         for call in way.calls:
+            put_adapter(read, call)
             _put_call(read, call)
         for name, value in way.assigned.items():
             _put_assignment(read, name, value)
@@ -74,6 +76,10 @@ def _put_call(read: ReadSettings, call: Call) -> None:
 
 
 def _put_assignment(read: ReadSettings, name: str, value: Value) -> None:
+    given, whose = read.given.values, name.rpartition(".")[2]
+    if whose == "peft" and (value.value is None or "peft" in given):  # which its call has said
+        given["peft"] = value.value and given["peft"]
+        return
     if "." in name:
         read.put_loose(name.rpartition(".")[2], _plain(value.value), name, value.place)
     if name.rpartition(".")[2] == yaml_config.MIXED_PRECISION:

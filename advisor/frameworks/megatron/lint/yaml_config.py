@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from advisor.base.place import Place
+from advisor.frameworks.megatron.lint.peft_section import put_section
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.names import Framework
@@ -52,6 +53,8 @@ def read_tree(tree: Tree) -> ReadSettings | None:
         elif not any(name in read.given.values for name in _OWN):
             return None
     _put_loose(read, tree)
+    if isinstance(section := tree.get("peft"), Mapping):
+        put_section(read, section, tree.where)
     dumped = read.given.version == "1" or "_target_" in read.loose
     read.is_whole = dumped and "num_layers" in read.given.values
     return read or None

@@ -93,3 +93,17 @@ class DataParallel(Section, title="Data parallelism", home="ddp"):
         value=fsdp_gradients,
         since="0.17",
     )
+
+
+class Adapters(Section, title="Adapters", home=""):
+    """What Bridge adds to a frozen model."""
+
+    peft: str = option(
+        "none",
+        "job.tuning",
+        value=lambda job, _: (
+            "none" if job.config.tuning.cut_by_tokens else job.config.tuning.adapter
+        ),
+        flag="",
+        bridge="peft",
+    )

@@ -18,12 +18,13 @@ from advisor.frameworks.megatron.options.implementation import (
     Loss,
     Precision,
 )
-from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
+from advisor.frameworks.megatron.options.optimizer import Adapters, DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
 from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
 from advisor.frameworks.option import Option, Options, Status, dashed, keys
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.job.tuning import Tuning
 from advisor.models.spec import ModelSpec
 
 
@@ -42,6 +43,7 @@ class AllOptions(
     Communication,
     OptimizerStep,
     DataParallel,
+    Adapters,
     Batch,
     Loop,
     Inference,
@@ -58,6 +60,7 @@ PARTS: Final[dict[str, type[Struct]]] = {
     "model": ModelSpec,
     "layout": ParallelLayout,
     "job": JobConfig,
+    "tuning": Tuning,
 }
 """What options mean fields of, by the first word of `ours`."""
 

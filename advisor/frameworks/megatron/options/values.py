@@ -70,6 +70,12 @@ def is_not_muon(job: Described) -> bool:
     return not job.config.optimizer.is_muon
 
 
+def bridge_adapter(job: Described, revision: Revision) -> object:
+    """The kind of adapter that Megatron Bridge adds; none are mcore-bridge's."""
+    tuning = job.config.tuning
+    return "none" if tuning.cut_by_tokens else str(tuning.adapter)
+
+
 FSDP_STRATEGIES: Final = {
     "no_shard": DataParallelSharding.NONE,
     "optim": DataParallelSharding.OPTIMIZER,

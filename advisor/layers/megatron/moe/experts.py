@@ -107,13 +107,15 @@ def _linear(
     biased = 0 if first or len(weights) == 1 else _bias_traffic(shape, output)
     padding = _padding_traffic(shape, source if first else output)
     held = first and shape.quantizes and shape.holds_dispatched
+    saved = saved_input(shape, source)
     return Operator(
         f"{name}{part.suffix}",
         module,
         (source,),
         (output,),
         unit=ComputeUnit.GEMM,
-        saved=(*saved_input(shape, source), *((source,) if held else ())),
+        saved=(*saved, *((source,) if held else ())),
+        saved_for_weights=frozenset(tensor.name for tensor in saved),
         weights=tuple(weights),
         gemm=shape.gemm(part.count, width, depth, part.experts),
         extra_forward_bytes=padding + biased,

@@ -102,7 +102,9 @@ def _without_own_communication(
     if not shape.sequence_parallel:
         return operators
     gathered = shape.activation("shared_fc1_input", shape.model.hidden_size)
-    return replace(fc1, saved=(gathered,), forward_workspace=0), activation, fc2
+    of_weight = frozenset({gathered.name})
+    fc1 = replace(fc1, saved=(gathered,), saved_for_weights=of_weight, forward_workspace=0)
+    return fc1, activation, fc2
 
 
 def _gate(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
@@ -114,5 +116,6 @@ def _gate(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
         (source, output),
         (shape.hidden("shared_gated_out"),),
         saved=(source, score, output),
+        saved_for_weights=frozenset({source.name}),
         weights=(Weight("shared_experts.gate_weight", (1, shape.model.hidden_size)),),
     )
