@@ -38,7 +38,7 @@ def _tuned(shape: RankShape, operator: Operator) -> Operator:
     linear = operator.gemm is not None and operator.module not in ends
     if not (linear and is_target(tuning, (name,), of_all=True)):
         return base
-    (source,), (output,), (width, depth) = base.inputs, base.outputs, base.weights[0].shape
+    (output,), (width, depth) = base.outputs, base.weights[0].shape
     both = low_rank_weights(operator.name, depth, width, tuning.rank, output.dtype)
     inner = Tensor(f"{operator.name}.lora_A_out", (*output.shape[:-1], tuning.rank), output.dtype)
     saved = dict.fromkeys((*base.saved, *operator.saved, inner))
