@@ -27,6 +27,7 @@ from advisor.frameworks.torch.keyed_reader import meaning
 from advisor.frameworks.torch.setting import as_torch
 from advisor.frameworks.torch.stack import TorchSpelling
 from advisor.job.job import Job
+from advisor.job.reinforcement import Reference
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
 from advisor.reading.key_rules import did_you_mean, key_rule
@@ -39,6 +40,7 @@ Made = tuple[Any, Iterable[str]]
 _MICRO: Final = "job.micro_batch_size"
 _BUDGET: Final = "samples.token_budget"
 _RECOMPUTE: Final = "recompute"
+_REFERENCE: Final = "rl.reference"
 _NODE: Final = 8
 """GPUs of a node."""
 _CLOSE: Final = 0.85
@@ -191,6 +193,9 @@ def said_of(name: str, job: Job) -> dict[str, Any]:
     said = dict(zip(own.gpus, nodes if len(own.gpus) > 1 else (job.num_gpus,), strict=True))
     said |= written(name, job)
     named = {row.ours: row.name for row in reversed(rows_of(name))}
+    if config.rl.reference is Reference.ADAPTER_OFF:
+        rows = (row for row in rows_of(name) if row.ours == _REFERENCE and row.printed)
+        said |= {row.name: row.spelled(Reference.HOST) for row in rows}
     if len(own.batch) > 1:
         said[next(iter(own.batch))] = max(1, config.global_batch_size // config.rl.num_generations)
     if own.length:

@@ -261,8 +261,8 @@ def _plain(shape: RankShape, row: Row) -> Unit:
     found, hidden = liveness.footprint(operators, runs), _hidden(shape, row)
     if all(one.no_grad for one in operators):
         kept, entry = found.kept, 0 if name in _FIRST else hidden
-        there, back = Segment(kept, found.forward), Segment(-kept)
-        return Unit(name=name, kept=kept, forward=there, backward=back, held=back, entry=entry)
+        there, gone = Segment(kept, found.forward), Segment(-kept)
+        return Unit(name=name, kept=kept, forward=there, backward=gone, held=gone, entry=entry)
     by_runs = offloaded_bytes(operators, runs, frozenset())
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
     kept, predicts = found.kept - by_runs - by_modules, name == "multi-token prediction"

@@ -146,7 +146,8 @@ def _room(evaluation: Evaluation) -> str:
     """``66.0 of 77.0 GiB, 97 % likely``; of a cycle ``66.0 of 77.0 GiB in the update, …``."""
     size, where, phase = reserved_gib(evaluation), "", _phase(evaluation)
     if phase is not None:
-        size, where = gib(phase.peak_reserved_bytes), f" in the {phase.name}"
+        where, peak = f" in the {phase.name}", phase.peak_reserved_bytes
+        size = size if peak == evaluation.peak_reserved_bytes else gib(peak)
     likely = percent(evaluation.fit_probability)
     return f"{size} of {gib(evaluation.budget_bytes)} GiB{where}, {likely} likely"
 
@@ -174,10 +175,8 @@ def _nothing_fits(advice: Answer) -> str:
     budget = evaluations[0].budget_bytes
     shown = (one for one in advice.candidates if one.same_as is None and not one.folded)
     nearest = sorted(shown, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
-    near = "; ".join(
-        f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c.evaluation, says_why=c is nearest[0])}"
-        for c in nearest
-    )
+    misses = ((c, _miss(c.evaluation, says_why=c is nearest[0])) for c in nearest)
+    near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {miss}" for c, miss in misses)
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
     over = missing_bytes(nearest[0].evaluation) > 0

@@ -113,6 +113,10 @@ class _Spelling(CycleSpelling):
             said["ds.packing_samples"] = True
         if rl.reference == "none" and rl.algorithm.rolls_out:
             said[_KL] = 0
+        if rl.reference == "host":
+            said["ref.offload"] = True
+        if not rl.critic_on_gpu:
+            said["critic.num_gpus_per_node"] = said["actor.num_gpus_per_node"]
         if rl.engine != "none":
             said["vllm.num_engines"] = max(1, job.num_gpus // rl.engine_tensor_parallel_size)
             said |= {_TOGETHER: rl.colocated, _SLEEP: rl.sleep_level > 0}

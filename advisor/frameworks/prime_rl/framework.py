@@ -31,6 +31,9 @@ _OFF: Final = ("none", "null", "false")
 _AC: Final = "model.ac"
 _AWAY: Final = "model.ac_offloading"
 _BATCH: Final = "orchestrator.batch_size"
+_HEAD: Final = "model.fused_lm_head_token_chunk_size"
+_START: Final = "prime_rl_"
+_WHOLE: Final = f"{_START}logits"
 _GPUS: Final = ("deployment.num_train_gpus", "deployment.num_gpus")
 _SUPERVISED: Final = ("data.batch_size", "data.micro_batch_size", "data.seq_len", "data.name")
 _NAMES: Final = {"seq_len": "data.seq_len", _BATCH: "data.batch_size", _GPUS[0]: _GPUS[1]}
@@ -52,6 +55,8 @@ class _Reader(CycleReader):
         lora = _is_on(keys, "model.lora", usual=False)
         yield "tuning.adapter", ("lora" if lora else None, ("model.lora", "model.lora.rank"))
         if self.is_supervised(keys):
+            if said["head.implementation"] == _WHOLE:
+                yield "head.implementation", (f"{_START}cross_entropy", (_HEAD,))
             yield "job.seq_length", (keys.number("data.seq_len") or 128, ("data.seq_len",))
         else:
             ranks = (self.num_gpus(keys) or 1) // (said["layout.context_parallel_size"] or 1)
@@ -163,6 +168,8 @@ class _Spelling(CycleSpelling):
     def layout_flags(self, job: Job) -> str:
         """All else."""
         said = self.said(job)
+        if job.config.head.implementation in (_WHOLE, f"{_START}cross_entropy"):
+            said[_HEAD] = "disabled"
         if job.config.tuning.has_adapter:
             said.setdefault("model.lora.rank", job.config.tuning.rank)
         return self._words(said, job)

@@ -280,13 +280,17 @@ _NOT_TUNED: Final = "is not modelled with adapters or frozen weights"
 _TUNING_RULES: Final = (
     _on(
         "--framework",
-        lambda a: not a.is_transformers,
-        "has adapters and frozen weights only with transformers' layers here",
+        lambda a: not (a.is_transformers or a.job.torch_compile),
+        "has adapters and frozen weights only with transformers' layers, or compiled ones",
         _TRANSFORMERS,
         given=_tunes,
     ),
     _on(
-        "job.torch_compile", lambda a: a.job.torch_compile, _NOT_TUNED, "leave it out", given=_tunes
+        "job.torch_compile",
+        lambda a: a.is_transformers and a.job.torch_compile,
+        _NOT_TUNED,
+        "leave it out",
+        given=_tunes,
     ),
     _on("job.precision", lambda a: a.job.precision.is_quantized, _NOT_TUNED, "bf16", given=_tunes),
     _on(
@@ -314,6 +318,17 @@ _TUNING_RULES: Final = (
         lambda a: a.tuning.adapter is Adapter.DORA and _of_experts(a),
         "has no form for experts (peft's target_parameters)",
         "lora",
+    ),
+    _on(
+        "tuning.adapter_dtype",
+        lambda a: (
+            a.tuning.adapter is Adapter.DORA
+            and a.tuning.base_weights is not StoredAs.AS_LOADED
+            and a.tuning.adapter_dtype is not DType.BF16
+        ),
+        "makes DoRA's layers over weights in 8 or 4 bits hand on fp32 (peft 0.21.2 bnb.py), which "
+        "is not modelled",
+        "tuning.adapter_dtype=bf16",
     ),
     _on(
         "job.weights_dtype",

@@ -188,6 +188,11 @@ class _Adapted:
     def elementwise(self, name: str, *inputs: Tensor, output: Tensor, **fields: object) -> Operator:
         return Operator(f"{self.name}.{name}", self.place, inputs, (output,), **fields)  # type: ignore[arg-type]
 
+    def by_scaling(self, name: str, source: Tensor, output: Tensor) -> Operator:
+        """Times a number, which is kept on the processor: up to here a replay has to come."""
+        number = Tensor(f"{self.name}.scaling", (0,), DType.FP32)
+        return self.elementwise(name, source, output=output, saved=(number,))
+
     def added(self, left: Tensor, right: Tensor) -> tuple[Operator, ...]:
         """The sum, in the wider type, brought to the layer's own. The input's copy lives in a
         variable until then."""
@@ -211,7 +216,7 @@ def _lora(shape: RankShape, base: Operator) -> Iterator[Operator]:
     read, before = this.read()
     delta, products = this.products(read)
     scaled = this.tensor("scaled", delta.dtype)
-    yield from (*before, *products, this.elementwise("scale", delta, output=scaled))
+    yield from (*before, *products, this.by_scaling("scale", delta, scaled))
     if this.quantized and scaled.dtype is not result.dtype:
         narrow = this.tensor("scaled.to", result.dtype)
         yield this.elementwise("scaled.to", scaled, output=narrow)
@@ -250,11 +255,13 @@ def _dora(shape: RankShape, base: Operator) -> Iterator[Operator]:
         this.elementwise("scale_less_1", scale, output=less),
         _scaled(this, less, alone, first),
         _scaled(this, scale, delta, second),
-        this.elementwise("dora.scaled", second, output=third),
+        this.by_scaling("dora.scaled", second, third),
         parts.residual(f"{this.name}.dora.sum", this.place, third, first, both, (delta, alone)),
     ]
     for operator in operators:
         yield replace(operator, forward_workspace=operator.forward_workspace + held)
+        if operator.name.endswith(".again"):  # what it keeps is no more than held
+            held -= sum(one.num_bytes for one in operator.saved if one.dtype is read.dtype)
     yield from this.added(result, both)
 
 
@@ -267,6 +274,8 @@ def _norm_of_sum(this: _Adapted, read: Tensor) -> tuple[Tensor, Operator, int]:
     graph = depth * (depth + this.shape.tuning.rank) * this.computes.itemsize
     converted = this.quantized or read.dtype is not this.output.dtype
     held = graph + full * size * (1 + converted)
+    eyes = {this.dtype, this.computes}
+    made = depth * depth * sum(one.itemsize for one in eyes) + full * this.computes.itemsize
     wide = DType.FP32 if DType.FP32 in (this.dtype, read.dtype) else this.dtype
     scale = Tensor(f"{this.name}.dora_scale", (1, width), wide)
     operator = Operator(
@@ -276,7 +285,7 @@ def _norm_of_sum(this: _Adapted, read: Tensor) -> tuple[Tensor, Operator, int]:
         (scale,),
         saved=(Tensor(f"{this.name}.dora_norm", (width,), read.dtype),),
         weights=(Weight(f"{this.name}.lora_magnitude_vector", (width,), dtype=this.dtype),),
-        forward_workspace=2 * full * size,
+        forward_workspace=max(2 * full * size, made - held),
         extra_forward_bytes=full * (6 * size + 2 * this.computes.itemsize),
         forward_kernels=8,
     )
@@ -302,9 +311,10 @@ def _again(this: _Adapted, read: Tensor, output: Tensor) -> Operator:
 
 
 def _scaled(this: _Adapted, scale: Tensor, tensor: Tensor, output: Tensor) -> Operator:
-    """Rows times `scale` [1, width]: keeps both, whose gradients are products as large."""
-    name, size = output.name.removeprefix(f"{this.name}."), output.num_bytes
-    both = scale, tensor
+    """Rows times `scale` [1, width]: keeps both, whose gradients are products as large as the
+    output, before one is summed and the other brought to its type."""
+    name, both = output.name.removeprefix(f"{this.name}."), (scale, tensor)
+    size = 2 * output.num_bytes - tensor.num_bytes
     return this.elementwise(name, *both, output=output, saved=both, backward_workspace=size)
 
 

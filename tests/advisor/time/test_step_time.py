@@ -260,13 +260,13 @@ def test_each_block_that_fsdp_gathers_is_a_collective() -> None:
 def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     """1e9 parameters over two ranks at 1e9 B/s: a gather takes 1 s, an fp32 reduction 2 s."""
     joined = Link(bytes_per_second=1e9, latency_seconds=0.0)
-    work = replace(SHARDED, groups=((10**9, 2, joined),))
+    work = replace(SHARDED, groups=((10**9, 10**9, 2, joined),))
     assert work.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1 + 2))
     assert work.exposed_seconds(10.0, 10.0) == pytest.approx(3 * (1 + 1 + 2)), "of one block"
     blocks = replace(work, collectives=10)  # the first of each pass runs next to nothing
     assert blocks.exposed_seconds(10.0, 10.0) == pytest.approx(3 * (1 + 1 + 2) * (0.1 + 0.9 / 2))
     assert blocks.exposed_seconds(1.0, 2.0) == pytest.approx(3 * (0.1 + 0.9 / 2 + 1 + 2 / 2))
-    slow = replace(blocks, groups=((10**9, 2, replace(joined, busy=0.2)),))  # of the network
+    slow = replace(blocks, groups=((10**9, 10**9, 2, replace(joined, busy=0.2)),))  # of the network
     assert slow.exposed_seconds(9.0, 9.0) == pytest.approx(3 * (1 + 1 + 2) * (0.1 + 0.9 * 0.1))
     once = replace(work, gathers_again=False)
     assert once.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 2))

@@ -80,11 +80,14 @@ def _titan(shape: RankShape) -> Block:
 def _llama(shape: RankShape) -> Block:
     model = shape.model
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaDecoderLayer
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2Config, Qwen2DecoderLayer
     from transformers.models.qwen3.modeling_qwen3 import Qwen3Config, Qwen3DecoderLayer
 
     config_class, layer_class = LlamaConfig, LlamaDecoderLayer
     if model.qk_layernorm:
         config_class, layer_class = Qwen3Config, Qwen3DecoderLayer
+    if model.add_qkv_bias:
+        config_class, layer_class = Qwen2Config, Qwen2DecoderLayer
     config = config_class(**llama_widths(model), num_hidden_layers=1, vocab_size=8)
     config._attn_implementation = "eager" if shape.eager_attention else "sdpa"
     tables = tuple(torch.empty(1, shape.seq_length, model.kv_channels) for _ in range(2))

@@ -1,0 +1,105 @@
+"""Dialects of reinforcement learning: examples as they are read, printed and read again, and what
+each of them drops or replaces."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from advisor.base.rule import Level, Verdict
+from advisor.frameworks.registry import parts_of
+from advisor.job.job import Job
+from advisor.lint.request_from import ReadJob, read_job
+from advisor.lint.target import lint_target
+from advisor.request.origin import changes
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
+
+FOLDER = Path(__file__).parent
+EXAMPLES = FOLDER / "examples"
+EXPECTED = yaml.safe_load((FOLDER / "expected.yaml").read_text())
+FAULTS = yaml.safe_load((FOLDER / "faults.yaml").read_text())
+STARTS = {
+    "verl": "python -m verl.trainer.main_ppo actor_rollout_ref.model.path={}",
+    "slime": "python train.py --hf-checkpoint {}",
+    "prime_rl": "rl @ none.toml --model.name {}",
+    "nemo_rl": "python examples/run_grpo.py policy.model_name={}",
+    "openrlhf": "python -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path {}",
+}
+CYCLES = [name for name, said in EXPECTED.items() if said.get("rl.algorithm", "grpo")]
+
+
+def read(path: Path) -> ReadJob:
+    return read_job(str(path), {"gpus": "8xH100"})
+
+
+def job_of(request: Request) -> Job:
+    found = resolve(request)
+    assert found.layout is not None
+    return found.job(found.layout)
+
+
+def text(value: Any) -> Any:
+    items = [*value] if isinstance(value, list | tuple) else value
+    return str(items) if isinstance(items, str) else items
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example_is_read(name: str) -> None:
+    read_one = read(EXAMPLES / name).configuration
+    said = {path: text(one.value) for path, one in read_one.values.items()}
+    said |= {"framework": str(read_one.framework), "recompute": read_one.recompute}
+    said["gpus"] = read_one.num_gpus
+    assert {path: said.get(path) for path in EXPECTED[name]} == EXPECTED[name]
+    assert not [one.written for one in read_one.untaken if one.written != "model.ac.targets"]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_nothing_is_held_against_an_example(name: str) -> None:
+    found = lint_target(str(EXAMPLES / name)).findings
+    bad = [f for f in found if f.level is not Level.NOTE and f.verdict is not Verdict.NOT_MODELLED]
+    assert {f.rule for f in bad} <= {"core_attn_under_flash"}
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_what_is_printed_is_the_same_job(name: str, tmp_path: Path) -> None:
+    read_one = read(EXAMPLES / name)
+    gpus = f"{read_one.configuration.num_gpus or 8}xH100"
+    request = read_job(str(EXAMPLES / name), {"gpus": gpus}).request
+    job, framework = job_of(request), str(request.framework)
+    stack = parts_of(framework)
+    setting = stack.settings.parse(read_one.configuration.recompute or "none")
+    start = STARTS[framework.removesuffix("_megatron")].format(f"/models/{request.model}")
+    flags = stack.spelling.layout_flags(job), stack.spelling.setting_flags(setting, job)
+    script = tmp_path / "train.sh"
+    script.write_text(" ".join((start, *flags)) + "\n")
+    again = read_job(str(script), {"gpus": gpus})
+    other = job_of(again.request)
+    found = changes(job, other) if job != other else {}
+    assert {path: values for path, values in found.items() if path not in UNPRINTED} == {}
+    assert again.configuration.recompute == (read_one.configuration.recompute or "none")
+
+
+UNPRINTED = (
+    "model.attention_backend",
+    "layout.expert_tensor_parallel_size",
+    "model.moe_aux_loss_coeff",
+)
+"""What a recipe of Bridge decides, a degree that no expert has, and what changes nothing here."""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "rule"),
+    [(dialect, rule) for dialect, rules in FAULTS.items() for rule in rules if rule != "start"],
+)
+def test_what_a_dialect_drops_is_found(dialect: str, rule: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    words = FAULTS[dialect]
+    script.write_text(f"{words['start']} {words[rule]}\n")
+    assert rule in {finding.rule for finding in lint_target(str(script)).findings}
+    script.write_text(f"{words['start']}\n")
+    assert rule not in {finding.rule for finding in lint_target(str(script)).findings} - {
+        "micro_batch",
+        "batch",
+    }
