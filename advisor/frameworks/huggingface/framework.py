@@ -99,7 +99,7 @@ class TrainerJobs(supported_jobs.TorchJobs):
 def _adapters(job: Job) -> Iterator[part_types.JobChange]:
     """LoRA over 16-bit weights, and over NF4 ones."""
     lora = Tuning(adapter=Adapter.LORA, adapter_dtype=DType.FP32)
-    for words, tuning in (
+    for said, tuning in (
         ("tuning.adapter=lora (package peft)", lora),
         (
             "tuning.adapter=lora tuning.base_weights=nf4 (packages peft and bitsandbytes)",
@@ -107,7 +107,7 @@ def _adapters(job: Job) -> Iterator[part_types.JobChange]:
         ),
     ):
         yield part_types.JobChange(
-            words,
+            said,
             f"trains matrices of rank {tuning.rank} next to frozen weights, not the weights",
             partial(replace, job, config=replace(job.config, tuning=tuning)),
             part_types.Effect.TRAINS,
@@ -250,7 +250,7 @@ class TrainerSpelling(stack.TorchSpelling):
 def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
     if setting.policy is not None:
         yield (
-            "no argument of a Trainer saves attention: selective_checkpointing of axolotl does, and "
+            "no argument of a Trainer saves attention: axolotl's selective_checkpointing does, and "
             "in Python gradient_checkpointing_kwargs={'context_fn': ...} (torch's "
             "create_selective_checkpoint_contexts)"
         )
