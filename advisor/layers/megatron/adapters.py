@@ -84,13 +84,11 @@ def _tuned(shape: RankShape, operator: Operator) -> Operators:
         return (_frozen(shape, operator) if freezes_output(shape) else operator,)
     if not (tuning.has_adapter and operator.weights):
         return (operator,)
-    name = linear_name(operator)
-    parts = tuple(
-        part for part in CANONICAL.get(name, ()) if is_target(tuning, (part,), of_all=False)
-    )
-    if not parts and not is_target(tuning, (name,), of_all=operator.weights[0].in_linear):
-        return (_frozen(shape, operator),)
-    return _with_adapters(shape, operator, parts)
+    name, targets = linear_name(operator), tuning.target_modules
+    parts = tuple(part for part in CANONICAL.get(name, ()) if part in targets)
+    if operator.weights[0].in_linear and (parts or is_target(tuning, (name,), of_all=True)):
+        return _with_adapters(shape, operator, parts)
+    return (_frozen(shape, operator),)
 
 
 def freezes_output(shape: RankShape) -> bool:
@@ -103,7 +101,8 @@ def freezes_output(shape: RankShape) -> bool:
 
 def linear_name(operator: Operator) -> str:
     """Last name of its linear layer's module."""
-    return operator.weights[0].name.split(".")[-2].removeprefix("shared_")
+    path = operator.weights[0].name.rpartition(".")[0]
+    return path.rpartition(".")[2].removeprefix("shared_")
 
 
 def _without_gradient(lookup: Operator) -> Operator:

@@ -184,3 +184,47 @@ def test_latent_attention_gathers_for_its_up_projections() -> None:
     down = layer["linear_q_down_proj.linear_in"]
     assert down.inputs[0].shape[0] == 1024
     assert down.module is Module.QKV_DOWN_PROJ
+
+
+@pytest.mark.parametrize(
+    ("name", "adapters"),
+    [
+        ("qwen3_next_80b_a3b", {"linear_qkv", "linear_proj"}),
+        ("nemotron3_nano_30b_a3b", {"in_proj", "out_proj"}),
+    ],
+)
+def test_other_mixers_have_adapters_at_their_projections(name: str, adapters: set[str]) -> None:
+    shape = shape_of(LORA, name, tensor_model_parallel_size=2)
+    found = {
+        one.name.partition(".")[0]
+        for kind in shape.model.layer_kinds
+        for one in transformer_layer(shape, kind)
+        if one.name.endswith(".linear_in")
+    }
+    assert adapters < found
+    trained = [
+        weight.name
+        for kind in shape.model.layer_kinds
+        for one in transformer_layer(shape, kind)
+        for weight in one.weights
+        if not weight.frozen
+    ]
+    assert all(".adapter." in weight for weight in trained)
+
+
+def test_every_preset_has_layers_with_adapters() -> None:
+    """And nothing of any of them is trained but those."""
+    for name in (
+        "gemma3_27b",
+        "gpt_oss_20b",
+        "llama4_scout_17b_16e",
+        "glm4.5_air",
+        "moonlight_16b_a3b",
+    ):
+        for tuning in (LORA, OWN, replace(LORA, adapter=Adapter.DORA)):
+            shape = shape_of(tuning, name)
+            for kind in dict.fromkeys(shape.model.layer_kinds):
+                weights = [w for one in transformer_layer(shape, kind) for w in one.weights]
+                names = [w.name for w in weights if not w.frozen]
+                assert names
+                assert all(".adapter." in name or "magnitude" in name for name in names)
