@@ -208,6 +208,8 @@ def test_names_hold_the_rows_and_every_label_is_said(name: str) -> None:
 LOG = """+ accelerate launch --num_processes 8 --use_fsdp trl/scripts/sft.py {words}
 GPU: NVIDIA H100 80GB HBM3
 Traceback (most recent call last):
+  File "/v/site-packages/transformers/trainer.py", line 2325, in train
+    return inner_training_loop(
   File "/v/site-packages/trl/trainer/sft_trainer.py", line 1150, in compute_loss
     outputs = model(**inputs)
   File "/v/site-packages/transformers/models/qwen2/modeling_qwen2.py", line 45, in forward
