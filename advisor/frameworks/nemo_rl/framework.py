@@ -65,7 +65,7 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
     def is_supervised(self, keys: Keys) -> bool:
         """run_sft.py, run_rm.py."""
-        return keys.get("algorithm") == "sft"
+        return str(keys.get("algorithm")) == "sft"
 
     def trains_with_megatron(self, keys: Keys) -> bool:
         """By its switch."""
@@ -147,7 +147,7 @@ class _MegatronSpelling(engine_dialect.BridgeSpelling):
         if said[_SWITCH]:
             said[_KIND] = str(own.granularity)
         if own.granularity is Granularity.SELECTIVE:
-            said["recompute_modules"] = list(own.modules)
+            said["recompute_modules"] = list(own.modules or ())
         return words_of(self.dialect, {f"{_MEGATRON}.{name}": one for name, one in said.items()})
 
 

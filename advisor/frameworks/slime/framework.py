@@ -38,7 +38,9 @@ class _Reader(engine_dialect.MegatronCycleReader):
     def read(self, document: Document) -> Iterator[ReadConfiguration]:
         """Megatron's options, and what slime sets itself."""
         read = read_command(document) if isinstance(document, ShellCommand) else None
-        for keys in self.find(document) if read is not None else ():
+        if read is None:
+            return
+        for keys in self.find(document):
             for row in self.rows:  # a switch before a word that is not known
                 if (
                     row.kind is bool
@@ -79,7 +81,7 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
     def is_supervised(self, keys: Keys) -> bool:
         """By its loss."""
-        return keys.get("loss_type") == "sft_loss"
+        return str(keys.get("loss_type")) == "sft_loss"
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
         """A global batch counts samples; a budget is that of one context-parallel rank."""

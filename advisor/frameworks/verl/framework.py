@@ -5,7 +5,7 @@ trainer/config, trainer/ppo/ray_trainer.py.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -127,7 +127,7 @@ class _Memory(trainer.TrainerMemory):
 class _Settings(recompute_settings.TorchSettings):
     """Ulysses works with FSDP1 as well."""
 
-    layout_rules = {
+    layout_rules: ClassVar = {
         name: rule for name, rule in rules.LAYOUT_RULES.items() if "flat" not in rule.example
     }
 
