@@ -102,8 +102,8 @@ def test_at_least_twelve() -> None:
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_compiled_entropy(name: str) -> None:
-    """verl's and OpenRLHF's formula: what torch.compile hands to the backward is what CompiledEntropy
-    in heads/programs.py keeps."""
+    """verl's and OpenRLHF's formula: what torch.compile hands to the backward is what
+    CompiledEntropy in heads/programs.py keeps."""
     import torch
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
