@@ -24,7 +24,21 @@ def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operat
         operators = family_of(shape.model).layer(shape.tower, kind)
         operators = _tuned_tower(shape, operators, shape.tuning.freeze_vision_model)
         return _without_gradients(operators) if kind.constant else operators
-    return _sided(shape, _tuned(shape, family_of(shape.model).layer(_whole(shape), kind)))
+    operators = family_of(shape.model).layer(_whole(shape), kind)
+    if kind.constant:
+        return _sided(shape, _without_gradients(tuple(map(frozen, operators))))
+    return _sided(shape, _tuned(shape, operators))
+
+
+def with_constant(shape: RankShape, layers: tuple[LayerKind, ...]) -> tuple[LayerKind, ...]:
+    """`layers`, of which those of the decoder before the last num_trainable_layers are constant:
+    frozen, and without a gradient to hand on (LLaMA-Factory checkpoints none of them)."""
+    number = shape.tuning.num_trainable_layers
+    if number is None:
+        return layers
+    mine = [n for n, kind in enumerate(layers) if kind.role is Role.LAYER]
+    still = {*mine[: max(0, len(mine) - number)]}
+    return tuple(kind._replace(constant=n in still) for n, kind in enumerate(layers))
 
 
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
@@ -50,8 +64,8 @@ def vision_ends(*, constant: bool) -> tuple[VisionEnd, VisionEnd]:
 
 def vision_operators(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:
     """Operators of one end of a vision tower. What comes after a tower without gradients has no
-    gradient of its input: a norm keeps what it multiplies its weight by. Before a frozen one whose
-    blocks have gradients, the angles are kept for these."""
+    gradient of its input: a norm keeps what it multiplies its weight by. Before frozen blocks that
+    have gradients, the angles are kept for these, and the embedded patches, a leaf of the graph."""
     vision, tuning = family_of(shape.model).vision, shape.tuning
     assert vision is not None, f"{shape.model.transformer_impl} has no towers"
     patches = end in (VisionEnd.PATCH_EMBEDDING, VisionEnd.CONSTANT_PATCHES)
@@ -63,7 +77,7 @@ def vision_operators(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:
         return _without_gradients(operators)
     if end is VisionEnd.PATCH_EMBEDDING and not trained:
         *before, last = _without_gradients(operators)
-        return (*before, replace(last, saved=made[-1].saved[:2]))
+        return (*before, replace(last, saved=(*made[-1].saved[:2], *made[0].outputs)))
     return tuple(map(_of_constant, operators)) if end is VisionEnd.CONSTANT_PROJECTOR else operators
 
 

@@ -23,7 +23,7 @@ from advisor.frameworks.torch.setting import (
 )
 from advisor.layers.operators import LAYER_INPUT, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import trains_tower, transformer_layer
+from advisor.layers.transformer import trains_tower, transformer_layer, with_constant
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.plan.recompute_plan import (
     EVERYTHING,
@@ -73,13 +73,21 @@ def chunk_plan(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> RecomputePlan:
     """The segments of a chunk of `layers`; blocks of a tower that sees no image are left out. One
-    that is frozen runs without gradients, except under checkpoints: activation_checkpointing_enable
-    has the embeddings of every sub-model require a gradient (enable_input_require_grads)."""
+    that is frozen runs without gradients, except under checkpoints where it has input embeddings:
+    activation_checkpointing_enable has those of every sub-model require a gradient."""
+    tower = shape.model.vision
     if not shape.image_tokens:
         layers = tuple(kind for kind in layers if kind.role is not Role.VISION)
-    elif setting.granularity is Granularity.NONE and not trains_tower(shape):
+    elif tower is not None and not (
+        trains_tower(shape)
+        or (tower.has_input_embeddings and setting.granularity is not Granularity.NONE)
+    ):
         layers = tuple(kind._replace(constant=kind.role is Role.VISION) for kind in layers)
-    segments = list(_segments(setting, shape, layers, how))
+    marked = with_constant(shape, layers)
+    still = [kind for kind in marked if kind.constant and kind.role is Role.LAYER]
+    trained = layers if not still else tuple(kind for kind in marked if kind not in still)
+    segments = [Segment((kind,)) for kind in still]
+    segments += _segments(setting, shape, trained, how)
     if how.input(setting).overlapped:
         checkpoints = [index for index, segment in enumerate(segments) if segment.whole]
         for index in checkpoints[-how.newest_stay :]:
@@ -101,7 +109,8 @@ def _segments(
         return
     if setting.granularity in (Granularity.OP, Granularity.BUDGET):
         for kind in layers:
-            yield Segment((kind,), runs=(_policy_run(setting, shape, kind, how),))
+            runs = () if kind.constant else (_policy_run(setting, shape, kind, how),)
+            yield Segment((kind,), runs=runs)
         return
     first = 0 if how.starts_with_first else (setting.num_layers or 1) - 1
     index = 0
@@ -110,7 +119,7 @@ def _segments(
         inside = index < whole if every is None else index % every == first
         step = size if inside else 1
         held = layers[index : index + step]
-        if inside:
+        if inside and not held[0].constant:  # a checkpoint of a constant keeps nothing
             yield Segment(
                 held,
                 whole=True,

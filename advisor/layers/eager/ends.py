@@ -30,8 +30,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Lookup, learned positions added, dropout.
 
     transformers makes cos and sin of a microbatch here, which all its layers share and keep
-    [1, seq_length, kv_channels] for each width of heads; torchtitan's frequencies are a buffer of
-    the model.
+    [1, seq_length, kv_channels] for each width of heads, or for each sequence, whose positions are
+    its own in models that see; torchtitan's frequencies are a buffer of the model.
     """
     model = shape.model
     output = parts.hidden(shape, "embedding_output")
@@ -41,8 +41,9 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         cast = model.norm_placement.before  # OLMo 2's rotary embedding leaves them in fp32
         dtype = shape.stream_dtype if cast else DType.FP32
         widths = dict.fromkeys(model.of_kind(kind).kv_channels for kind in model.layer_kinds)
+        rows = 1 if model.vision is None else shape.micro_batch_size
         tables = tuple(
-            Tensor(f"rope_{name}{suffix}", (1, shape.local_seq, width), dtype)
+            Tensor(f"rope_{name}{suffix}", (rows, shape.local_seq, width), dtype)
             for width, suffix in zip(widths, ("", "_global"), strict=False)
             for name in ("cos", "sin")
         )
