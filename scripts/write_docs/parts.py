@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from scripts.write_docs import api_page, choices, dialects, modules
+from scripts.write_docs import api_page, choices, dialects, heads, modules
 from scripts.write_docs.choice_drawing import choice_drawing
 from scripts.write_docs.layer_drawing import layer_drawing
 
@@ -20,6 +20,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "activations of the first stage": modules.first_stage,
     "modules of a dense layer": lambda: modules.table(modules.DENSE),
     "modules of a layer with experts": lambda: modules.table(modules.EXPERTS),
+    "memory of heads": heads.table,
     "choices of published jobs": lambda: choices.table(choices.published, "job"),
     "choices by sequence length": lambda: choices.table(choices.growing, "job"),
     "choices by framework": lambda: choices.table(choices.stacks, "framework"),

@@ -7,6 +7,7 @@ they are written after their sources in heads/programs.py.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -97,3 +98,37 @@ def test_heads_here(name: str, case: Case) -> None:
 
 def test_at_least_twelve() -> None:
     assert len({*RECORDED, *HERE}) >= 12
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_compiled_entropy(name: str) -> None:
+    """verl's and OpenRLHF's formula: what torch.compile hands to the backward is what
+    CompiledEntropy in heads/programs.py keeps."""
+    import torch
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._inductor.decomposition import select_decomp_table
+
+    handed: list[tuple[int, int]] = []
+
+    def partition(graph: Any, inputs: Any, **options: Any) -> Any:
+        made = min_cut_rematerialization_partition(graph, inputs, **options)
+        nodes = made[1].graph.find_nodes(op="placeholder")
+        tensors = [one.meta["val"] for one in nodes if not one.name.startswith("tangents")]
+        handed.extend((one.numel(), one.itemsize) for one in tensors if one.ndim)
+        return made
+
+    def entropy(logits: Any) -> Any:
+        probs = torch.softmax(logits, dim=-1)
+        return torch.logsumexp(logits, dim=-1) - torch.sum(probs * logits, dim=-1)
+
+    logits = torch.randn(16, 256, dtype=getattr(torch, name), requires_grad=True)
+    backend = aot_autograd(
+        fw_compiler=lambda graph, _: graph,
+        bw_compiler=lambda graph, _: graph,
+        partition_fn=partition,
+        decompositions=select_decomp_table(),
+    )
+    torch.compile(entropy, backend=backend)(logits).sum().backward()
+    size = logits.itemsize
+    assert sorted(handed) == sorted([(16 * 256, size), (16, 4), (16, 4), (16, size)])

@@ -95,6 +95,12 @@ def test_a_frozen_layer_multiplies_once_in_its_backward() -> None:
     assert backward_seconds(learns, MACHINE, NETWORK) == Seconds(40.0, 0.0)
 
 
+def test_a_head_in_chunks_runs_its_forward_again() -> None:
+    again = replace(LINEAR, replays_gemm=True)
+    assert forward_seconds(again, MACHINE, NETWORK) == forward_seconds(LINEAR, MACHINE, NETWORK)
+    assert backward_seconds(again, MACHINE, NETWORK) == Seconds(60.0, 0.0)
+
+
 def test_every_kernel_has_its_fixed_cost() -> None:
     slow = replace(MACHINE, kernel_seconds=1.0, linear=replace(RATES, kernel_seconds=1.0))
     assert forward_seconds(LINEAR, slow, NETWORK).compute == 21.0

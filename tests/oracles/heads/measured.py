@@ -15,7 +15,11 @@ from advisor.job.loss_head import HeadImplementation, LossHead
 from ..stacks.meter import LiveBytes
 from .programs import PROGRAMS
 
-SIZES = {"qwen": (2, 4096, 1024, 151936), "llama": (4, 1024, 8192, 128256), "one": (1, 3000, 5120, 32000)}  # fmt: skip
+SIZES = {
+    "qwen": (2, 4096, 1024, 151936),
+    "llama": (4, 1024, 8192, 128256),
+    "one": (1, 3000, 5120, 32000),
+}
 """Samples, their length, hidden size and vocabulary; the last one is a packed sequence."""
 CHUNK = {"qwen": 1024, "llama": 1024, "one": 1000}
 

@@ -1,6 +1,6 @@
-"""Code of each implementation of a head: from its wheel, unpacked in a folder, or written here after
-its source, which each function names. CUDA's own paths are taken: a kernel of Triton writes what it
-is given and allocates nothing.
+"""Code of each implementation of a head: from its wheel, unpacked in a folder, or written after its
+source, which each function names. CUDA's own paths are taken: a kernel of Triton writes what it is
+given and allocates nothing.
 
 A program takes hidden states [micro_batch_size, seq_length, hidden_size], the output layer's weight
 [vocabulary, hidden_size], labels [micro_batch_size, seq_length], and returns what has a gradient.
@@ -66,9 +66,7 @@ class _FlashCrossEntropy(torch.autograd.Function):
         return logits if ctx.inplace else torch.empty_like(logits), None, None
 
 
-def transformers(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, _: Path
-) -> Outputs:
+def transformers(hidden, weight, labels, head, _) -> Outputs:
     """The installed one's own loss."""
     from transformers.loss.loss_utils import ForCausalLMLoss
 
@@ -76,7 +74,7 @@ def transformers(
     return (ForCausalLMLoss(logits, labels, vocab_size=len(weight)),)
 
 
-def trl(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path) -> Outputs:
+def trl(hidden, weight, labels, head, wheel) -> Outputs:
     """add_fused_lm_head: positions with a label are copied out, here all of them."""
     utils = MagicMock(maybe_gather_lm_head_ctx=lambda *args: nullcontext())
     sys.modules["trl.trainer.utils"] = utils
@@ -102,9 +100,7 @@ def trl(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: P
     return done[: 2 if head.entropy else 1]
 
 
-def trl_logits(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
+def trl_logits(hidden, weight, labels, head, wheel) -> Outputs:
     """selective_log_softmax's kernel, which divides by the temperature itself."""
     absent = ("triton", "triton.language")
     module = _module(wheel, "trl/kernels/logprob_entropy.py", *absent)
@@ -119,9 +115,9 @@ def _power(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def liger(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path) -> Outputs:
-    """LigerFusedLinearCrossEntropyFunction, by the path that adds each chunk's gradient in fp32 (all
-    there is to 0.8.0; 0.8.5 where types differ)."""
+def liger(hidden, weight, labels, head, wheel) -> Outputs:
+    """LigerFusedLinearCrossEntropyFunction, by the path that adds each chunk's gradient in fp32:
+    all there is to 0.8.0, and 0.8.5 where types differ."""
     triton = MagicMock(cdiv=lambda a, b: -(-a // b), next_power_of_2=_power)
     sys.modules["triton"] = triton
     others = ("liger_kernel.functional", "liger_kernel.backends", "liger_kernel.ops.cross_entropy")
@@ -151,9 +147,7 @@ def liger(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel:
     return (Function.apply(rows, weight),)
 
 
-def liger_grpo(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
+def liger_grpo(hidden, weight, labels, head, wheel) -> Outputs:
     """LigerFusedLinearGRPOFunction without torch.compile of its arithmetic on [tokens]."""
     _module(wheel, "liger_kernel/chunked_loss/fused_linear_ppo.py", "liger_kernel.ops")
     module = _module(wheel, "liger_kernel/chunked_loss/grpo_loss.py")
@@ -173,9 +167,7 @@ def _scaled(ctx: Any, gradient: Tensor, *_: Any) -> Any:
     return made[0], made[1], None, None, None, *(None,) * 30
 
 
-def liger_preference(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
+def liger_preference(hidden, weight, labels, head, wheel) -> Outputs:
     """LigerFusedLinearDPOFunction on pairs, chosen sequences first, uncompiled."""
     _module(wheel, "liger_kernel/chunked_loss/fused_linear_preference.py")
     module = _module(wheel, "liger_kernel/chunked_loss/dpo_loss.py")
@@ -198,7 +190,7 @@ def _verl_functions(wheel: Path) -> Any:
     return module
 
 
-def verl(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path) -> Outputs:
+def verl(hidden, weight, labels, head, wheel) -> Outputs:
     """workers/engine/fsdp/transformer_impl.py on packed tokens, entropy compiled."""
     functions = _verl_functions(wheel)
     output = F.linear(hidden.reshape(1, -1, hidden.shape[-1]), weight)
@@ -212,9 +204,7 @@ def verl(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: 
     return logprobs, *entropy
 
 
-def verl_fused(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
+def verl_fused(hidden, weight, labels, head, wheel) -> Outputs:
     """FusedLinearForPPO's own functions in torch, with flash-attn's cross entropy."""
     module = _module(wheel, "verl/utils/experimental/torch_functional.py", "liger_kernel.ops")
     module._FLASH_ATTN_CROSS_ENTROPY_AVAILABLE = True
@@ -225,9 +215,7 @@ def verl_fused(
     return tuple(done[: 2 if head.entropy else 1])
 
 
-def verl_triton(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
+def verl_triton(hidden, weight, labels, head, wheel) -> Outputs:
     """Its host functions, one rank."""
     sys.modules["verl.utils.device"] = MagicMock(get_device_capability=lambda: (9, 0))
     module = _module(wheel, "verl/utils/kernel/kernels.py")
@@ -274,15 +262,13 @@ def _megatron_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return done
 
 
-def verl_megatron(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
-    """_lm_head_logits_processor; the product of softmax and logits is one kernel (torch.compile)."""
+def verl_megatron(hidden, weight, labels, head, wheel) -> Outputs:
+    """_lm_head_logits_processor; the product of softmax and logits is one compiled kernel."""
     path = "verl/utils/megatron/tensor_parallel.py"
     _one_rank()
     module = _module(wheel, path)
     logits = F.linear(hidden, weight)
-    logits.div_(torch.ones(logits.shape[:-1] + (1,), dtype=logits.dtype))
+    logits.div_(torch.ones((*logits.shape[:-1], 1), dtype=logits.dtype))
     if not head.entropy:
         return (-_megatron_cross_entropy(logits, labels),)
     copied = logits.clone()
@@ -293,7 +279,7 @@ def verl_megatron(
 
 
 def _mul_reduce(left: Tensor, right: Tensor) -> Tensor:
-    return torch.empty(left.shape[:-1] + (1,), dtype=left.dtype)
+    return torch.empty((*left.shape[:-1], 1), dtype=left.dtype)
 
 
 class _Slime(torch.autograd.Function):
@@ -328,7 +314,7 @@ class _Slime(torch.autograd.Function):
         return softmax, None, None
 
 
-def slime(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, _: Path) -> Outputs:
+def slime(hidden, weight, labels, head, _) -> Outputs:
     """Float16Module's fp32 logits, divided into a copy, in chunks of tokens."""
     output = F.linear(hidden, weight).float()
     logits = output if head.temperature == 1.0 else output / head.temperature
@@ -390,7 +376,7 @@ class _NemoChunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        logits, mask, masked = ctx.saved_tensors
+        logits, mask, _ = ctx.saved_tensors
         gradient = torch.zeros_like(logits)
         for start in range(0, logits.shape[1], ctx.size):
             part = slice(start, start + ctx.size)
@@ -403,7 +389,7 @@ class _NemoChunked(torch.autograd.Function):
         return gradient, None, None
 
 
-def nemo_rl(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, _: Path) -> Outputs:
+def nemo_rl(hidden, weight, labels, head, _) -> Outputs:
     """Whole, from fp32 logits; or in chunks (logprob_chunk_size), from logits as they are."""
     logits = F.linear(hidden, weight)
     if head.chunk_size is None:
@@ -466,7 +452,7 @@ def _online(largest: Tensor, total: Tensor, weighted: Tensor, chunk: Tensor) -> 
     return new, total * scale + exp.sum(-1), weighted * scale + (exp * chunk).sum(-1)
 
 
-def prime_rl(hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, _: Path) -> Outputs:
+def prime_rl(hidden, weight, labels, head, _) -> Outputs:
     """FusedOutputLinear; its entropy has no gradient."""
     rows, ids = _rows(hidden, labels)
     inv_t = torch.ones(len(rows))
@@ -493,18 +479,14 @@ def _selected(logits: Tensor, labels: Tensor) -> Tensor:
     return chosen - torch.stack([torch.logsumexp(one, dim=-1) for one in logits])
 
 
-def prime_rl_logits(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, _: Path
-) -> Outputs:
+def prime_rl_logits(hidden, weight, labels, head, _) -> Outputs:
     """The head that is not fused, and the trainer's log-probabilities of it."""
     logits = F.linear(hidden, weight).float().contiguous()
     logits = logits / torch.full((*labels.shape, 1), head.temperature)
     return (_selected(logits, labels),)
 
 
-def openrlhf(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
+def openrlhf(hidden, weight, labels, head, wheel) -> Outputs:
     """Actor.forward; flash-attn is there, and the entropy is compiled."""
     made = MagicMock(
         cross_entropy_loss=lambda logits, ids: (_FlashCrossEntropy.apply(logits, ids, False),)
@@ -521,8 +503,8 @@ def openrlhf(
 
 
 class CompiledEntropy(torch.autograd.Function):
-    """entropy_from_logits as torch.compile splits it: of each row two statistics in fp32, and one in
-    the type of the logits (test_compiled_entropy)."""
+    """entropy_from_logits as torch.compile splits it: of each row two statistics in fp32, and one
+    in the type of the logits (test_compiled_entropy)."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:
@@ -536,9 +518,7 @@ class CompiledEntropy(torch.autograd.Function):
         return torch.empty_like(ctx.saved_tensors[0])
 
 
-def automodel_chunked(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
+def automodel_chunked(hidden, weight, labels, head, wheel) -> Outputs:
     """ChunkedCrossEntropy, not compiled."""
     base = type("LinearCrossEntropy", (torch.nn.Module,), {})
     sys.modules["nemo_automodel.components.loss.linear_ce_base"] = MagicMock(
@@ -551,9 +531,7 @@ def automodel_chunked(
     return (module._ChunkedLinearCE.apply(rows, weight, ids, size, -100, None, function),)
 
 
-def torchtitan_chunked(
-    hidden: Tensor, weight: Tensor, labels: Tensor, head: LossHead, wheel: Path
-) -> Outputs:
+def torchtitan_chunked(hidden, weight, labels, head, wheel) -> Outputs:
     """ChunkedLossWrapper around its cross entropy."""
     absent = ("spmd_types", "torchtitan.config", "torchtitan.distributed.spmd_types")
     absent += ("torchtitan.distributed.utils", "torchtitan.tools.logging")
