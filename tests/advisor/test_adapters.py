@@ -173,6 +173,23 @@ def test_the_optimizer_has_what_is_trained(framework: str, gpus: str) -> None:
     assert trained == 41_943_040
 
 
+def test_ddp_has_buckets_of_what_is_trained() -> None:
+    """Each rank as one device, and a copy of the trained gradients."""
+    ddp, lone = (
+        ask(LORA, *given, gpus=gpus, recompute=("none",)).candidates[0].evaluation
+        for gpus, given in (("8xH100", ("layout.data_parallel_sharding=no_shard",)), ("1xH100", ()))
+    )
+    buckets = {line.name: line.num_bytes for line in memory_lines(ddp)}["DDP's buckets"]
+    assert buckets == 4 * 43_646_976
+    assert ddp.peak.memory_bytes.weights == lone.peak.memory_bytes.weights
+    assert ddp.peak.memory_bytes.optimizer == lone.peak.memory_bytes.optimizer
+
+
+def test_eight_bit_weights_are_not_cut() -> None:
+    with pytest.raises(UserError, match="8-bit weights keep their scales"):
+        ask(LORA, "tuning.base_weights=int8", gpus="8xH100", recompute=("none",))
+
+
 REFUSED = {
     ("tuning.target_modules=wqkv",): "has no linear layer wqkv",
     ("job.torch_compile=true",): "is not modelled with adapters",

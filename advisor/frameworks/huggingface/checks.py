@@ -177,7 +177,13 @@ def _trains_nothing(keys: Keys) -> bool:
     enabled = any(written.endswith("enable") for written in given)
     switches = (keys.truth(f"{section}.use_reentrant") for section in options.SECTIONS)
     reentrant = all(switch is not False for switch in switches)
-    return "wraps" in keys.about and by_trainer and reentrant and not enabled and "inputs" not in keys.about
+    return (
+        "wraps" in keys.about
+        and by_trainer
+        and reentrant
+        and not enabled
+        and "inputs" not in keys.about
+    )
 
 
 def _unknown_policy(keys: Keys) -> Match | None:
