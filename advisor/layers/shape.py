@@ -37,9 +37,9 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     ``deterministic``: whether cuBLAS has the workspace that repeats to the bit. ``side``: of two
     pools, the one whose share of the layers this is; None is both. ``image_tokens``: tokens of a
     sequence that a vision tower makes of ``images`` images; ``flash_attention``: whether one kernel
-    attends inside all of them (transformers' flash_attention_2 and 3). ``tuning`` and ``head``: what
-    is trained, and how the loss is computed. ``masked``: whether transformers' attention takes a
-    mask [b, 1, s, s], as rows hold several samples, or padding.
+    attends inside all of them (transformers' flash_attention_2 and 3). ``tuning`` and ``head``:
+    what is trained, and how the loss is computed. ``masked``: whether transformers' attention takes
+    a mask [b, 1, s, s], as rows hold several samples, or padding.
     """
 
     model: ModelSpec

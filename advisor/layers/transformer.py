@@ -64,8 +64,8 @@ def vision_ends(*, constant: bool) -> tuple[VisionEnd, VisionEnd]:
 
 def vision_operators(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:
     """Operators of one end of a vision tower. What comes after a tower without gradients has no
-    gradient of its input: a norm keeps what it multiplies its weight by. Before a frozen one whose
-    blocks have gradients, the angles are kept for these."""
+    gradient of its input: a norm keeps what it multiplies its weight by. Before frozen blocks that
+    have gradients, the angles are kept for these, and the embedded patches, a leaf of the graph."""
     vision, tuning = family_of(shape.model).vision, shape.tuning
     assert vision is not None, f"{shape.model.transformer_impl} has no towers"
     patches = end in (VisionEnd.PATCH_EMBEDDING, VisionEnd.CONSTANT_PATCHES)
@@ -77,7 +77,7 @@ def vision_operators(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:
         return _without_gradients(operators)
     if end is VisionEnd.PATCH_EMBEDDING and not trained:
         *before, last = _without_gradients(operators)
-        return (*before, replace(last, saved=made[-1].saved[:2]))
+        return (*before, replace(last, saved=(*made[-1].saved[:2], *made[0].outputs)))
     return tuple(map(_of_constant, operators)) if end is VisionEnd.CONSTANT_PROJECTOR else operators
 
 

@@ -10,7 +10,7 @@ from advisor.base.dtypes import DType
 from advisor.layers.family import VisionEnd, family_of
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, vision_operators
+from advisor.layers.transformer import LAYER_INPUT, trains_tower, vision_ends, vision_operators
 from advisor.layers.weights import embedding_weights
 from advisor.memory import chunk_units, liveness
 from advisor.memory.events import Peak, Segment, highest, in_a_row
@@ -221,19 +221,23 @@ def vision_outputs(shape: RankShape) -> int:
 def _deepstack_kept(shape: RankShape) -> int:
     """Bytes that the projectors of deepstack_layers keep, as if all ran before the tower's blocks:
     they run next to them."""
-    operators = vision_operators(shape, VisionEnd.PROJECTOR)
+    _, end = vision_ends(constant=not trains_tower(shape))
+    operators = vision_operators(shape, end)
     deep = tuple(one for one in operators if one.name.startswith("deepstack"))
     return liveness.layer_kept_bytes(deep, ()) if deep else 0
 
 
 def beside_tower(shape: RankShape) -> int:
     """Bytes next to a vision tower's blocks in the forward: what came of the text's embedding, what
-    projectors of deepstack_layers keep, and learned positions in fp32."""
+    projectors of deepstack_layers keep, learned positions in fp32, and pixels in 16 bits, unless
+    these are kept anyway."""
     tower, inner = shape.model.vision, shape.tower
     assert tower is not None
     learned = 0 if tower.num_position_embeddings is None else inner.tokens * tower.hidden_size
     text = shape.hidden(LAYER_INPUT).num_bytes
-    return text + _deepstack_kept(shape) + learned * DType.FP32.itemsize
+    (pixels,) = vision_operators(shape, VisionEnd.PATCH_EMBEDDING)[0].inputs
+    held = 0 if trains_tower(shape) else pixels.num_bytes
+    return text + held + _deepstack_kept(shape) + learned * DType.FP32.itemsize
 
 
 def _embedding_bytes(shape: RankShape) -> int:

@@ -151,8 +151,8 @@ def rows_of(
     working_set: WorkingSet | None = None,
 ) -> list[tuple[tuple[Row, ShardingOverhead | None], int]]:
     """The units of a chunk in order, each with what is gathered for it, and how many equal ones
-    follow each other; `first` holds the embedding, and the vision tower of a model that sees, `last`
-    norm, head and loss."""
+    follow each other; `first` holds the embedding, and the vision tower of a model that sees,
+    `last` norm, head and loss."""
     rows: list[tuple[Row, int]] = [("embedding", 1)] if first else []
     blocks = [(layers, layers.copies) for layers in plan.segments if layers.sees]
     if blocks:
@@ -208,7 +208,7 @@ def bytes_on_host(shape: RankShape, plan: RecomputePlan) -> int:
 
 def _on_host(shape: RankShape, layers: Layers) -> int:
     if layers.whole:
-        return shape.hidden(LAYER_INPUT).num_bytes if layers.input.offloaded else 0
+        return _hidden(shape, layers) if layers.input.offloaded else 0
     (operators,), runs = _layers_of(shape, layers), layers.runs
     return offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
 
@@ -220,7 +220,7 @@ def without_grad(shape: RankShape, row: Row, overhead: ShardingOverhead | None =
     variable. A forward under torch.no_grad() replays nothing and checkpoints nothing."""
     found, each = overhead or ShardingOverhead(), _layers_of(shape, row)
     peaks = (fold(liveness.events_without_grad(operators)).peak for operators in each)
-    gathers = Peak(shape.hidden(LAYER_INPUT).num_bytes + found.entry, "all-gather")
+    gathers = Peak(_hidden(shape, row) + found.entry, "all-gather")
     return highest(gathers, *(peak.above(found.forward) for peak in peaks))
 
 
@@ -261,8 +261,8 @@ def _plain(shape: RankShape, row: Row) -> Unit:
     found, hidden = liveness.footprint(operators, runs), _hidden(shape, row)
     if all(one.no_grad for one in operators):
         kept, entry = found.kept, 0 if name in _FIRST else hidden
-        there, back = Segment(kept, found.forward), Segment(-kept)
-        return Unit(name=name, kept=kept, forward=there, backward=back, held=back, entry=entry)
+        there, gone = Segment(kept, found.forward), Segment(-kept)
+        return Unit(name=name, kept=kept, forward=there, backward=gone, held=gone, entry=entry)
     by_runs = offloaded_bytes(operators, runs, frozenset())
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
     kept, predicts = found.kept - by_runs - by_modules, name == "multi-token prediction"

@@ -33,9 +33,9 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
 
 class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each unit of a model runs; last_layer is the one whose
-    backward comes first. layers: of every layer, where more than these differ. tower, vision_ends: of
-    a block of a vision tower, and of what is before and after it. step: bytes when the
-    optimizer runs, less what units have by `stays`.
+    backward comes first. layers: of every layer, where more than these differ. tower, vision_ends:
+    of a block of a vision tower, and of what is before and after it. step: bytes when the optimizer
+    runs, less what units have by `stays`.
     weight_grads_dtype and adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()

@@ -44,8 +44,8 @@ class Role(StrEnum):
 class LayerKind(NamedTuple):
     """Layers of one kind run the same operators: they are computed once.
 
-    role: a transformer layer of the decoder, a block of the tower before it in a model that sees, or
-    what a model with multi-token prediction has after the last one: the final norm, and then the
+    role: a transformer layer of the decoder, a block of the tower before it in a model that sees,
+    or what a model with multi-token prediction has after the last one: the final norm, and then the
     layers that predict further tokens.
     high_precision: bf16 linear layers in a job of 8 or 4 bits (first_last_layers_bf16).
     rotary: with rotary positions, where the model has them.

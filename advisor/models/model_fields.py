@@ -42,8 +42,8 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     Where ``linear_attention_freq`` is set, the layers that it names have a gated delta net of the
     ``linear_`` heads in place of softmax attention. ``hybrid_layer_pattern`` (0.16.1:
     hybrid_override_pattern) names the kind of every layer by a letter: each has a mixer alone, or
-    a feed-forward part alone; the ``mamba_`` fields shape its Mamba-2 layers. ``vision`` is the tower
-    of a model that sees.
+    a feed-forward part alone; the ``mamba_`` fields shape its Mamba-2 layers. ``vision`` is the
+    tower of a model that sees.
     """
 
     name: str

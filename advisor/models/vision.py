@@ -14,15 +14,19 @@ class VisionTower(Struct, frozen=True, kw_only=True):
 
     Attributes:
         num_layers, hidden_size, ffn_hidden_size, num_attention_heads: of its blocks.
-        patch_size, temporal_patch_size, in_channels: of a patch; temporal_patch_size frames are one
-            (a still image is repeated).
+        patch_size, in_channels: pixels of a patch's side, and colours of a pixel.
+        temporal_patch_size: frames of a patch, of which a still image is one, repeated.
         patch_bias: whether the convolution that embeds patches has a bias.
+        spatial_merge_size: patches of the side of one token.
         window_size: pixels of the side of a window; None: a patch attends to its whole image, as it
             does in `full_attention_layers`, numbered from 0.
         deepstack_layers: blocks whose output goes through a projector of its own, and is added to
             the output of one of the decoder's first layers.
         num_position_embeddings: learned ones, next to rotary positions; None: none.
         normalization, activation: those of its norms and MLPs.
+        has_input_embeddings: whether transformers takes its patch embedding for input embeddings
+            (_input_embed_layer): checkpoints then have their output require a gradient, so that a
+            frozen tower keeps inputs of its blocks and goes back.
     """
 
     num_layers: int
@@ -40,6 +44,7 @@ class VisionTower(Struct, frozen=True, kw_only=True):
     num_position_embeddings: int | None = None
     normalization: Normalization = Normalization.RMS_NORM
     activation: Activation = Activation.SWIGLU
+    has_input_embeddings: bool = False
 
     @property
     def patches_per_token(self) -> int:
@@ -73,13 +78,16 @@ _SIZES: Final = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "patch_size"),
     *("temporal_patch_size", "in_channels", "spatial_merge_size"),
 )
+
+
+def _positive(name: str) -> _TowerRule:
+    return _TowerRule.on(
+        f"vision.{name}", lambda tower: getattr(tower, name) < 1, "must be positive"
+    )
+
+
 _RULES: Final = (
-    *(
-        _TowerRule.on(
-            f"vision.{name}", lambda tower, name=name: getattr(tower, name) < 1, "must be positive"
-        )
-        for name in _SIZES
-    ),
+    *map(_positive, _SIZES),
     _TowerRule.on(
         "vision.num_attention_heads",
         lambda tower: tower.hidden_size % (4 * tower.num_attention_heads),

@@ -37,9 +37,8 @@ def model_flops(
     kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * (model.mtp_num_layers or 0))
     layers, end = _weights(model, kinds), _end_weights(model, padded_vocab_size)
     frozen = tuning.has_adapter * layers + (not tuning.trains_output) * end
-    number, still = tuning.num_trainable_layers, ()
-    if number is not None:
-        still = model.layer_kinds[: max(0, model.num_layers - number)]
+    number = tuning.num_trainable_layers
+    still = model.layer_kinds[: max(0, model.num_layers - number) if number is not None else 0]
     frozen += (_PASSES - 1) * _weights(model, still)
     passes = _PASSES * _channels(model, kinds) - (_PASSES - 1) * _channels(model, still)
     core = tokens * (attended_length or seq_length) * passes

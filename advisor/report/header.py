@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, CalibrationNote
-from advisor.base.units import human_count
+from advisor.base.units import counted, human_count
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import AttnImplementation, CudaGraphImpl, Job, JobConfig, Optimizer
@@ -292,6 +292,8 @@ def _row_words(config: JobConfig) -> Iterator[str]:
     said, budget, length = config.samples, config.samples.token_budget, config.seq_length
     samples = "packed in rows of" if said.packed and budget is None else "of at most"
     yield f"samples {samples} {length} tokens" if said.varies else f"sequence {length}"
+    if said.image_tokens:
+        yield f"{said.image_tokens} tokens of {counted(said.images, 'image')}"
     packs = f"packs of {budget} tokens per GPU"
     yield packs if budget is not None else f"micro batch {config.micro_batch_size}"
 

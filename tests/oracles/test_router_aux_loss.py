@@ -30,7 +30,7 @@ from .stacks.shapes import QWEN3_30B_A3B, shape_of  # noqa: E402
 
 def _stacked(gate_logits: tuple[torch.Tensor, ...], experts: int, topk: int, _: Any) -> Any:
     """load_balancing_loss_func of transformers 5.15.0, without a mask."""
-    concatenated = torch.cat([one for one in gate_logits], dim=0)
+    concatenated = torch.cat(list(gate_logits), dim=0)
     weights = torch.nn.functional.softmax(concatenated, dim=-1)
     _, selected = torch.topk(weights, topk, dim=-1)
     mask = torch.nn.functional.one_hot(selected, experts)

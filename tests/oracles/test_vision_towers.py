@@ -8,23 +8,23 @@ from msgspec.structs import replace
 
 pytest.importorskip("transformers")
 
-import torch  # noqa: E402
+import torch
 
-from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import parse_setting  # noqa: E402
-from advisor.job.tuning import Tuning  # noqa: E402
-from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.layers.transformer import transformer_layer  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.memory.liveness import footprint  # noqa: E402
-from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.models.presets import load_model  # noqa: E402
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import parse_setting
+from advisor.job.tuning import Tuning
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.chunk import chunk_footprint
+from advisor.memory.liveness import footprint
+from advisor.models.options import TransformerImpl
+from advisor.models.presets import load_model
 
-from .stacks.kernels import GpuKernels  # noqa: E402
-from .stacks.measure import Measured, passes  # noqa: E402
-from .stacks.meter import LiveBytes  # noqa: E402
-from .stacks.shapes import shape_of  # noqa: E402
-from .stacks.towers import inputs, tower_block, whole_model  # noqa: E402
+from .stacks.kernels import GpuKernels, NoProducts
+from .stacks.measure import Measured, passes
+from .stacks.meter import LiveBytes
+from .stacks.shapes import shape_of
+from .stacks.towers import inputs, tower_block, whole_model
 
 PRESETS = ("qwen2.5_vl_7b", "qwen3_vl_8b")
 
@@ -81,7 +81,7 @@ def _freeze(model: Any, tuning: Tuning) -> None:
 
 
 def _measure(shape: RankShape, spec: str) -> tuple[int, int, int]:
-    with GpuKernels():
+    with GpuKernels(), NoProducts():
         model, given = whole_model(shape), inputs(shape)
         _freeze(model, shape.tuning)
         if spec != "none":
@@ -109,8 +109,16 @@ FROZEN = {
 }
 
 
-@pytest.mark.parametrize("spec", ["none", "full", "selective:2"])
-@pytest.mark.parametrize("tuning", FROZEN)
+CASES = [
+    ("trained", "full"),
+    ("tower frozen", "none"),
+    ("tower frozen", "full"),
+    ("both frozen", "full"),
+    ("projector frozen", "none"),
+]
+
+
+@pytest.mark.parametrize(("tuning", "spec"), CASES)
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_model_that_sees(name: str, tuning: str, spec: str) -> None:
     shape = _small(name, FROZEN[tuning])
@@ -119,9 +127,6 @@ def test_a_model_that_sees(name: str, tuning: str, spec: str) -> None:
     plan = chunk_plan(parse_setting(spec), shape, layers, Semantics(starts_with_first=True))
     adds = replace(shape, adds_weight_grads=True)
     predicted = chunk_footprint(adds, plan, True, True)
-    print("KEPT", predicted.kept, kept, predicted.kept / kept)
-    print("FWD", predicted.forward, forward, predicted.forward.num_bytes / forward)
-    print("BWD", predicted.backward, backward, predicted.backward.num_bytes / backward)
-    assert predicted.kept == pytest.approx(kept, rel=0.005)
-    assert predicted.forward.num_bytes == pytest.approx(forward, rel=0.005)
-    assert predicted.backward.num_bytes == pytest.approx(backward, rel=0.02)
+    assert predicted.kept == pytest.approx(kept, rel=0.002)
+    assert predicted.forward.num_bytes == pytest.approx(forward, rel=0.015)
+    assert predicted.backward.num_bytes == pytest.approx(backward, rel=0.015)

@@ -254,7 +254,7 @@ class TrainerSpelling(stack.TorchSpelling):
 def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
     if setting.policy is not None:
         yield (
-            "no argument of a Trainer saves attention: selective_checkpointing of axolotl does, and "
+            "no argument of a Trainer saves attention: axolotl's selective_checkpointing does, and "
             "in Python gradient_checkpointing_kwargs={'context_fn': ...} (torch's "
             "create_selective_checkpoint_contexts)"
         )

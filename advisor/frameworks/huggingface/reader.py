@@ -235,13 +235,13 @@ class HuggingFaceReader(DialectReader):
         """What is checkpointed, in the spelling of --recompute."""
         inside, on = keys.truth(inside_key(keys, CHECKPOINTING[0])), checkpointing(keys)
         away = keys.get(TO_HOST) not in (None, False)
-        if on is None and inside is None and not away:
+        if on is None and inside is None:
             return None
         # axolotl: with an adapter, all but "hidden_states" is in place of checkpoints
         if away and keys.has("adapter") and keys.get(TO_HOST) != "hidden_states":
             return "none+offload"
         if not on and not inside:
-            return "none+offload" if away else "none"
+            return "none+offload" if away and not keys.has("base_model") else "none"
         if keys.truth(SAVES) or keys.get(f"{SAVES}.save") in ATTENTION_ALONE:
             return "op:save_attention"
         every = max(keys.number(f"{s}.every_n_layers") or 1 for s in SECTIONS)

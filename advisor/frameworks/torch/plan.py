@@ -73,11 +73,15 @@ def chunk_plan(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> RecomputePlan:
     """The segments of a chunk of `layers`; blocks of a tower that sees no image are left out. One
-    that is frozen runs without gradients, except under checkpoints: activation_checkpointing_enable
-    has the embeddings of every sub-model require a gradient (enable_input_require_grads)."""
+    that is frozen runs without gradients, except under checkpoints where it has input embeddings:
+    activation_checkpointing_enable has those of every sub-model require a gradient."""
+    tower = shape.model.vision
     if not shape.image_tokens:
         layers = tuple(kind for kind in layers if kind.role is not Role.VISION)
-    elif setting.granularity is Granularity.NONE and not trains_tower(shape):
+    elif tower is not None and not (
+        trains_tower(shape)
+        or (tower.has_input_embeddings and setting.granularity is not Granularity.NONE)
+    ):
         layers = tuple(kind._replace(constant=kind.role is Role.VISION) for kind in layers)
     marked = with_constant(shape, layers)
     still = [kind for kind in marked if kind.constant and kind.role is Role.LAYER]
@@ -105,7 +109,8 @@ def _segments(
         return
     if setting.granularity in (Granularity.OP, Granularity.BUDGET):
         for kind in layers:
-            yield Segment((kind,), runs=(_policy_run(setting, shape, kind, how),))
+            runs = () if kind.constant else (_policy_run(setting, shape, kind, how),)
+            yield Segment((kind,), runs=runs)
         return
     first = 0 if how.starts_with_first else (setting.num_layers or 1) - 1
     index = 0
@@ -114,7 +119,7 @@ def _segments(
         inside = index < whole if every is None else index % every == first
         step = size if inside else 1
         held = layers[index : index + step]
-        if inside:
+        if inside and not held[0].constant:  # a checkpoint of a constant keeps nothing
             yield Segment(
                 held,
                 whole=True,

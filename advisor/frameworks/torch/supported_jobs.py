@@ -282,13 +282,17 @@ _NOT_TUNED: Final = "is not modelled with adapters or frozen weights"
 _TUNING_RULES: Final = (
     _on(
         "--framework",
-        lambda a: not a.is_transformers,
-        "has adapters and frozen weights only with transformers' layers here",
+        lambda a: not (a.is_transformers or a.job.torch_compile),
+        "has adapters and frozen weights only with transformers' layers, or compiled ones",
         _TRANSFORMERS,
         given=_tunes,
     ),
     _on(
-        "job.torch_compile", lambda a: a.job.torch_compile, _NOT_TUNED, "leave it out", given=_tunes
+        "job.torch_compile",
+        lambda a: a.is_transformers and a.job.torch_compile,
+        _NOT_TUNED,
+        "leave it out",
+        given=_tunes,
     ),
     _on("job.precision", lambda a: a.job.precision.is_quantized, _NOT_TUNED, "bf16", given=_tunes),
     _on(

@@ -16,7 +16,12 @@ from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.transformers.norms import norm as transformers_norm
 from advisor.layers.transformers.per_layer_input import per_layer_inputs
-from advisor.layers.weights import embedding_weights, output_weight, per_layer_weights
+from advisor.layers.weights import (
+    embedding_weights,
+    output_weight,
+    per_layer_weights,
+    trained_output_weight,
+)
 from advisor.models.options import PositionEmbedding, TransformerImpl
 
 
@@ -25,8 +30,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Lookup, learned positions added, dropout.
 
     transformers makes cos and sin of a microbatch here, which all its layers share and keep
-    [1, seq_length, kv_channels] for each width of heads; torchtitan's frequencies are a buffer of
-    the model.
+    [1, seq_length, kv_channels] for each width of heads, or for each sequence, whose positions are
+    its own in models that see; torchtitan's frequencies are a buffer of the model.
     """
     model = shape.model
     output = parts.hidden(shape, "embedding_output")
@@ -36,8 +41,9 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         cast = model.norm_placement.before  # OLMo 2's rotary embedding leaves them in fp32
         dtype = shape.stream_dtype if cast else DType.FP32
         widths = dict.fromkeys(model.of_kind(kind).kv_channels for kind in model.layer_kinds)
+        rows = 1 if model.vision is None else shape.micro_batch_size
         tables = tuple(
-            Tensor(f"rope_{name}{suffix}", (1, shape.local_seq, width), dtype)
+            Tensor(f"rope_{name}{suffix}", (rows, shape.local_seq, width), dtype)
             for width, suffix in zip(widths, ("", "_global"), strict=False)
             for name in ("cos", "sin")
         )
@@ -132,7 +138,7 @@ def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     short, chosen = _last_positions(shape), HEADS.get(shape.head.implementation)
     if chosen is not None:
         return *final, *chosen.operators(short, normed)
-    return *final, liger_loss(short, normed, output_weight(shape))
+    return *final, liger_loss(short, normed, trained_output_weight(shape))
 
 
 @cached_operators

@@ -148,8 +148,8 @@ def vision_end(shape: RankShape, end: VisionEnd) -> tuple[Operator, ...]:
 
 @cached_operators
 def patch_embedding(shape: RankShape) -> tuple[Operator, ...]:
-    """A convolution of patches, [patches, patch_width] in 16 bits, learned positions where the tower
-    has them, and cos and sin of rotary ones in fp32, which all blocks share. Qwen2.5-VL sorts
+    """A convolution of patches, [patches, patch_width] in 16 bits, learned positions where the
+    tower has them, and cos and sin of rotary ones in fp32, which all blocks share. Qwen2.5-VL sorts
     patches and angles by window, by an index."""
     tower, inner = _tower(shape), shape.tower
     pixels = activation(inner, "pixels", tower.patch_width)
@@ -205,10 +205,12 @@ def projector(shape: RankShape) -> tuple[Operator, ...]:
         place = Module.PROJECTOR
         back = Operator("sort_tokens", place, (merged,), (sorted_back,), saved=(order,))
         operators, merged = (*operators, back), sorted_back
+    deep: list[Tensor] = []
     for number in range(len(tower.deepstack_layers)):
         name = f"deepstack_merger.{number}"
         elsewhere = Tensor(f"{name}.input", (0, *source.shape[1:]), source.dtype)
-        operators += _merger(shape, name, elsewhere, deep=True)[1]
+        features, its = _merger(shape, name, elsewhere, deep=True)
+        operators, deep = (*operators, *its), [*deep, features]
     tokens = Tensor("image_embeds", merged.shape, merged.dtype)
     mask = Tensor("image_mask", (*joined.shape[:2], 1), DType.BOOL)
     return (
@@ -217,7 +219,7 @@ def projector(shape: RankShape) -> tuple[Operator, ...]:
         Operator(
             "masked_scatter",
             Module.PROJECTOR,
-            (tokens,),
+            (tokens, *deep),  # which the decoder's first layers add to theirs
             (joined,),
             saved=(mask,),
             backward_workspace=joined.num_bytes,

@@ -4,7 +4,7 @@ Source of names, and of values where a key is absent: transformers 5.23.0
 models/qwen2_5_vl/configuration_qwen2_5_vl.py, models/qwen3_vl and models/qwen3_vl_moe.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -17,8 +17,8 @@ TEXT_TYPES: Final = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe":
 _OUTER: Final = keys("architectures model_type text_config vision_config rope_scaling")
 _KEYS: Final = keys(
     """
-    depth hidden_size intermediate_size num_heads patch_size temporal_patch_size in_channels in_chans
-    spatial_merge_size spatial_patch_size out_hidden_size hidden_act window_size
+    depth hidden_size intermediate_size num_heads patch_size temporal_patch_size in_channels
+    in_chans spatial_merge_size spatial_patch_size out_hidden_size hidden_act window_size
     fullatt_block_indexes deepstack_visual_indexes num_position_embeddings tokens_per_second
     model_type
     """
@@ -55,7 +55,7 @@ def tower_of(config: HuggingFaceConfig, hidden_size: int) -> VisionTower:
     activation = its.get("hidden_act", str, "silu" if older else "gelu_pytorch_tanh")
     if _ACTIVATIONS.get(activation) is not (Activation.SWIGLU if older else Activation.GELU):
         raise its.refuse("hidden_act", "is not a modelled activation of this tower")
-    sizes = {
+    sizes: dict[str, Any] = {
         "num_layers": its.positive("depth", 32 if older else 27),
         "hidden_size": its.positive("hidden_size", 3584 if older else 1152),
         "ffn_hidden_size": its.positive("intermediate_size", 3420 if older else 4304),
@@ -68,7 +68,8 @@ def tower_of(config: HuggingFaceConfig, hidden_size: int) -> VisionTower:
     if older:
         full = its.get("fullatt_block_indexes", tuple[int, ...], (7, 15, 23, 31))
         window = its.positive("window_size", 112)
-        return VisionTower(**sizes, window_size=window, full_attention_layers=full)
+        windows: dict[str, Any] = {"window_size": window, "full_attention_layers": full}
+        return VisionTower(**sizes, **windows, has_input_embeddings=True)
     return VisionTower(
         **sizes,
         patch_bias=True,
