@@ -133,7 +133,7 @@ def test_lora_needs_less_and_is_explained_apart() -> None:
     little = ask(*given, recompute=("full",)).candidates[0].evaluation
     assert little.step_time_seconds < full.step_time_seconds < lora.step_time_seconds * 1.2
     found = {line.name: line.num_bytes for line in memory_lines(lora)}
-    assert found["trained weights"] == 4 * 43_646_976
+    assert found["trained: weights in their own types"] == 4 * 43_646_976
     assert found["frozen weights, as they are stored"] == 2 * 8_190_735_360
 
 

@@ -176,12 +176,13 @@ def lone_memory(
         frozen=frozen,
     )
     appearing = not (accumulates or steps)
+    own = dtype if shape.tuning.trains_all else "their own types"
     step = 0 if steps else adam.step + (whole if appearing else 0)
     return FixedMemory(
         static=static,
         words=StaticLabels(
-            weights=(f"weights in {dtype}", "torch nn.Module"),
-            gradients=(f"gradients of earlier microbatches in {dtype}", "torch autograd"),
+            weights=(f"weights in {own}", "torch nn.Module"),
+            gradients=(f"gradients of earlier microbatches in {own}", "torch autograd"),
             optimizer=adam_words(job.config),
         ),
         buffers=buffers,
