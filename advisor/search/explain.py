@@ -65,7 +65,7 @@ def _weight_lines(words: tuple[str, str], static: StaticMemory) -> list[MemoryLi
     trained = static.weights - static.frozen
     return [
         _term("weights", "frozen weights, as they are stored", static.frozen, source),
-        _term("weights", "trained weights", trained, source),
+        _term("weights", f"trained: {name}", trained, source),
     ]
 
 

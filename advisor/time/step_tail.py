@@ -13,9 +13,15 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, Optimizer
 from advisor.job.layout import SHARDED_GRADIENTS, DataParallelSharding, ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.tuning import StoredAs
 from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
-from advisor.memory.static import stage_elements, stage_expert_elements, trained_elements
+from advisor.memory.static import (
+    stage_elements,
+    stage_expert_elements,
+    stage_weights,
+    trained_elements,
+)
 from advisor.time.communication import Link, collective_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import PassTimes
@@ -85,6 +91,13 @@ def parameter_groups(
     of_all, of_experts = trained_elements(shape, chunks)
     experts = stage_expert_elements(shape, chunks)
     still = stage_elements(shape, chunks) - of_all - (experts - of_experts)
+    if shape.tuning.base_weights is StoredAs.NF4:  # four are gathered as one element of 16 bits
+        packed = (
+            w.num_elements * n
+            for w, n in stage_weights(shape, chunks)
+            if w.stored_as is StoredAs.NF4
+        )
+        still -= sum(packed) * 3 // 4
     dense = ParameterGroup(
         elements=of_all - of_experts,
         frozen=still,

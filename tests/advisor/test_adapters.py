@@ -133,7 +133,7 @@ def test_lora_needs_less_and_is_explained_apart() -> None:
     little = ask(*given, recompute=("full",)).candidates[0].evaluation
     assert little.step_time_seconds < full.step_time_seconds < lora.step_time_seconds * 1.2
     found = {line.name: line.num_bytes for line in memory_lines(lora)}
-    assert found["trained weights"] == 4 * 43_646_976
+    assert found["trained: weights in their own types"] == 4 * 43_646_976
     assert found["frozen weights, as they are stored"] == 2 * 8_190_735_360
 
 
@@ -171,6 +171,23 @@ def test_the_optimizer_has_what_is_trained(framework: str, gpus: str) -> None:
     each = 12 if framework == "deepspeed" else 8
     assert detail.fixed.static.optimizer == pytest.approx(trained * each / job.num_gpus, rel=1e-6)
     assert trained == 41_943_040
+
+
+def test_ddp_has_buckets_of_what_is_trained() -> None:
+    """Each rank as one device, and a copy of the trained gradients."""
+    ddp, lone = (
+        ask(LORA, *given, gpus=gpus, recompute=("none",)).candidates[0].evaluation
+        for gpus, given in (("8xH100", ("layout.data_parallel_sharding=no_shard",)), ("1xH100", ()))
+    )
+    buckets = {line.name: line.num_bytes for line in memory_lines(ddp)}["DDP's buckets"]
+    assert buckets == 4 * 43_646_976
+    assert ddp.peak.memory_bytes.weights == lone.peak.memory_bytes.weights
+    assert ddp.peak.memory_bytes.optimizer == lone.peak.memory_bytes.optimizer
+
+
+def test_eight_bit_weights_are_not_cut() -> None:
+    with pytest.raises(UserError, match="8-bit weights keep their scales"):
+        ask(LORA, "tuning.base_weights=int8", gpus="8xH100", recompute=("none",))
 
 
 REFUSED = {

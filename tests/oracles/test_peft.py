@@ -16,15 +16,21 @@ pytest.importorskip("tyro")  # comes with torchtitan
 pytest.importorskip("peft")
 
 from advisor.base.dtypes import DType
+from advisor.frameworks.torch.parameter_groups import Sharding
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import FULL, NONE
 from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
+from advisor.models.layer_kind import DENSE
 from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment
 
 from .recorded import measured
+from .stacks.adapters import with_adapters
+from .stacks.fsdp import RANKS, assert_near, predicted_step, transformers_step
 from .stacks.measure import Measured, measure
 from .stacks.shapes import (
     GPT2_XL,
@@ -146,3 +152,29 @@ def test_quantized_weights(stored: StoredAs, given: dict[str, Any]) -> None:
     segment = Segment(shape.model.layer_kinds[:1])
     peaks = stored is StoredAs.NF4
     _compare(shape, segment, Measured(kept, forward, backward), peaks=peaks)
+
+
+LAYERS = 4
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@pytest.mark.parametrize("vocabulary", [32000, 128256])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
+def test_a_step_under_fsdp2(checkpointed: bool, vocabulary: int) -> None:
+    """Groups as Accelerate makes them: frozen parameters are gathered, and not reduced."""
+    model = replace(
+        LLAMA3_8B, num_layers=LAYERS, vocab_size=vocabulary, gradient_accumulation_fusion=False
+    )
+    tuning = Tuning(adapter=Adapter.LORA, rank=16, target_modules=LINEAR)
+    shape = replace(shape_of(model, TransformerImpl.TRANSFORMERS), tuning=tuning)
+
+    def adapted(made: Any) -> None:
+        with_adapters(made, tuning)
+        made.enable_input_require_grads()
+
+    step = transformers_step(
+        shape, checkpointed=checkpointed, by_accelerate=True, checkpoint=adapted
+    )
+    setting, how = FULL if checkpointed else NONE, Semantics(starts_with_first=True)
+    plan = chunk_plan(setting, shape, (DENSE,) * LAYERS, how)
+    assert_near(predicted_step(shape, plan, Sharding(ranks=RANKS)), step, 0.005)

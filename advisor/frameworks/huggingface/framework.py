@@ -49,6 +49,7 @@ FACTS: Final = supported_jobs.StackFacts(
     label="transformers",
     key_options=OPTIONS,
     replicates=True,
+    has_ddp=True,
     impl=TransformerImpl.TRANSFORMERS,
     granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE, Granularity.OP),
     policies=(OpPolicy.SAVE_ATTENTION,),
@@ -201,6 +202,9 @@ class TrainerSettings(recompute_settings.TorchSettings):
             ),
             "accelerator_config.gradient_accumulation_kwargs.sync_each_batch": lambda _, job, __: (
                 job.config.sync_each_batch
+            ),
+            "tuning.base_weights": lambda _, job, __: (
+                job.config.tuning.base_weights is StoredAs.INT8 and not job.is_whole
             ),
             "gradient_checkpointing_kwargs.offload": lambda setting, _, __: setting.offloads,
         },

@@ -176,12 +176,13 @@ def lone_memory(
         frozen=frozen,
     )
     appearing = not (accumulates or steps)
+    own = dtype if shape.tuning.trains_all else "their own types"
     step = 0 if steps else adam.step + (whole if appearing else 0)
     return FixedMemory(
         static=static,
         words=StaticLabels(
-            weights=(f"weights in {dtype}", "torch nn.Module"),
-            gradients=(f"gradients of earlier microbatches in {dtype}", "torch autograd"),
+            weights=(f"weights in {own}", "torch nn.Module"),
+            gradients=(f"gradients of earlier microbatches in {own}", "torch autograd"),
             optimizer=adam_words(job.config),
         ),
         buffers=buffers,
@@ -267,7 +268,8 @@ def eager_memory(
     pools_reductions: see parameter_groups.stream_pools."""
     layout, config = job.layout, job.config
     buffers = torch_buffers(job, shape)
-    if job.num_gpus == 1 and not wraps_one_gpu:
+    if job.is_whole and not wraps_one_gpu:
+        buffers += _buckets(job, shape, chunks)
         return lone_memory(job, shape, chunks, config.weights_dtype or DType.BF16, buffers)
     dtype = DType.FP32 if upcasts else config.weights_dtype or DType.FP32
     apart = shape.expert_model_parallel_size > 1
@@ -308,6 +310,16 @@ def eager_memory(
         ),
         working_set=replace(working_set, step=step),
     )
+
+
+def _buckets(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[NamedBytes, ...]:
+    """DDP's copies of the gradients of what is trained, which stay (torch 2.13 csrc/distributed/
+    c10d/reducer.cpp; gradient_as_bucket_view is off in Accelerate)."""
+    if job.num_gpus == 1:
+        return ()
+    dtype = job.config.weights_dtype or DType.BF16
+    trained, _ = tuned_bytes(stage_weights(shape, chunks), dtype, shape.tuning)
+    return (NamedBytes("DDP's buckets", trained, "torch csrc/distributed/c10d/reducer.cpp"),)
 
 
 def _words(config: JobConfig, dtype: DType) -> StaticLabels:

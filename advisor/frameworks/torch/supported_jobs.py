@@ -64,6 +64,7 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
     is its default. replicates: whether it has replicas of shards (HSDP). offloads_all: whether all
     that layers keep can wait on the host.
+    has_ddp: whether a job may ask for no sharding (DistributedDataParallel), which no search does.
     key_options: keys of its configuration. own_options: see own_options.refuse_options."""
 
     framework: str
@@ -79,6 +80,7 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     context_kinds: tuple[CpCommType, ...] = (CpCommType.ALL_GATHER, CpCommType.P2P)
     precisions: tuple[Precision, ...] = (Precision.BF16,)
     replicates: bool = False
+    has_ddp: bool = False
     offloads_all: bool = False
     key_options: Collection[Option] = ()
     own_options: tuple[str, ...] = ()
@@ -519,7 +521,8 @@ def given_sharding(
     UserError on a degree of `ones` that is not 1, with what is modelled; on a field that is
     Megatron's alone; on another sharding.
     """
-    framework, shardings = facts.framework, facts.shardings
+    framework = facts.framework
+    shardings = (*facts.shardings, *[DataParallelSharding.NONE] * facts.has_ddp)
     for name in ones:
         if given.get(name, 1) != 1:
             own = (framework, name) == (Framework.DEEPSPEED, DATA_PARALLEL_ONLY[0])

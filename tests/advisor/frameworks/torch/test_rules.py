@@ -42,17 +42,20 @@ BROKEN = [
 
 def changed(job: Job, pairs: list[str]) -> Job:
     """`job` with KEY=VALUE, as no request would let it be."""
-    parts: dict[str, dict[str, Any]] = {"model": {}, "layout": {}, "config": {}}
+    inside = ("tuning", "head")  # records of the job's own options
+    parts: dict[str, dict[str, Any]] = {one: {} for one in ("model", "layout", "config", *inside)}
     for pair in pairs:
         key, _, text = pair.partition("=")
         if key == "gpus":
             job = replace(job, gpu=load_gpu(text))
             continue
         part, name = key.replace("job.", "config.").split(".")
-        kind = {one.name: one.type for one in fields(type(getattr(job, part)))}[name]
+        record = getattr(job.config if part in inside else job, part)
+        kind = {one.name: one.type for one in fields(type(record))}[name]
         value = text.split(",") if "," in text or "tuple" in str(kind) else text
         parts[part][name] = msgspec.convert(value, kind, strict=False)
-    config, layout = replace(job.config, **parts["config"]), parts["layout"]
+    own = {one: replace(getattr(job.config, one), **parts[one]) for one in inside}
+    config, layout = replace(job.config, **parts["config"], **own), parts["layout"]
     degrees = 1
     for name in ("tensor_model", "pipeline_model", "context"):
         degrees *= layout.get(f"{name}_parallel_size", 1)
