@@ -80,7 +80,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
         return "megatron" in named or by_file or any(keys.under(_MEGATRON))
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
-        """Ulysses exchanges heads; an engine of adapters keeps the model's weights on the host."""
+        """Ulysses exchanges heads; an engine of adapters keeps the model's weights on the host.
+        FSDP 1 wraps what is trained apart (get_fsdp_wrap_policy): adapters are as under FSDP 2."""
         yield from super().made(keys, said)
         if self.is_supervised(keys):
             longest = keys.number("data.max_length") or 1024
@@ -88,6 +89,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
             yield "job.global_batch_size", (keys.number(_MINI) or 256, (_MINI,))
         elif said["tuning.adapter"] == "lora" and said["rl.sleep_level"]:
             yield "rl.sleep_level", (1, ("model.lora_rank",))
+        if said["tuning.adapter"] == "lora":
+            yield "job.flat_parameters", (False, ("actor.strategy",))
         if (said["layout.context_parallel_size"] or 1) > 1:
             names = (f"actor.{_ULYSSES}", f"actor.fsdp_config.{_ULYSSES}")
             yield "layout.cp_comm_type", (CpCommType.A2A, names)

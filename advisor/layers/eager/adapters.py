@@ -104,7 +104,7 @@ def _quantized(shape: RankShape, base: Operator) -> Operator:
     """Its weight in bitsandbytes' types: brought to 16 bits in either pass, for as long as a GEMM
     takes. MatMul4Bit keeps nothing; MatMul8bitLt keeps its input, which it brings to fp16 and to
     8 bits, and multiplies into 32."""
-    weight, (source,), (output,) = base.weights[0], base.inputs, base.outputs
+    weight, source, output = base.weights[0], base.inputs[0], base.outputs[0]
     wide = weight.num_elements * output.dtype.itemsize
     if weight.stored_as is StoredAs.NF4:
         return replace(

@@ -9,12 +9,14 @@ import yaml
 
 from advisor.base.rule import Level, Verdict
 from advisor.frameworks.registry import parts_of
+from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job
 from advisor.lint.request_from import ReadJob, read_job
 from advisor.lint.target import lint_target
 from advisor.request.origin import changes
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
+from advisor.search.evaluate import Evaluator
 
 FOLDER = Path(__file__).parent
 EXAMPLES = FOLDER / "examples"
@@ -79,6 +81,18 @@ def test_what_is_printed_is_the_same_job(name: str, tmp_path: Path) -> None:
     found = changes(job, other) if job != other else {}
     assert {path: values for path, values in found.items() if path not in UNPRINTED} == {}
     assert again.configuration.recompute == (read_one.configuration.recompute or "none")
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name != "nemo_rl_base.yaml"])
+def test_an_example_is_answered(name: str) -> None:
+    found = read(EXAMPLES / name)
+    job = job_of(
+        read_job(
+            str(EXAMPLES / name), {"gpus": f"{found.configuration.num_gpus or 8}xH100"}
+        ).request
+    )
+    setting = parts_of(job.config.framework).settings.parse(found.configuration.recompute or "none")
+    assert Evaluator(job, load_calibration(job.gpu)).evaluate(setting).step_time_seconds > 0
 
 
 UNPRINTED = (
