@@ -217,7 +217,7 @@ def test_functions_from_request_to_job_tell_one_story(module: str) -> None:
 # A framework's name in any spelling, also within a longer word; nemo is not nemotron, a model.
 FRAMEWORK = re.compile(
     r"megatron|mcore|bridge|nemo(?!tron)|titan|fsdp|deepspeed|hugging_?face|accelerate"
-    r"|(?<![a-z])transformers",
+    r"|(?<![a-z])transformers|llama_?factory|axolotl|swift|automodel|\btrl\b",
     re.IGNORECASE,
 )
 RELEASES = frozenset(one.version for one in (*MEGATRON_CORE, *MEGATRON_BRIDGE, *NEMO))
@@ -241,7 +241,7 @@ ALLOWED: dict[str, tuple[str, set[str]]] = {
     ),
     "advisor.job.loss_head": (
         "whose code a head is: values of head.implementation",
-        {"transformers", "megatron", "nemo", "titan"},
+        {"transformers", "megatron", "nemo", "titan", "automodel", "trl"},
     ),
     "harness.trial.trial": ("a value of backend=, in requests and in result.json", {"megatron"}),
     "harness.report.evidence": ("a report cites whose convention its FLOPs follow", {"megatron"}),

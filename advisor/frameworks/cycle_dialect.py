@@ -1,9 +1,10 @@
-"""What the dialects of reinforcement learning have in common, by `cycle` of configs/options/NAME.json.
+"""What dialects of reinforcement learning have in common, by `cycle` of configs/options/NAME.json.
 
 hydra: whether words are `a.b=c`, else `--a.b c`. model: the key of the checkpoint. prefixes: which
 beginnings of a document's keys the rows leave out, and the beginnings of those rows. gpus, batch:
-keys whose product is the GPUs of the training, or the global batch, with their defaults; length: keys
-whose sum is the sequence. dynamic: the switch without which a budget of tokens is not read.
+keys whose product is the GPUs of the training, or the global batch, with their defaults; length:
+keys whose sum is the sequence. dynamic: the switch without which a budget of tokens is not read.
+added: beginnings of keys that Hydra has to add.
 """
 
 import shlex
@@ -57,11 +58,13 @@ class Cycle(Struct, frozen=True, kw_only=True):
     batch: dict[str, int] = {}
     length: dict[str, int] = {}
     dynamic: str = ""
+    added: str = ""
 
     def written(self, name: str) -> str:
         """A row's name as a document has it."""
         begun = (one for one, starts in self.prefixes.items() if name.startswith(starts))
-        return next(begun, "") + name
+        plus = "++" if self.added and name.startswith(self.added) else ""
+        return plus + next(begun, "") + name
 
 
 @cache
@@ -77,7 +80,7 @@ class CycleReader(DialectReader):
     unknown_key: ClassVar[tuple[str, Verdict] | None] = None
 
     def __init_subclass__(cls) -> None:
-        """All follows from the name. unknown_key: what becomes of keys that are not among `names`."""
+        """All follows from the name. unknown_key: what becomes of keys not among `names`."""
         if "framework" not in vars(cls):
             return
         name = str(cls.framework)

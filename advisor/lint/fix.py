@@ -108,7 +108,8 @@ def _said(checked: Checked, names: Set[str] = frozenset()) -> dict[str, str]:
     """What is read, less `names` and what lies below them."""
     settings = checked.configuration.settings
     values: Mapping[str, Any] = getattr(settings, "given", settings).values
-    said = {key: str(getattr(value, "value", value)) for key, value in values.items()}
+    stated = {key: one for key, one in values.items() if not getattr(one, "omitted", False)}
+    said = {key: str(getattr(value, "value", value)) for key, value in stated.items()}
     return {k: v for k, v in said.items() if not names & set(map(bare, k.split(".")))}
 
 
@@ -122,7 +123,8 @@ class _Edit:
         here = max((one.start for one in found if one.start <= at), default=0)
         self.near = sorted(found, key=lambda one: (one.start != here, abs(one.start - at)))
         read, file = checked.configuration.settings, finding.place.file
-        its_own = {k: v.place for k, v in read.values.items()} if hasattr(read, "values") else {}
+        values = getattr(read, "values", {})
+        its_own = {k: v.place for k, v in values.items() if not getattr(v, "omitted", False)}
         places = getattr(read, "places", its_own)
         self.places = {k: offset_of(text, p) for k, p in places.items() if p.file == file}
         self.said = _said(checked)

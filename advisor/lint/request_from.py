@@ -264,18 +264,13 @@ def _jobs(found: Sequence[tuple[Reader, ReadConfiguration]]) -> list[ReadConfigu
     return jobs
 
 
-def _speech(one: ReadConfiguration) -> str:
-    """Whose words it is in, whatever trains."""
-    return one.framework.removesuffix("_megatron")
-
-
 def _merged(
     one: ReadConfiguration, other: ReadConfiguration, reader: Reader
 ) -> ReadConfiguration | None:
     """Both as one job, unless a value differs, or neither framework takes the other's jobs over. A
     command goes before the files that it names."""
     pairs = ((one, other), (other, one))
-    takes = (own for own, its in pairs if _speech(its) in (_speech(own), *own.takes_over))
+    takes = (own for own, its in pairs if its.framework in (own.framework, *own.takes_over))
     owner = next(takes, None)
     swapped = one.names_files is None and other.names_files is not None
     first, second = (other, one) if swapped else (one, other)
@@ -285,7 +280,8 @@ def _merged(
         return None
     if over and not reads(first.names_files or (), first.place.file, second.place.file):
         return None
-    joined = reader.merged(first, second) if over and _speech(one) == _speech(other) else None
+    alike = all(its.framework in (own.framework, *own.takes_over) for own, its in pairs)
+    joined = reader.merged(first, second) if over and alike else None
     if joined is not None:
         exported = {k: v for k, v in first.values.items() if k == EXPANDABLE_SEGMENTS}
         return replace(joined, model=reader.model(joined), values={**exported, **joined.values})

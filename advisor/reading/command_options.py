@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -79,16 +80,19 @@ def unread_words(
 
 
 def program_at(words: Sequence[Word]) -> int:
-    """Where the training program stands among the words of a command, a script or a module that is
-    no launcher of one; 0 where it is not found."""
+    """Where the training program stands among the words of a command; 0 where it is not found. A
+    script after a module's options is the value of one where it follows its name."""
     texts = [word.text for word in words]
-    scripts = [number for number, text in enumerate(texts) if text.endswith(".py")]
     modules = [number for number in range(2, len(texts)) if texts[number - 1] in ("-m", "--module")]
-    programs = [number for number in modules if not texts[number].startswith(_LAUNCHERS)]
-    return min((*scripts, *programs), default=next(iter(modules), 0))
+    first = next(iter(modules), len(texts))
+    scripts = (
+        number
+        for number, text in enumerate(texts)
+        if text.endswith(".py") and not (number > first and texts[number - 1].startswith("--"))
+    )
+    return next(chain(scripts, modules), 0)
 
 
-_LAUNCHERS = ("torch.distributed", "accelerate.", "deepspeed.launcher")
 _NODES = ("--nnodes", "--num_nodes", "--num_machines", "--nodes", "-N")
 _GPUS = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--gpus-per-node", "--gres")
 _PROCESSES = (*_GPUS, "--ntasks-per-node")

@@ -25,7 +25,8 @@ def with_inherited(tree: Tree, folder: Path, depth: int = 0) -> Tree:
         below = read_tree(word(text, Place(show_path(path), 1, 1)), path.suffix)
         if below is not None:
             below = with_inherited(below, path.parent, depth + 1)
-            values, places = _over(tree.values, below.values), below.places | dict(tree.places)
+            values = {**_over(tree.values, below.values), DEFAULTS: below.get(DEFAULTS)}
+            places = {**below.places, **tree.places}
             tree = replace(tree, values=values, places=places)
     return tree
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from scripts.write_docs import api_page, choices, modules
+from scripts.write_docs import api_page, choices, dialects, modules
 from scripts.write_docs.choice_drawing import choice_drawing
 from scripts.write_docs.layer_drawing import layer_drawing
 
@@ -24,6 +24,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "choices by sequence length": lambda: choices.table(choices.growing, "job"),
     "choices by framework": lambda: choices.table(choices.stacks, "framework"),
     "what is faster near these jobs": choices.nearby,
+    "words of dialects of fine-tuning": lambda: dialects.table(dialects.TRAINERS),
+    "words of dialects of reinforcement learning": lambda: dialects.table(dialects.ENGINES),
     **{name: partial(api_page.call, name) for name in api_page.CALLS},
     "keywords": api_page.keywords,
     "types of an answer": partial(api_page.types, *api_page.ANSWERS),

@@ -8,19 +8,21 @@ from typing import Any, ClassVar, Final
 
 from advisor.base.rule import Verdict
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface.options import CHECKPOINTING, SAVES
+from advisor.frameworks.huggingface.framework import FACTS, TrainerSettings
+from advisor.frameworks.huggingface.options import CHECKPOINTING, SAVES, TO_HOST
 from advisor.frameworks.huggingface.trainer_dialect import (
     DialectSpelling,
     TrainerDialectReader,
     trainer_parts,
 )
 from advisor.frameworks.names import Framework
+from advisor.frameworks.torch.rules import Rules, stated
+from advisor.frameworks.torch.setting import ALL_TO_HOST, TorchSetting
 from advisor.job.job import Job
 from advisor.job.tuning import StoredAs
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document, Untaken
 
-_OFFLOADS: Final = "activation_offloading"
 _DEPRECATED: Final = {"offload": True, "offload_disk": "disk"}
 """Values of gradient_checkpointing that mean true, and those of activation_offloading."""
 _KWARGS: Final = f"{CHECKPOINTING[1]}_kwargs"
@@ -37,24 +39,39 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.AXOLOTL
     label = "axolotl"
-    unknown_key: ClassVar = "axolotl has no such key; it is ignored", Verdict.NO_EFFECT
+    unknown_key: ClassVar = "axolotl 0.21 has no such key; it is ignored", Verdict.NO_EFFECT
 
     def find(self, document: Document) -> Iterator[Keys]:
-        """Old values of gradient_checkpointing mean others; a plugin switches its option on."""
+        """Deprecated values of a switch are those of two, and a plugin switches its option on."""
         for keys in super().find(document):
             if (old := _DEPRECATED.get(str(keys.get(CHECKPOINTING[1])))) is not None:
-                keys.values[_OFFLOADS] = keys.means(CHECKPOINTING[1], old)
+                keys.values[TO_HOST] = keys.means(CHECKPOINTING[1], old)
                 keys.values[CHECKPOINTING[1]] = keys.means(CHECKPOINTING[1], True)
             if _PLUGIN in str(keys.get("plugins")) and not keys.has(_PLUGIN):
                 keys.values[_PLUGIN] = keys.means("plugins", True)
             yield keys
 
     def untaken(self, keys: Keys) -> Iterator[Untaken]:
-        """A disk takes other times."""
+        """A disk takes other times than the host."""
         yield from super().untaken(keys)
-        if keys.get(_OFFLOADS) == "disk":
-            note = "activations on a disk, predicted as in host memory"
-            yield Untaken.of(keys.values[_OFFLOADS], note)
+        if keys.get(TO_HOST) == "disk":
+            yield Untaken.of(keys.values[TO_HOST], "activations on a disk, predicted on the host")
+
+
+class _Settings(TrainerSettings):
+    """All activations go to the host with an adapter alone."""
+
+    own_rules: ClassVar[Rules] = {
+        **TrainerSettings.own_rules,
+        **stated(
+            "axolotl",
+            {
+                TO_HOST: lambda setting, job, _: (
+                    setting == ALL_TO_HOST and not job.config.tuning.has_adapter
+                )
+            },
+        ),
+    }
 
 
 class _Spelling(DialectSpelling):
@@ -68,17 +85,16 @@ class _Spelling(DialectSpelling):
         plugins = [plugin for option, plugin in _PLUGINS.items() if option in said]
         return said | ({"plugins": plugins} if plugins else {})
 
-    def of_setting(self, setting: Any, job: Job) -> dict[str, Any]:
-        """Inputs on the host, attention that is saved, and all on the host in place of checkpoints
-        are options of their own."""
+    def of_setting(self, setting: TorchSetting, job: Job) -> dict[str, Any]:
+        """What checkpoints keep and what goes to the host are options of their own."""
+        if setting == ALL_TO_HOST:
+            return {CHECKPOINTING[1]: True, TO_HOST: True}
         said = super().of_setting(setting, job)
-        if setting.policy is not None:
-            said[SAVES] = True
-        if said.get(_OFFLOADS):
-            said[CHECKPOINTING[1]] = True
         keywords = dict(said.pop(_KWARGS, {}))
         if keywords.pop("offload", False):
-            said[_OFFLOADS] = "hidden_states"
+            said[TO_HOST] = "hidden_states"
+        if setting.policy is not None:
+            said[SAVES] = True
         return said | ({_KWARGS: keywords} if keywords else {})
 
 
@@ -87,4 +103,5 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_parts(READER, "0.21", spelling=_Spelling)
+    own = {name: getattr(FACTS, name) for name in ("granularities", "policies", "offloads_all")}
+    return trainer_parts(READER, "0.21", spelling=_Spelling, settings=_Settings, **own)

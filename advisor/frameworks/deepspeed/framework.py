@@ -132,6 +132,7 @@ class ZeroMemory(memory_model.TorchMemory):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
+        """See static."""
         return static.zero_memory(job, shape, chunks)
 
 

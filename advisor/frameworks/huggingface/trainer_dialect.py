@@ -30,7 +30,7 @@ from advisor.frameworks.huggingface.training_arguments import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import stack
-from advisor.frameworks.torch.setting import NONE, Granularity, TorchSetting, as_torch
+from advisor.frameworks.torch.setting import Granularity, TorchSetting, as_torch
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.job.reinforcement import Algorithm, Reference
@@ -60,7 +60,7 @@ class DialectSpelling(trainer.TrainerSpelling):
 
     def of_setting(self, setting: TorchSetting, job: Job) -> dict[str, Any]:
         """What says the setting, in the Trainer's words."""
-        off = {CHECKPOINTING[1]: False} if setting == NONE else {}
+        off = {CHECKPOINTING[1]: False} if setting.granularity is Granularity.NONE else {}
         return off | dict(training_arguments(setting, _OLDEST_NAMES))
 
     def of_job(self, job: Job) -> dict[str, Any]:
@@ -94,6 +94,7 @@ class DialectSpelling(trainer.TrainerSpelling):
         return yaml.safe_dump(nested(self._job(job) | own), sort_keys=False)
 
 
+EVERY: Final = (Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE)
 _STAGE: Final = re.compile(r"(?:zero|ds_z|stage)[_-]?(\d)", re.IGNORECASE)
 """The stage of ZeRO in the name of a file of DeepSpeed, as the frameworks' own are called."""
 _FILES: Final = ("deepspeed", "config_file", "accelerate_config")
@@ -179,19 +180,19 @@ def trainer_parts(
     spelling: type[DialectSpelling] = DialectSpelling,
     jobs: type[DialectJobs] = DialectJobs,
     memory: type[trainer.TrainerMemory] = trainer.TrainerMemory,
-    granularities: tuple[Granularity, ...] = trainer.FACTS.granularities,
+    settings: type[trainer.TrainerSettings] = trainer.TrainerSettings,
+    **its: Any,
 ) -> FrameworkParts:
-    """The parts of a dialect in its one known release."""
+    """The parts of a dialect in its one known release; `its` are facts of its own."""
     facts = replace(
         trainer.FACTS,
         framework=str(reader.framework),
         label=reader.label,
         versions=(release,),
         newest_with_experts=None,
-        granularities=granularities,
         key_options=reader.options,
+        **{"granularities": EVERY, "policies": (), "offloads_all": False, **its},
     )
-    parts = stack.torch_parts(
-        facts, spelling, settings=trainer.TrainerSettings, jobs=jobs, memory=memory, dialect="other"
+    return stack.torch_parts(
+        facts, spelling, settings=settings, jobs=jobs, memory=memory, dialect="other"
     )
-    return parts

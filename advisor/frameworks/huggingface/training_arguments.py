@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.huggingface.options import FP8, PARALLELISM, fp8_keys, parallelism
+from advisor.frameworks.huggingface.options import (
+    FP8,
+    PARALLELISM,
+    TO_HOST,
+    fp8_keys,
+    parallelism,
+)
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
@@ -35,7 +41,7 @@ def training_arguments(setting: TorchSetting, version: str) -> Pairs:
     """Those of the checkpointing: 5.x calls it activation_checkpointing."""
     if setting.granularity is Granularity.NONE:
         if setting.offloads:
-            yield "activation_offloading", True
+            yield TO_HOST, True
         return
     name = "gradient_checkpointing" if version == "4" else "activation_checkpointing"
     yield name, True

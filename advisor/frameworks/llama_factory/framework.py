@@ -32,7 +32,7 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.LLAMA_FACTORY
     label = "LLaMA-Factory"
-    unknown_key = "LLaMA-Factory knows no such argument", Verdict.REFUSED
+    unknown_key = "LLaMA-Factory 0.9.5 knows no such argument", Verdict.REFUSED
 
     def is_reentrant(self, keys: Keys) -> bool:
         """Except under FSDP2."""
@@ -76,5 +76,5 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    every = Granularity.NONE, Granularity.FULL
-    return trainer_parts(READER, "0.9", spelling=_Spelling, memory=_Memory, granularities=every)
+    own: dict[str, Any] = {"granularities": (Granularity.NONE, Granularity.FULL)}
+    return trainer_parts(READER, "0.9", spelling=_Spelling, memory=_Memory, **own)

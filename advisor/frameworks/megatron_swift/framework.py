@@ -10,15 +10,18 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.frameworks.cycle_dialect import CycleReader, Made
-from advisor.frameworks.dialect_rows import names_of, written
+from advisor.frameworks.dialect_rows import names_of, rows_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.trainer_dialect import unknown_names
 from advisor.frameworks.huggingface.training_arguments import words
-from advisor.frameworks.megatron import cycle
+from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.framework import MegatronSpelling
+from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
-from advisor.job.job import Job
+from advisor.job.job import Job, JobConfig
 from advisor.job.reinforcement import Algorithm, Reference
+from advisor.models.presets import model_names
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
@@ -34,7 +37,7 @@ _BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32"}
 _OFF: Final = {"null": "none", "[]": "none"}
 
 
-class _Reader(cycle.MegatronCycleReader):
+class _Reader(engine_dialect.MegatronCycleReader):
     """Options of `megatron sft`, `pt` and `rlhf`, and YAML of the same."""
 
     framework = Framework.MEGATRON_SWIFT
@@ -54,6 +57,9 @@ class _Reader(cycle.MegatronCycleReader):
         found = CycleReader._configuration(self, keys)
         own = {f"{_SECTION}.{_BRIDGES.get(k, k)}": one for k, one in keys.values.items()}
         read = self.megatrons(replace(keys, values=own))
+        read.is_whole = found.model in model_names()  # else its shape is not known
+        if (keys.number("tensor_model_parallel_size") or 1) == 1:
+            read.put("sequence_parallel", False, "sequence_parallel", keys.place)
         kind = keys.get(_GRANULARITY)
         if kind not in (None, "selective"):
             for name in (_GRANULARITY, "recompute_modules"):
@@ -87,7 +93,7 @@ class _Reader(cycle.MegatronCycleReader):
 _UNKNOWN: Final = key_rules.key_rule(
     "",
     lambda keys: unknown_names(frozenset(names_of(_NAME)), keys),
-    "{found}: Megatron-SWIFT knows no such argument",
+    "{found}: Megatron-SWIFT 4.6 knows no such argument",
     fault="unknown_key",
     source="ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py",
 )
@@ -117,13 +123,14 @@ class _Spelling(MegatronSpelling):
 def _options(overrides: str) -> str:
     """`--name value` of `section.name=value`, where it has the name."""
     ours = {its: name for name, its in _BRIDGES.items()}
-    names = frozenset(names_of(_NAME))
+    names = {*names_of(_NAME)} - {row.name for row in rows_of(_NAME) if row.printed}
     found = {}
     for word in shlex.split(overrides):
         path, _, value = word.partition("=")
         name = path.rpartition(".")[2]
         name = ours.get(name, name)
-        if name in names and (value not in _OFF or name == _GRANULARITY):
+        own_rows = path.startswith("peft.")  # which say adapters
+        if name in names and not own_rows and (value not in _OFF or name == _GRANULARITY):
             listed = value.strip("[]").replace('"', "").split(",") if value[:1] == "[" else value
             found[name] = _OFF.get(value, listed) if isinstance(listed, str) else listed
     return words(found.items())
@@ -132,6 +139,18 @@ def _options(overrides: str) -> str:
 READER: Final = _Reader()
 
 
+class _Jobs(MegatronJobs):
+    """Bridge's, whose adapters are mcore-bridge's."""
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """With adapters that are cut by tokens."""
+        own = replace(config.tuning, cut_by_tokens=config.tuning.has_adapter)
+        return super().configure(model, replace(config, tuning=own), given)
+
+
 def parts() -> FrameworkParts:
     """Megatron Bridge's."""
-    return cycle.megatron_parts(READER, Framework.MEGATRON_SWIFT, _Spelling)
+    found = engine_dialect.megatron_parts(READER, Framework.MEGATRON_SWIFT, _Spelling)
+    return replace(found, jobs=_Jobs(Framework.MEGATRON_BRIDGE))

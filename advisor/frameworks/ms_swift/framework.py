@@ -32,7 +32,7 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.MS_SWIFT
     label = "ms-swift"
-    unknown_key = "ms-swift knows no such argument", Verdict.REFUSED
+    unknown_key = "ms-swift 4.6 knows no such argument", Verdict.REFUSED
 
     def find(self, document: Document) -> Iterator[Keys]:
         """With the algorithm that `rlhf` means where no option says it."""

@@ -15,7 +15,7 @@ from advisor.frameworks.cycle_dialect import CycleSpelling, Made, words_of
 from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
-from advisor.frameworks.megatron import cycle
+from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.setting import Granularity, as_megatron
 from advisor.frameworks.names import Framework
@@ -24,7 +24,9 @@ from advisor.job.job import Job, JobConfig
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
+from advisor.reading.inherited import DEFAULTS
 from advisor.reading.read_configuration import Document
+from advisor.reading.shell import Note
 
 _MEGATRON: Final = "megatron_cfg"
 _SWITCH: Final = "activation_checkpointing"
@@ -37,7 +39,7 @@ _FORWARD: Final = "sequence_packing.logprob_mb_tokens"
 _PROGRAM: Final = re.compile(r"\brun_(sft|dpo|rm)")
 
 
-class _Reader(cycle.MegatronCycleReader):
+class _Reader(engine_dialect.MegatronCycleReader):
     """YAML that inherits another, and words of Hydra over it."""
 
     framework = Framework.NEMO_RL
@@ -51,6 +53,8 @@ class _Reader(cycle.MegatronCycleReader):
             sections = [name for name in ("grpo", "sft", "dpo", "rm") if any(keys.under(name))]
             kind = program[1] if program else next(iter(sections), "grpo")
             keys.put("algorithm", "sft" if kind == "rm" else kind, keys.place, f"run_{kind}.py")
+            if (base := keys.get(DEFAULTS)) is not None:
+                keys.unread = (Note(f"{base}, which it inherits", keys.where(DEFAULTS)),)
             for key, one in list(keys.values.items()):
                 text = str(one.value)
                 if "${mul:" in text:  # of a budget, which is that product anyway
@@ -61,7 +65,7 @@ class _Reader(cycle.MegatronCycleReader):
 
     def is_supervised(self, keys: Keys) -> bool:
         """run_sft.py, run_rm.py."""
-        return keys.get("algorithm") == "sft"
+        return str(keys.get("algorithm")) == "sft"
 
     def trains_with_megatron(self, keys: Keys) -> bool:
         """By its switch."""
@@ -129,7 +133,7 @@ class _Spelling(CycleSpelling):
         return _packing(super().said(job), job)
 
 
-class _MegatronSpelling(cycle.BridgeSpelling):
+class _MegatronSpelling(engine_dialect.BridgeSpelling):
     """Bridge's overrides below megatron_cfg."""
 
     def said(self, job: Job) -> dict[str, Any]:
@@ -143,7 +147,7 @@ class _MegatronSpelling(cycle.BridgeSpelling):
         if said[_SWITCH]:
             said[_KIND] = str(own.granularity)
         if own.granularity is Granularity.SELECTIVE:
-            said["recompute_modules"] = list(own.modules)
+            said["recompute_modules"] = list(own.modules or ())
         return words_of(self.dialect, {f"{_MEGATRON}.{name}": one for name, one in said.items()})
 
 
@@ -153,7 +157,7 @@ READER: Final = _Reader()
 def parts(framework: Framework) -> FrameworkParts:
     """Those of one backend."""
     if framework == Framework.NEMO_RL_MEGATRON:
-        return cycle.megatron_parts(READER, framework, _MegatronSpelling)
+        return engine_dialect.megatron_parts(READER, framework, _MegatronSpelling)
     facts = replace(
         trainer.FACTS,
         framework=framework,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from advisor.base.rule import Verdict
 from advisor.frameworks.cycle_dialect import Made, said_of, words_of
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.megatron import cycle
+from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.settings import ReadSettings
@@ -29,7 +29,7 @@ _CLOSE: Final = 0.85
 _DROPPED: Final = "{}: slime drops options that it does not know, without a word"
 
 
-class _Reader(cycle.MegatronCycleReader):
+class _Reader(engine_dialect.MegatronCycleReader):
     """Its train.py, which takes Megatron's options as well."""
 
     framework = Framework.SLIME
@@ -38,7 +38,9 @@ class _Reader(cycle.MegatronCycleReader):
     def read(self, document: Document) -> Iterator[ReadConfiguration]:
         """Megatron's options, and what slime sets itself."""
         read = read_command(document) if isinstance(document, ShellCommand) else None
-        for keys in self.find(document) if read is not None else ():
+        if read is None:
+            return
+        for keys in self.find(document):
             for row in self.rows:  # a switch before a word that is not known
                 if (
                     row.kind is bool
@@ -47,7 +49,7 @@ class _Reader(cycle.MegatronCycleReader):
                 ):
                     keys.values[row.name] = keys.means(row.name, True)
             self._put_own(read, keys)
-            found = super(cycle.MegatronCycleReader, self)._configuration(keys)
+            found = super(engine_dialect.MegatronCycleReader, self)._configuration(keys)
             one = self.on_megatron(str(self.framework), found, read)
             yield replace(one, unread=read.unread)
 
@@ -79,7 +81,7 @@ class _Reader(cycle.MegatronCycleReader):
 
     def is_supervised(self, keys: Keys) -> bool:
         """By its loss."""
-        return keys.get("loss_type") == "sft_loss"
+        return str(keys.get("loss_type")) == "sft_loss"
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
         """A global batch counts samples; a budget is that of one context-parallel rank."""
@@ -118,4 +120,4 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """Megatron-LM's."""
-    return cycle.megatron_parts(READER, Framework.SLIME, _Spelling, Framework.MEGATRON_LM)
+    return engine_dialect.megatron_parts(READER, Framework.SLIME, _Spelling, Framework.MEGATRON_LM)

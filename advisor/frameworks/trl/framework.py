@@ -60,7 +60,11 @@ class _Reader(TrainerDialectReader):
             found["job.seq_length"] = 1024
         if said.get("tuning.base_weights") == StoredAs.NF4:
             found["tuning.adapter_dtype"] = DType.BF16
-        elif keys.about["kind"] != "python" and keys.has(_TRAINER):
+        elif (
+            "tuning.base_weights" not in said
+            and keys.about["kind"] != "python"
+            and keys.has(_TRAINER)
+        ):
             found["job.weights_dtype"] = DType.FP32
         return found
 
@@ -90,4 +94,4 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_parts(READER, "1.16", spelling=_Spelling)
+    return trainer_parts(READER, "1.16", spelling=_Spelling, offloads_all=True)

@@ -5,7 +5,7 @@ trainer/config, trainer/ppo/ray_trainer.py.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from advisor.frameworks.cycle_dialect import CycleSpelling, Made
 from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
-from advisor.frameworks.megatron import cycle
+from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import memory_model, recompute_settings, rules, stack
 from advisor.job.job import Job, JobConfig
@@ -29,6 +29,7 @@ from advisor.reading.read_configuration import Document
 
 _MEGATRON: Final = "actor.megatron"
 _ULYSSES: Final = "ulysses_sequence_parallel_size"
+_SIZE: Final = "actor.fsdp_config.fsdp_size"
 _MINI: Final = "actor.ppo_mini_batch_size"
 _MICRO: Final = "actor.ppo_micro_batch_size_per_gpu"
 _BUDGET: Final = "actor.ppo_max_token_len_per_gpu"
@@ -45,7 +46,7 @@ _USUAL: Final = {_MICRO: 4, _BUDGET: 8192, _DYNAMIC: True, "trainer.n_gpus_per_n
 """What they are there if nobody says it."""
 
 
-class _Reader(cycle.MegatronCycleReader):
+class _Reader(engine_dialect.MegatronCycleReader):
     """Hydra's words of its trainers, and files that hold the same."""
 
     framework = Framework.VERL
@@ -90,6 +91,9 @@ class _Reader(cycle.MegatronCycleReader):
         if (said["layout.context_parallel_size"] or 1) > 1:
             names = (f"actor.{_ULYSSES}", f"actor.fsdp_config.{_ULYSSES}")
             yield "layout.cp_comm_type", (CpCommType.A2A, names)
+        size = keys.number(_SIZE) or 0
+        if size > 0 and (ranks := self.num_gpus(keys)):
+            yield "layout.data_parallel_replicate_size", (max(1, ranks // size), (_SIZE,))
         if said["rl.algorithm"] != "ppo":
             yield "rl.critic_on_gpu", (None, ())
 
@@ -123,7 +127,7 @@ class _Memory(trainer.TrainerMemory):
 class _Settings(recompute_settings.TorchSettings):
     """Ulysses works with FSDP1 as well."""
 
-    layout_rules = {
+    layout_rules: ClassVar = {
         name: rule for name, rule in rules.LAYOUT_RULES.items() if "flat" not in rule.example
     }
 
@@ -134,7 +138,7 @@ READER: Final = _Reader()
 def parts(framework: Framework) -> FrameworkParts:
     """Those of one engine."""
     if framework == Framework.VERL_MEGATRON:
-        return cycle.megatron_parts(READER, framework)
+        return engine_dialect.megatron_parts(READER, framework)
     facts = replace(
         trainer.FACTS,
         framework=framework,

@@ -3,12 +3,11 @@ compiler's kernels do not keep (prime-rl 559b447 src/prime_rl/trainer/models/lay
 
 from msgspec.structs import replace
 
-from advisor.job.tuning import StoredAs
+from advisor.job.tuning import EMBEDDINGS, OUTPUT_LAYERS, StoredAs
 from advisor.layers.adapters import frozen, is_target, low_rank_weights
 from advisor.layers.eager import parts
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.layers.weights import EMBEDDINGS, OUTPUT_LAYERS
 
 _NAMES = {
     "wq": "q_proj",
@@ -38,7 +37,7 @@ def _tuned(shape: RankShape, operator: Operator) -> Operator:
     linear = operator.gemm is not None and operator.module not in ends
     if not (linear and is_target(tuning, (name,), of_all=True)):
         return base
-    (source,), (output,), (width, depth) = base.inputs, base.outputs, base.weights[0].shape
+    (output,), (width, depth) = base.outputs, base.weights[0].shape
     both = low_rank_weights(operator.name, depth, width, tuning.rank, output.dtype)
     inner = Tensor(f"{operator.name}.lora_A_out", (*output.shape[:-1], tuning.rank), output.dtype)
     saved = dict.fromkeys((*base.saved, *operator.saved, inner))

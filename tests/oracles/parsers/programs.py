@@ -7,6 +7,7 @@ for other things than options, and that are absent; for DeepSpeed the number of 
 """
 
 import argparse
+import ast
 import json
 import logging
 import os
@@ -17,12 +18,15 @@ import warnings
 from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from datetime import datetime
 from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
+from importlib.util import find_spec
 from io import StringIO
 from itertools import takewhile
+from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
@@ -219,6 +223,39 @@ def axolotl(_: str, text: str) -> None:
     if unknown := given.keys() - names:
         raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
     AxolotlInputConfig(**brought, **given)
+
+
+def verl(_: str, line: str) -> None:
+    """Hydra over the trainer's own configuration."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    folder = _package("verl") / "trainer" / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        OmegaConf.resolve(compose("ppo_trainer", overrides=shlex.split(line)))
+
+
+def openrlhf(_: str, line: str) -> None:
+    """The parser that its program makes, without what it imports for the training."""
+    tree = ast.parse((_package("openrlhf") / "cli" / "train_ppo_ray.py").read_text())
+    made = []
+    for statement in tree.body[-1].body:  # type: ignore[attr-defined]
+        if isinstance(statement, ast.Assign) and ast.unparse(statement).startswith("args ="):
+            break
+        made.append(statement)
+    defined = (one for one in tree.body if isinstance(one, ast.FunctionDef))
+    functions = [one for one in defined if one.name != "train"]
+    module = ast.Module([*functions, *made], type_ignores=[])
+    names: dict[str, Any] = {"argparse": argparse, "datetime": datetime}
+    exec(compile(module, "openrlhf", "exec"), names)
+    names["parser"].parse_args(shlex.split(line))
+
+
+def _package(name: str) -> Path:
+    found = find_spec(name)
+    assert found is not None
+    assert found.submodule_search_locations
+    return Path(next(iter(found.submodule_search_locations)))
 
 
 def accelerate(_: str, text: str) -> None:

@@ -69,6 +69,8 @@ PROGRAMS: Final = (
     Program(Framework.TRL, "1.16", "trl==1.16.0"),
     Program(Framework.LLAMA_FACTORY, "0.9", "llamafactory==0.9.5 peft==0.21.2"),
     Program(Framework.AXOLOTL, "0.21", "axolotl==0.21.0 peft==0.21.2", file=True),
+    Program(Framework.VERL, "0.9", "verl==0.9.1"),
+    Program(Framework.OPENRLHF, "0.11", "openrlhf==0.11.2"),
 )
 
 

@@ -3,7 +3,7 @@ PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \
 NPROC_PER_NODE=8 \
 CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 \
 megatron sft \
-    --load Qwen3-30B-A3B-Base-mcore \
+    --model Qwen/Qwen3-30B-A3B-Base \
     --dataset 'liucong/Chinese-DeepSeek-R1-Distill-data-110k-SFT' \
     --split_dataset_ratio 0.01 \
     --pipeline_model_parallel_size 2 \
@@ -25,15 +25,14 @@ megatron sft \
     --lr 1e-5 \
     --lr_warmup_iters 100 \
     --min_lr 1e-6 \
-    --save megatron_output/Qwen3-30B-A3B-Base \
-    --eval_interval 200 \
-    --save_interval 200 \
+    --output_dir megatron_output/Qwen3-30B-A3B-Base \
+    --eval_steps 200 \
+    --save_steps 200 \
     --max_length 8192 \
-    --num_workers 8 \
+    --dataloader_num_workers 8 \
     --dataset_num_proc 8 \
     --no_save_optim true \
     --no_save_rng true \
-    --sequence_parallel true \
     --optimizer_cpu_offload true \
     --use_precision_aware_optimizer true \
     --attention_backend flash

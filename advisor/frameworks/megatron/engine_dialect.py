@@ -2,8 +2,8 @@
 
 `megatron` of configs/options/NAME.json: the sections of its keys that hold Megatron's fields, what
 is `assumed` of them, `switch`, which chooses the trainer, `heads`, which its implementation of the
-loss is in place of another's (or of none), `renamed`, keys by those of the other trainer, and for printing where the degrees of the
-layout stand, and the places of Bridge's other overrides.
+loss is in place of another's (or of none), `renamed`, keys by those of the other trainer, and for
+printing where the degrees of the layout stand, and the places of Bridge's other overrides.
 """
 
 import shlex
@@ -88,10 +88,10 @@ class MegatronCycleReader(CycleReader):
         return read
 
     def _configuration(self, keys: Keys) -> ReadConfiguration:
-        found = super()._configuration(keys)
+        found, other = super()._configuration(keys), f"{self.framework}_megatron"
         if not self.trains_with_megatron(keys):
-            return found
-        return self.on_megatron(f"{self.framework}_megatron", found, self.megatrons(keys))
+            return replace(found, takes_over=(other,))
+        return self.on_megatron(other, found, self.megatrons(keys))
 
     def on_megatron(
         self, framework: str, keyed: ReadConfiguration, read: ReadSettings
@@ -108,7 +108,8 @@ class MegatronCycleReader(CycleReader):
             own,
             framework=framework,
             version="",
-            values=own.values | its,
+            takes_over=(str(self.framework),),
+            values={**own.values, **its},
             model=keyed.model or own.model,
             num_gpus=keyed.num_gpus,
             untaken=(*own.untaken, *keyed.untaken),
@@ -128,7 +129,7 @@ class MegatronCycleReader(CycleReader):
         model, lent = configuration.model, None
         if keys.megatron.is_whole and model in model_names():  # whose shape Bridge reads
             said = {path.partition(".")[2]: configuration.values.get(path) for path in _BATCH}
-            sizes = {name: one.value if one else _LONG for name, one in said.items()}
+            sizes: dict[str, Any] = {n: one.value if one else _LONG for n, one in said.items()}
             lent = LentJob(load_model(model), ParallelLayout(), JobConfig(**sizes), "", True)
         own = _READER.check(replace(configuration_of(keys.megatron), lent=lent), "")
         found = (*own.findings, *checked.findings)
@@ -145,6 +146,7 @@ class BridgeSpelling(MegatronSpelling):
     """Bridge's overrides in the dialect's sections."""
 
     dialect = ""
+    reader: CycleReader
 
     def said(self, job: Job) -> dict[str, Any]:
         """The job by the names of the rows, without what is FSDP's alone."""
