@@ -219,12 +219,13 @@ def vision_outputs(shape: RankShape) -> int:
 
 
 def _deepstack_kept(shape: RankShape) -> int:
-    """Bytes that the projectors of deepstack_layers keep, as if all ran before the tower's blocks:
-    they run next to them."""
+    """Bytes that the projectors of deepstack_layers keep, and give to the decoder, as if all ran
+    before the tower's blocks: they run next to them."""
     _, end = vision_ends(constant=not trains_tower(shape))
     operators = vision_operators(shape, end)
     deep = tuple(one for one in operators if one.name.startswith("deepstack"))
-    return liveness.layer_kept_bytes(deep, ()) if deep else 0
+    given = (one.outputs[0].num_bytes for one in deep if one.name.endswith("linear_fc2"))
+    return liveness.layer_kept_bytes(deep, ()) + sum(given) if deep else 0
 
 
 def beside_tower(shape: RankShape) -> int:

@@ -18,8 +18,8 @@ class VisionTower(Struct, frozen=True, kw_only=True):
         temporal_patch_size: frames of a patch, of which a still image is one, repeated.
         patch_bias: whether the convolution that embeds patches has a bias.
         spatial_merge_size: patches of the side of one token.
-        window_size: pixels of the side of a window; None: a patch attends to its whole image, as it
-            does in `full_attention_layers`, numbered from 0.
+        window_size: pixels of the side of a window; None: a patch attends to its whole image.
+        full_attention_layers: blocks without a window, numbered from 0.
         deepstack_layers: blocks whose output goes through a projector of its own, and is added to
             the output of one of the decoder's first layers.
         num_position_embeddings: learned ones, next to rotary positions; None: none.

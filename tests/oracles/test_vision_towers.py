@@ -65,7 +65,7 @@ def _small(name: str, tuning: Tuning) -> RankShape:
     model = load_model(name)
     tower = model.vision
     assert tower is not None
-    deep = {"deepstack_layers": (0, 2)} if tower.deepstack_layers else {}
+    deep = {"deepstack_layers": (0, 1)} if tower.deepstack_layers else {}
     tower = replace(tower, num_layers=4, full_attention_layers=(1, 3), **deep)
     sizes = {"hidden_size": 1024, "ffn_hidden_size": 2048, "num_attention_heads": 8}
     model = replace(model, **sizes, num_layers=4, num_query_groups=2, vocab_size=4096, vision=tower)
