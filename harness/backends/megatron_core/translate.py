@@ -16,10 +16,9 @@ from advisor.job.layout import ParallelLayout
 from advisor.models import options
 from advisor.models.layer_kind import FeedForward, Mixer
 from advisor.models.spec import ModelSpec
-from advisor.models.variants import PLAIN
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.installed import has_transformer_engine, installed_revision
-from harness.backends.workload_rule import WorkloadRule
+from harness.backends.workload_rule import backend_rules
 from harness.trial.trial import Backend, Device, Workload
 
 
@@ -157,71 +156,29 @@ def _attention(model: ModelSpec) -> CoreAttention:
 
 def _has_kernels(workload: Workload) -> bool:
     """Whether attention knows windows and learned offsets: Transformer Engine's, Megatron's unfused
-    one, and the flash kernel that fake tensors go through."""
+    one, and the flash kernel that fake tensors go through; torch's own kernel, which stands in for
+    Transformer Engine's, does not."""
     fake = workload.device is Device.FAKE
     unfused = _attention(workload.model) is CoreAttention.UNFUSED
     return fake or unfused or runs_transformer_engine(workload)
 
 
-_on, _unlike = WorkloadRule.on, WorkloadRule.unlike
-_NOT_SO_FAR: Final = "is not supported by the megatron_core backend"
-_RULES: Final = (
-    _on(
-        "job.precision",
-        lambda w: (
-            w.precision is not Precision.BF16
-            and not (w.precision in RECIPES_OF_PRECISIONS and runs_transformer_engine(w))
-        ),
-        "the megatron_core backend runs bf16, or FP8 with Transformer Engine on a GPU",
-        "use bf16",
-    ),
-    _unlike("model.experimental_attention_variant", (None,), _NOT_SO_FAR),
-    _unlike("model.hybrid_layer_pattern", (None,), _NOT_SO_FAR),
-    # what torch's own attention kernel lacks, which stands in for Transformer Engine's
-    _on(
-        "model.window_size",
-        lambda w: w.model.window_size is not None and not _has_kernels(w),
-        _NOT_SO_FAR,
-    ),
-    _on(
-        "model.softmax_type",
-        lambda w: w.model.softmax_type is not options.SoftmaxType.VANILLA and not _has_kernels(w),
-        _NOT_SO_FAR,
-    ),
-    *(_unlike(f"model.{name}", (plain,), _NOT_SO_FAR) for name, plain in PLAIN),
-    _on(
-        "layout.cp_comm_type",
-        lambda w: w.layout.cp_comm_type is not options.CpCommType.P2P,
-        "must be p2p on the megatron_core backend",
-        given=lambda w: w.layout.context_parallel_size > 1,
-    ),
-    _on(
-        "recompute",
-        lambda w: not w.recompute.startswith(("none", "selective", "full")),
-        "is not a setting of Megatron",
-        "write none, selective:… or full:…",
-    ),
-    _on(
-        "recompute",
-        lambda w: parse_setting(w.recompute).offload_modules,
-        "fine-grained offload needs Transformer Engine and a GPU: it copies to pinned memory on "
-        "CUDA streams",
-        "leave +offload out",
-        given=lambda w: not runs_transformer_engine(w),
-    ),
-    _on(
-        "recompute",
-        lambda w: parse_setting(w.recompute).cpu_offloading_num_layers,
-        "cpu_offloading needs Transformer Engine and a GPU",
-        "leave +cpu_offloading out",
-        given=lambda w: not runs_transformer_engine(w),
-    ),
-    _on(
-        "recompute",
-        lambda w: "mlp" in parse_setting(w.recompute).effective_modules,
-        "the replay of an MLP with biases never ends: Megatron passes the bias parameter through "
-        "the checkpoint",
-        "leave mlp out",
-        given=lambda w: megatron_model(w).add_bias_linear,
-    ),
+def _other_precision(w: Workload) -> bool:
+    recipe = w.precision in RECIPES_OF_PRECISIONS and runs_transformer_engine(w)
+    return w.precision is not Precision.BF16 and not recipe
+
+
+_RULES: Final = backend_rules(
+    "megatron_core",
+    {
+        "other_precision": _other_precision,
+        "lacks_kernels": lambda w: not _has_kernels(w),
+        "context_parallel": lambda w: w.layout.context_parallel_size > 1,
+        "other_setting": lambda w: not w.recompute.startswith(("none", "selective", "full")),
+        "without_te": lambda w: not runs_transformer_engine(w),
+        "offloads": lambda w: parse_setting(w.recompute).offload_modules,
+        "offloads_layers": lambda w: parse_setting(w.recompute).cpu_offloading_num_layers,
+        "replays_mlp": lambda w: "mlp" in parse_setting(w.recompute).effective_modules,
+        "mlp_biases": lambda w: megatron_model(w).add_bias_linear,
+    },
 )
