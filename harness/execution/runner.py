@@ -46,12 +46,10 @@ class Runner(Struct, frozen=True, kw_only=True):
 
     def run(self) -> dict[str, TrialResult]:
         """Final results of all trials by name, in the order in which they ran; a runner that does
-        not wait for its trials leaves out those that are not final.
-
-        Raises Stop on Ctrl-C and OSError where a result cannot be written; what is finished is
-        on disk by then, and the same call goes on from there. UserError where another process is
-        at work in the folder, unless both have trials of their own.
-        """
+        not wait for its trials leaves out those that are not final. Raises Stop on Ctrl-C and
+        OSError where a result cannot be written; what is finished is on disk by then, and the same
+        call goes on from there. UserError where another process is at work in the folder, unless
+        both have trials of their own."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
         shared = self.mine is not None
         with exclusive(self.folder.lock, shared=shared) as free, closing(self.progress):

@@ -36,11 +36,9 @@ _OPEN: Final = (Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT)
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Results compared with goldens.
-
-    rows: one row per metric of a trial, worst first. environments: what differs, or is not known,
-    in the environment of each trial. commands: the command that runs a workload again, by its key.
-    """
+    """Results compared with goldens. rows: one row per metric of a trial, worst first.
+    environments: what differs, or is not known, in the environment of each trial. commands: the
+    command that runs a workload again, by its key."""
 
     rows: tuple[ComparisonRow, ...]
     environments: tuple[EnvironmentChange, ...] = ()
@@ -72,10 +70,8 @@ def compare(
     options: CompareOptions | None = None,
     commands: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Judge `results` against the goldens of the same workloads.
-
-    commands: workload key -> command that runs it again, shown with what is not a pass.
-    """
+    """Judge `results` against the goldens of the same workloads. commands: workload key -> command
+    that runs it again, shown with what is not a pass."""
     options = options or CompareOptions()
     rows: list[ComparisonRow] = []
     environments: list[EnvironmentChange] = []

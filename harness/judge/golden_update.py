@@ -98,10 +98,8 @@ def session_of(results: Sequence[TrialResult], reason: str) -> Session:
 
 
 def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
-    """The golden of one workload's repeats; UserError where they are no baseline.
-
-    A setting that runs out of memory in every repeat is one: that it does not fit.
-    """
+    """The golden of one workload's repeats; UserError where they are no baseline. A setting that
+    runs out of memory in every repeat is one: that it does not fit."""
     workload, place = results[0].trial["workload"], place_of(results[0])
     label, key = label_of(workload), workload_key(workload)
     statuses = {result.status for result in results}
@@ -130,11 +128,9 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
 def plan_update(
     results: Sequence[TrialResult], reason: str, folder: Path, *, append: bool = False
 ) -> tuple[GoldenChange, ...]:
-    """What an update from `results` would change below `folder`; writes nothing.
-
-    A golden of the same workload on the same GPUs is replaced where it lies, and its own limits
-    are kept. append: its sessions are kept too, and those of `results` are added.
-    """
+    """What an update from `results` would change below `folder`; writes nothing. A golden of the
+    same workload on the same GPUs is replaced where it lies, and its own limits are kept. append:
+    its sessions are kept too, and those of `results` are added."""
     if not results:
         raise UserError("RESULTS", "(none)", "hold no trial")
     present = load_goldens([folder]) if folder.exists() else {}

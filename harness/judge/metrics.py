@@ -21,12 +21,10 @@ from harness.trial.trial import Device, world_size
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """One metric of one process: training step, counted from 1 as Megatron does, -> number.
-
-    Warm-up steps are counted though not held: a series may begin at step 4. A scalar of the whole
-    process, such as a peak, is held once, at its last step. ValueError for a finite number that is
-    too large to be squared.
-    """
+    """One metric of one process: training step, counted from 1 as Megatron does, -> number. Warm-up
+    steps are counted though not held: a series may begin at step 4. A scalar of the whole process,
+    such as a peak, is held once, at its last step. ValueError for a finite number that is too large
+    to be squared."""
 
     values: dict[Annotated[int, Meta(ge=0, le=LARGEST)], int | float]
 

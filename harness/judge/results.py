@@ -30,11 +30,9 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
 
 def load_results(paths: list[Path]) -> Loaded:
-    """All results below `paths`; UserError where a path holds none, or one cannot be read.
-
-    A trial of a run's plan without a final result was interrupted: it is there with status
-    no_data, for nothing that was planned may vanish from a comparison.
-    """
+    """All results below `paths`; UserError where a path holds none, or one cannot be read. A trial
+    of a run's plan without a final result was interrupted: it is there with status no_data, for
+    nothing that was planned may vanish from a comparison."""
     loaded = [_run(path) if RunFolder(path).has_plan() else _others(path) for path in paths]
     commands = {key: words for one in loaded for key, words in one.commands.items()}
     return Loaded(results=tuple(r for one in loaded for r in one.results), commands=commands)

@@ -199,12 +199,10 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 class Shift(Struct, frozen=True, kw_only=True):
-    """How far new samples are from golden ones.
-
-    ratio: new / golden. interval, strict: where it lies with 95 % and 99 % confidence; where the
-    golden's sessions drift, both hold the ratio to where they lead as well. processes: of one
-    session. golden_sessions is 0 where the golden is one number taken as exact.
-    """
+    """How far new samples are from golden ones. ratio: new / golden. interval, strict: where it
+    lies with 95 % and 99 % confidence; where the golden's sessions drift, both hold the ratio to
+    where they lead as well. processes: of one session. golden_sessions is 0 where the golden is one
+    number taken as exact."""
 
     ratio: float
     interval: Interval
@@ -253,10 +251,8 @@ def summarise(sessions: Sessions) -> Summary:
 def relative_shift(
     new: Sessions, golden: Sessions, noise: Noise, exact_golden: bool = False
 ) -> Shift:
-    """The shift of `new` against `golden`; all samples positive.
-
-    exact_golden: the golden is a number to be held, not a measurement with noise of its own.
-    """
+    """The shift of `new` against `golden`; all samples positive. exact_golden: the golden is a
+    number to be held, not a measurement with noise of its own."""
     sides = [new] if exact_golden else [new, golden]
     spread = Spread.of(sides, noise)
     now, old = session_centres(new), session_centres(golden)
@@ -307,8 +303,7 @@ def half_width(shift: Shift, more: int, runs: int, repeats: int, level: float = 
 
 def multiplier(level: float, freedom: float) -> float:
     """Standard errors within which the truth lies with probability `level`: by Student's t for
-    `freedom` degrees; infinite: by the normal distribution. UserError without scipy.
-    """
+    `freedom` degrees; infinite: by the normal distribution. UserError without scipy."""
     upper = (1 + level) / 2
     if math.isinf(freedom):
         return NormalDist().inv_cdf(upper)

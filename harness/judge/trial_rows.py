@@ -22,14 +22,11 @@ from harness.trial.trial import Device
 
 
 class ComparisonRow(Struct, frozen=True):
-    """One line of a comparison.
-
-    label, workload_key: whose. metric: empty where the row is about the trial as a whole. golden,
-    new: medians in the metric's unit. change: new / golden - 1; interval: where it lies with 95 %
-    confidence. limit: the change at which it is a regression, signed. shown: golden and new as
-    text. notes: what to know of the numbers. two_sided: the limit holds in both directions.
-    cpu_time: the numbers are times of a CPU.
-    """
+    """One line of a comparison. label, workload_key: whose. metric: empty where the row is about
+    the trial as a whole. golden, new: medians in the metric's unit. change: new / golden - 1;
+    interval: where it lies with 95 % confidence. limit: the change at which it is a regression,
+    signed. shown: golden and new as text. notes: what to know of the numbers. two_sided: the limit
+    holds in both directions. cpu_time: the numbers are times of a CPU."""
 
     label: str
     workload_key: str
@@ -85,10 +82,8 @@ class LossDeviation(Struct, frozen=True):
 
 
 def furthest(new: metrics.Processes, golden: metrics.Processes) -> LossDeviation | None:
-    """The worst step of those that both have; None where they share none.
-
-    Of several processes the median counts, step by step.
-    """
+    """The worst step of those that both have; None where they share none. Of several processes the
+    median counts, step by step."""
     old, now = _curve(golden), _curve(new)
     shared = sorted(old.keys() & now.keys())
     if not shared:

@@ -32,12 +32,10 @@ class LogFramework(StrEnum):
 
 
 class LoggedStep(Struct, frozen=True, kw_only=True):
-    """One logged step, counted from 1; where a log writes every tenth step, the mean of ten.
-
-    total: steps of the whole run. timer_seconds: forward, backward and optimizer alone, without
-    what lies between them. samples_per_second is of all ranks, the other rates of one GPU. stamp:
-    when the line was written, seconds of some epoch. None is what the line does not say.
-    """
+    """One logged step, counted from 1; where a log writes every tenth step, the mean of ten. total:
+    steps of the whole run. timer_seconds: forward, backward and optimizer alone, without what lies
+    between them. samples_per_second is of all ranks, the other rates of one GPU. stamp: when the
+    line was written, seconds of some epoch. None is what the line does not say."""
 
     number: int
     total: int | None = None
@@ -82,9 +80,7 @@ class Timers(Struct, frozen=True, kw_only=True):
 
 class WholeRun(Struct, frozen=True, kw_only=True):
     """Means over the whole run, start and warm-up included: a step's seconds, and rates.
-
-    tokens_per_second is of all ranks, the other rates of one GPU.
-    """
+    tokens_per_second is of all ranks, the other rates of one GPU."""
 
     seconds: float | None = None
     tflops_per_gpu: float | None = None

@@ -107,8 +107,7 @@ _NO_END: Final = "the end of the run is not in the log; --accept-incomplete uses
 
 class LoggedRun(Struct, frozen=True, kw_only=True):
     """Of which run a log is. trial: as JSON, with its workload. done: the run is known to have come
-    to its end, whatever the log shows; accept_incomplete: one that did not is good all the same.
-    """
+    to its end, whatever the log shows; accept_incomplete: one that did not is good all the same."""
 
     name: str
     trial: dict[str, Any]

@@ -60,16 +60,13 @@ class _Alive(weakref.ref[Any]):
 
 
 class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Live and peak bytes of tensor storages, exact to the byte, while active.
-
-    A storage counts from the operation that returns it until it is freed, at the size it has, and
-    once however many tensors look at it. `count_existing` adds what is alive when the meter starts
-    (weights, optimizer states), as a GPU's allocator would. Not counted: temporaries inside one
-    operation, memory that no operator returned (torch.from_numpy), devices other than `device`.
-    A view brings its whole storage in, also one that was there before.
-
-    `changed` is called with the live bytes after every operation that changed them.
-    """
+    """Live and peak bytes of tensor storages, exact to the byte, while active. A storage counts
+    from the operation that returns it until it is freed, at the size it has, and once however many
+    tensors look at it. `count_existing` adds what is alive when the meter starts (weights,
+    optimizer states), as a GPU's allocator would. Not counted: temporaries inside one operation,
+    memory that no operator returned (torch.from_numpy), devices other than `device`. A view brings
+    its whole storage in, also one that was there before. `changed` is called with the live bytes
+    after every operation that changed them."""
 
     def __init__(self, device: str = "cpu", changed: Callable[[int], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -22,15 +22,13 @@ class LauncherKind(StrEnum):
 
 
 class LauncherOptions(Struct, frozen=True, kw_only=True):
-    """Keys of ``launcher.*``; each kind has its own, and refuses those of the others.
-
-    torchrun: the trials span `nnodes` machines, each of which runs the same command with its
-    `node_rank`; rendezvous is HOST:PORT of node 0. slurm: partition to mem are sbatch's own
-    options; time is Slurm's, empty for what the measurement needs; nodes or gpus_per_node divide
-    the layout's ranks; sbatch are further parameters as sbatch spells them, without dashes; setup
-    are shell lines that run before python; max_requeues bounds how often a trial that is
-    preempted or whose node is lost starts anew.
-    """
+    """Keys of ``launcher.*``; each kind has its own, and refuses those of the others. torchrun: the
+    trials span `nnodes` machines, each of which runs the same command with its `node_rank`;
+    rendezvous is HOST:PORT of node 0. slurm: partition to mem are sbatch's own options; time is
+    Slurm's, empty for what the measurement needs; nodes or gpus_per_node divide the layout's ranks;
+    sbatch are further parameters as sbatch spells them, without dashes; setup are shell lines that
+    run before python; max_requeues bounds how often a trial that is preempted or whose node is lost
+    starts anew."""
 
     kind: LauncherKind = LauncherKind.LOCAL
     nnodes: int = 1
@@ -132,19 +130,16 @@ class Sampler(StrEnum):
 
 
 class SweepOptions(Struct, frozen=True, kw_only=True):
-    """Space and budget of a sweep.
-
-    trials: points that get a result, those of earlier runs included. first: how many of the
-    advisor's best are run before the sampler has a say. repeats: processes of one point at most,
-    more than one only where leaders overlap. budget: wall time, e.g. 2h; no trial starts once it is
-    spent. prune: a trial that is clearly slower than the leader ends early. micro_batch_sizes:
-    empty means the job's own. layouts: also every legal layout on the job's GPUs. memory_budget:
-    e.g. 76GiB; points that need more are infeasible. min_fit_probability: points that the advisor
-    thinks less likely to fit are not run. batch: points chosen at a time, which a cluster runs side
-    by side. storage: URL of a SQLite file or a PostgreSQL database instead of the journal in the
-    run's folder. worker_timeout_seconds: a worker on another machine that is silent for so long
-    counts as dead.
-    """
+    """Space and budget of a sweep. trials: points that get a result, those of earlier runs
+    included. first: how many of the advisor's best are run before the sampler has a say. repeats:
+    processes of one point at most, more than one only where leaders overlap. budget: wall time,
+    e.g. 2h; no trial starts once it is spent. prune: a trial that is clearly slower than the leader
+    ends early. micro_batch_sizes: empty means the job's own. layouts: also every legal layout on
+    the job's GPUs. memory_budget: e.g. 76GiB; points that need more are infeasible.
+    min_fit_probability: points that the advisor thinks less likely to fit are not run. batch:
+    points chosen at a time, which a cluster runs side by side. storage: URL of a SQLite file or a
+    PostgreSQL database instead of the journal in the run's folder. worker_timeout_seconds: a worker
+    on another machine that is silent for so long counts as dead."""
 
     trials: int = 20
     first: int = 3

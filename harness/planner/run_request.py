@@ -58,15 +58,12 @@ class RecomputeChoice(Struct, frozen=True, kw_only=True):
 
 
 class RunConfig(Struct, frozen=True, kw_only=True):
-    """One `harness run`, as asked for.
-
-    experiment: keys of the job preset. recipe: name of a published recipe in its place (a row of
-    configs/recipe). model, layout, job: fields laid over it. gpus: COUNTxTYPE
-    instead of the preset's. preset: a model in place of both, with nothing said of its job.
-    device: auto, cuda or cpu. name: folder below `runs`; empty means one made of experiment, device
-    and settings. command, framework: of backend `command`. track: experiment trackers that get the
-    results, by name.
-    """
+    """One `harness run`, as asked for. experiment: keys of the job preset. recipe: name of a
+    published recipe in its place (a row of configs/recipe). model, layout, job: fields laid over
+    it. gpus: COUNTxTYPE instead of the preset's. preset: a model in place of both, with nothing
+    said of its job. device: auto, cuda or cpu. name: folder below `runs`; empty means one made of
+    experiment, device and settings. command, framework: of backend `command`. track: experiment
+    trackers that get the results, by name."""
 
     experiment_name: str
     experiment: dict[str, Any]

@@ -69,12 +69,10 @@ def write_tables(facts: Facts, folder: Path) -> list[Path]:
 
 
 def bmf(facts: Facts) -> str:
-    """Bencher Metric Format: benchmark -> measure -> value with the quartiles around it.
-
-    value is the median over processes of their medians; lower_value and upper_value are quartiles
-    of all their steps. What a CPU's time is in has a name of its own, ``cpu_…``. Trials that are
-    not ok give nothing: a number that is not trusted is no data point.
-    """
+    """Bencher Metric Format: benchmark -> measure -> value with the quartiles around it. value is
+    the median over processes of their medians; lower_value and upper_value are quartiles of all
+    their steps. What a CPU's time is in has a name of its own, ``cpu_…``. Trials that are not ok
+    give nothing: a number that is not trusted is no data point."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for setting in facts.plan.settings:
         good = [one for one in facts.results_of(setting) if one.status is TrialStatus.OK]

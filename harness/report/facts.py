@@ -31,11 +31,9 @@ from harness.trial.trial import Device, Trial, world_size
 
 class Numbers(Struct, frozen=True, kw_only=True):
     """One process, or the median of several; of memory the most. None where it is not known.
-
     step_spread: IQR of the steps over their median. joules_per_token: of one GPU, as NVML read it.
     model_tflops_per_gpu: Megatron's model FLOPs; hardware_tflops_per_gpu: also what is computed
-    again; mfu, hfu: these over the dense peak. Peaks are those of the fullest rank.
-    """
+    again; mfu, hfu: these over the dense peak. Peaks are those of the fullest rank."""
 
     step_time_seconds: float | None = None
     step_spread: float | None = None

@@ -101,11 +101,9 @@ def kind_of(recompute: str) -> str:
 def beliefs(
     predicted: Mapping[Point, float | None], observed: Mapping[Point, Observed], groups: Groups
 ) -> dict[Point, Belief]:
-    """What is believed of every point of `predicted`, those that were measured too.
-
-    Where some points have no prediction, they are taken to be as the median point, with
-    UNKNOWN_SPREAD of their own; where none has, as the mean of what was measured.
-    """
+    """What is believed of every point of `predicted`, those that were measured too. Where some
+    points have no prediction, they are taken to be as the median point, with UNKNOWN_SPREAD of
+    their own; where none has, as the mean of what was measured."""
     np = require("numpy", "harness sweep", "harness")
     points = list(predicted)
     seen = [point for point in points if point in observed]

@@ -222,11 +222,9 @@ class PriorPolicy:
         self._room_bytes, self._assumed_noise = room_bytes, assumed_noise
 
     def next(self, history: History) -> Action:
-        """What the worker that asks does now. Never a task that is finished or running.
-
-        Workers ask one at a time, under the lock under which the task is then claimed; a task
-        that was claimed is in `history.running` of the next one who asks.
-        """
+        """What the worker that asks does now. Never a task that is finished or running. Workers ask
+        one at a time, under the lock under which the task is then claimed; a task that was claimed
+        is in `history.running` of the next one who asks."""
         budget = self._options.budget_seconds()
         standing = Standing(history, self._memory_bytes, self._assumed_noise)
         ahead = self._ahead(history, standing)

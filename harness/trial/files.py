@@ -20,20 +20,16 @@ _OURS: Final = re.compile(r"\.(.+)\.\d+\.tmp")
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write `text` so that `path` at any instant is the old file or the whole new one.
-
-    The folder is synchronised too: once this returns, a power cut does not undo it.
-    """
+    """Write `text` so that `path` at any instant is the old file or the whole new one. The folder
+    is synchronised too: once this returns, a power cut does not undo it."""
     with Reservation(path, 0) as reservation:
         reservation.commit(text)
 
 
 class Reservation:
-    """Disk space taken before a long measurement, so that its result can be written after it.
-
-    A temporary file next to `path` holds `num_bytes`; `commit` fills it and renames it to `path`.
-    Raises OSError (ENOSPC) at once where the space is not there.
-    """
+    """Disk space taken before a long measurement, so that its result can be written after it. A
+    temporary file next to `path` holds `num_bytes`; `commit` fills it and renames it to `path`.
+    Raises OSError (ENOSPC) at once where the space is not there."""
 
     def __init__(self, path: Path, num_bytes: int = RESERVED_BYTES) -> None:
         self._path = path

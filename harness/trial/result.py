@@ -66,13 +66,11 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 
 class StepTimes(Struct, frozen=True, kw_only=True):
-    """Seconds of the measured steps of one process, after warm-up.
-
-    clock: ``cuda_event`` or ``host``; on a CPU device these are CPU times. ``log``: as the training
-    framework printed them, ``log_stamps``: distances of its lines' time stamps. warmup_seconds are
-    the dropped steps. steps: training step of each of `seconds`, from 1, where they do not follow
-    one another (a log may show every tenth); empty: they do, after the warm-up.
-    """
+    """Seconds of the measured steps of one process, after warm-up. clock: ``cuda_event`` or
+    ``host``; on a CPU device these are CPU times. ``log``: as the training framework printed them,
+    ``log_stamps``: distances of its lines' time stamps. warmup_seconds are the dropped steps.
+    steps: training step of each of `seconds`, from 1, where they do not follow one another (a log
+    may show every tenth); empty: they do, after the warm-up."""
 
     seconds: tuple[Positive, ...]
     warmup_seconds: tuple[Positive, ...]
@@ -109,13 +107,10 @@ class TimelinePoint(Struct, frozen=True, kw_only=True):
 
 
 class PhaseTime(Struct, frozen=True, kw_only=True):
-    """All stretches of one phase in one step of one rank.
-
-    seconds: by the GPU's clock. host_seconds: until the processor had queued them. ahead_seconds:
-    by how much the processor was ahead of the GPU at the end of a stretch, the least of all; near
-    zero, the GPU waited for its processor. None of the last stretch of a step, at whose end the
-    processor waits for the loss.
-    """
+    """All stretches of one phase in one step of one rank. seconds: by the GPU's clock.
+    host_seconds: until the processor had queued them. ahead_seconds: by how much the processor was
+    ahead of the GPU at the end of a stretch, the least of all; near zero, the GPU waited for its
+    processor. None of the last stretch of a step, at whose end the processor waits for the loss."""
 
     phase: Phase
     stretches: int
@@ -154,15 +149,12 @@ class Reported(Struct, frozen=True, kw_only=True):
 
 
 class StagePeaks(Struct, frozen=True, kw_only=True):
-    """Allocated bytes of one rank of a pipeline stage, as predicted or as rehearsed.
-
-    weights, gradients and optimizer live from step to step; forward, backward and optimizer_step
-    are the peaks in these phases, what lives from step to step included. reserved: of the caching
+    """Allocated bytes of one rank of a pipeline stage, as predicted or as rehearsed. weights,
+    gradients and optimizer live from step to step; forward, backward and optimizer_step are the
+    peaks in these phases, what lives from step to step included. reserved: of the caching
     allocator, on a GPU; device_used: what the driver then says is used, CUDA context and all.
     compute_seconds: of one step of this rank alone, where there is a clock; predicted for the GPU
-    that is at hand.
-    note: which tensors a difference from the prediction may come from.
-    """
+    that is at hand. note: which tensors a difference from the prediction may come from."""
 
     stage: int
     weights: int

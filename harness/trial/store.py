@@ -177,10 +177,8 @@ class TrialFolder(Struct, frozen=True):
 
 
 class StateWriter:
-    """Says where a trial is, by one small write into an open file: a few microseconds.
-
-    Nothing depends on it: where the disk is full it stays silent.
-    """
+    """Says where a trial is, by one small write into an open file: a few microseconds. Nothing
+    depends on it: where the disk is full it stays silent."""
 
     def __init__(self, folder: TrialFolder) -> None:
         self._descriptor: int | None = None

@@ -118,12 +118,10 @@ class MeasurementPlan(Struct, frozen=True, kw_only=True):
 
 class Prediction(Struct, frozen=True, kw_only=True):
     """What the advisor said before the run; None where its model does not speak of the backend.
-
     saved_bytes_per_layer and replayed_flops_per_layer are of one layer and one microbatch.
     peak_memory_bytes: components of the fullest rank, of pipeline stage peak_stage; they sum to
     peak_reserved_bytes. other_seconds: of a step, what the backend takes beyond the job itself.
-    stages: those that a rehearsal runs.
-    """
+    stages: those that a rehearsal runs."""
 
     step_time_seconds: float | None = None
     peak_allocated_bytes: int | None = None
@@ -191,15 +189,13 @@ def takes_setting(template: str) -> bool:
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """One setting, one fresh process (group): repeat number `repeat` of a workload.
-
-    variables: environment of its processes as KEY=VALUE, as far as it changes times or memory (the
-    allocator's settings first of all). They are part of what is measured, as the workload is.
-    stages: pipeline stages of which a rehearsal runs one rank each; empty: the whole job runs.
-    memory_bytes: of the GPU that is rehearsed, where the device at hand may have more. as_run: None
-    in trials of earlier releases, and where only a log tells the workload. limit_seconds: it ends
-    early, with status pruned, once its running median step is clearly above.
-    """
+    """One setting, one fresh process (group): repeat number `repeat` of a workload. variables:
+    environment of its processes as KEY=VALUE, as far as it changes times or memory (the allocator's
+    settings first of all). They are part of what is measured, as the workload is. stages: pipeline
+    stages of which a rehearsal runs one rank each; empty: the whole job runs. memory_bytes: of the
+    GPU that is rehearsed, where the device at hand may have more. as_run: None in trials of earlier
+    releases, and where only a log tells the workload. limit_seconds: it ends early, with status
+    pruned, once its running median step is clearly above."""
 
     workload: Workload
     measurement: MeasurementPlan

@@ -24,12 +24,10 @@ class CoreAttention(StrEnum):
 
 class MegatronCase(RawSettings):
     """One training configuration: options of Megatron, and what its command line does not have.
-
     Weights are bf16; with `fp8` Transformer Engine's linear layers compute in 8 bits. `vocab_size`
     is the padded size. `seq_length` positions are learned where `max_position_embeddings` is None.
     `attention` is the local layers' kernel, `attention_backend` what Transformer Engine is to take.
-    Options that are declared here have another default than Megatron's.
-    """
+    Options that are declared here have another default than Megatron's."""
 
     num_layers: int
     hidden_size: int

@@ -25,12 +25,10 @@ from harness.trial.trial import Trial
 
 
 class Exit(Struct, frozen=True, kw_only=True):
-    """How the first process of a trial ended.
-
-    code: None where a signal ended it. timed_out: we did, because the time was over. host_oom: the
-    kernel's count of processes killed for memory rose meanwhile; None where it cannot be read.
-    stated: what a scheduler says of the end, which we cannot see.
-    """
+    """How the first process of a trial ended. code: None where a signal ended it. timed_out: we
+    did, because the time was over. host_oom: the kernel's count of processes killed for memory rose
+    meanwhile; None where it cannot be read. stated: what a scheduler says of the end, which we
+    cannot see."""
 
     code: int | None = None
     signal: int | None = None
