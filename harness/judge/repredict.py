@@ -42,13 +42,7 @@ def evaluator_again(trial: Trial, gpu_name: str, config_dir: Path | None) -> Eva
         layout=workload.layout,
         gpu=gpu,
         num_gpus=workload.layout.world_size,
-        config=JobConfig(
-            seq_length=workload.seq_length,
-            micro_batch_size=workload.micro_batch_size,
-            global_batch_size=workload.global_batch_size,
-            precision=workload.precision,
-            expandable_segments=expands(trial),
-        ),
+        config=JobConfig(**workload.batch, expandable_segments=expands(trial)),
     )
     return Evaluator(as_run(job, workload), load_calibration(gpu, config_dir))
 

@@ -18,7 +18,7 @@ from advisor.request.recipes import Experiment, experiment_names, named_experime
 from harness.judge.identity import workload_key
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
 from harness.trial.store import RunFolder, TrialFolder, decode_result
-from harness.trial.trial import Backend, Trial
+from harness.trial.trial import BATCH, Backend, Trial
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
@@ -91,7 +91,6 @@ def _read(path: Path) -> TrialResult:
     return result
 
 
-_JOB = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
 _OWN = Path(__file__).parents[1] / "configs"
 
 
@@ -134,7 +133,7 @@ def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:
     count, gpu = parse_gpus(preset.gpus)
     if workload.layout.world_size != count:
         yield f"gpus={workload.layout.world_size}x{gpu}"
-    yield from _overrides("job", workload, preset.config, _JOB)
+    yield from _overrides("job", workload, preset.config, BATCH)
 
 
 def _overrides(group: str, now: Any, before: Any, names: Sequence[str] = ()) -> Iterator[str]:

@@ -17,17 +17,11 @@ from harness.trial.result import GpuLoad
 
 T = TypeVar("T")
 
-THROTTLE_REASONS: Final = {
-    0x01: "gpu_idle",
-    0x02: "applications_clocks_setting",
-    0x04: "sw_power_cap",
-    0x08: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
+_REASONS: Final = (
+    "gpu_idle applications_clocks_setting sw_power_cap hw_slowdown sync_boost sw_thermal_slowdown "
+    "hw_thermal_slowdown hw_power_brake_slowdown display_clock_setting"
+)
+THROTTLE_REASONS: Final = {1 << bit: name for bit, name in enumerate(_REASONS.split())}
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason…)."""
 
 
@@ -64,23 +58,26 @@ class NvmlGpu:
 
     def reading(self) -> GpuReading:
         """The state now; about a millisecond."""
-        nvml = self._nvml
-        memory = self._memory()
+        nvml, memory = self._nvml, self._memory()
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # its name before driver 535
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return GpuReading(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             power_watts=self._watts("nvmlDeviceGetPowerUsage"),
             temperature_celsius=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-            throttle_reasons=self._throttle_reasons(),
+            throttle_reasons=None if bits is None else throttle_reasons(bits),
             used_bytes=None if memory is None else int(memory.used),
         )
 
     def identity(self) -> GpuIdentity:
         """Name, driver, limits and error counts."""
         nvml = self._nvml
-        ecc = self._ask("nvmlDeviceGetEccMode")
-        mig = self._ask("nvmlDeviceGetMigMode")
-        persistence = self._ask("nvmlDeviceGetPersistenceMode")
+        ecc, mig, persistence = (
+            self._ask(f"nvmlDeviceGet{mode}") for mode in ("EccMode", "MigMode", "PersistenceMode")
+        )
+        kinds = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
         return GpuIdentity(
             name=_text(self._ask("nvmlDeviceGetName")),
             driver=_text(_quiet(lambda: nvml.nvmlSystemGetDriverVersion())),
@@ -91,9 +88,7 @@ class NvmlGpu:
             uncorrected_ecc_errors=_quiet(
                 lambda: int(
                     nvml.nvmlDeviceGetTotalEccErrors(
-                        self._handle,
-                        nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                        nvml.NVML_VOLATILE_ECC,
+                        self._handle, *(getattr(nvml, kind) for kind in kinds)
                     )
                 )
             ),
@@ -118,12 +113,6 @@ class NvmlGpu:
     def _watts(self, function: str) -> float | None:
         milliwatts = self._ask(function)
         return None if milliwatts is None else milliwatts / 1000
-
-    def _throttle_reasons(self) -> tuple[str, ...] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # its name before driver 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else throttle_reasons(bits)
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         return _quiet(lambda: getattr(self._nvml, function)(self._handle, *arguments))

@@ -44,6 +44,9 @@ class Device(StrEnum):
     FAKE = "fake"
 
 
+BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
+
+
 class Workload(Struct, frozen=True, kw_only=True):
     """What is trained: the part of a trial that decides whether two results may be compared.
     recompute is the advisor's spelling of the setting (``none``, ``selective:mlp``,
@@ -60,6 +63,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     backend: Backend
     device: Device
     main_grads_dtype: DType = DType.BF16
+
+    @property
+    def batch(self) -> dict[str, Any]:
+        """Its batch and precision, as fields of a job."""
+        return {name: getattr(self, name) for name in BATCH}
 
     @property
     def num_microbatches(self) -> int:

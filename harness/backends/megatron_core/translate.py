@@ -36,26 +36,20 @@ def megatron_model(workload: Workload) -> ModelSpec:
     model = workload.model
     if runs_transformer_engine(workload):
         return _with_installed_kernels(model)
-    unfused = model.attention_backend is options.AttentionBackend.UNFUSED
-    return replace(
-        model,
-        transformer_impl=options.TransformerImpl.LOCAL,
-        attention_backend=options.AttentionBackend.UNFUSED
-        if unfused
-        else options.AttentionBackend.FLASH,
-        apply_rope_fusion=False,
-        masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False,
-        cross_entropy_fusion=options.CrossEntropyFusion.NONE
-        if model.cross_entropy_fusion is options.CrossEntropyFusion.TE
-        else model.cross_entropy_fusion,
-        moe_token_dispatcher_type=options.TokenDispatcher.ALLTOALL
-        if model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
-        else model.moe_token_dispatcher_type,
-        moe_grouped_gemm=False,
-        moe_permute_fusion=False,
-        moe_router_fusion=False,
-    )
+    changes: dict[str, Any] = dict.fromkeys(_LACKING, False)
+    if model.attention_backend is not options.AttentionBackend.UNFUSED:
+        changes["attention_backend"] = options.AttentionBackend.FLASH
+    if model.cross_entropy_fusion is options.CrossEntropyFusion.TE:
+        changes["cross_entropy_fusion"] = options.CrossEntropyFusion.NONE
+    if model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX:
+        changes["moe_token_dispatcher_type"] = options.TokenDispatcher.ALLTOALL
+    return replace(model, transformer_impl=options.TransformerImpl.LOCAL, **changes)
+
+
+_LACKING: Final = (
+    *("apply_rope_fusion", "masked_softmax_fusion", "gradient_accumulation_fusion"),
+    *("moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion"),
+)
 
 
 def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
@@ -121,13 +115,7 @@ class _Run(Struct, frozen=True):
     def config(self) -> JobConfig:
         """Batch and precision; the rest at its default."""
         given = self.workload
-        return JobConfig(
-            seq_length=given.seq_length,
-            micro_batch_size=given.micro_batch_size,
-            global_batch_size=given.global_batch_size,
-            precision=given.precision,
-            main_grads_dtype=given.main_grads_dtype,
-        )
+        return JobConfig(**given.batch, main_grads_dtype=given.main_grads_dtype)
 
 
 def _windows(model: ModelSpec) -> str | None:
