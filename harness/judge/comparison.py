@@ -1,8 +1,5 @@
-"""`harness compare`: results against goldens; identity before numbers, worst first.
-
-Every trial and every golden is accounted for: what ran, what failed, what vanished since the golden
-was taken and what appeared.
-"""
+"""`harness compare`: results against goldens; identity before numbers, worst first. Every trial and
+every golden is accounted for: what ran, what failed, what vanished and what appeared."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -51,8 +48,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 pass, 1 regression, 3 no verdict, 4 a run failed. Of several, a regression counts
-        first, then a failed run, then a missing verdict."""
+        """0 pass, 1 regression, 3 no verdict, 4 a run failed; of several, 1 before 4 before 3."""
         found = {row.verdict for row in self.rows}
         if Verdict.REGRESSION in found or (self.options.strict and Verdict.STALE in found):
             return REGRESSED
@@ -102,8 +98,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> tuple[identity.MeasuredPlace, ...]:
-        """Where its processes ran; those that left no fingerprint know only their GPUs' number
-        and variables."""
+        """Where its processes ran; without a fingerprint only GPUs' number and variables."""
         known = [one for one in self.results if one.environment] or list(self.results[:1])
         return tuple(identity.place_of(one) for one in known)
 

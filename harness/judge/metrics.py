@@ -84,8 +84,8 @@ class Better(StrEnum):
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """One metric: how far it may worsen (relative), from which difference on that counts (in its
-    unit), and how much processes are assumed to differ where that is not seen."""
+    """One metric. limit: how far it may worsen (relative); floor: from which difference on (in its
+    unit); memory_noise: what is assumed between processes."""
 
     name: str
     better: Better
@@ -99,8 +99,7 @@ class Metric(Struct, frozen=True, kw_only=True):
         return self.memory_noise is None
 
     def on(self, device: Device) -> "Metric":
-        """The metric as it is judged on `device`: a CPU's bytes are counted tensor by tensor, so
-        that every byte of them counts."""
+        """The metric as it is judged on `device`: every byte of a CPU counts."""
         exact = device is Device.CPU and not self.timing
         return replace(self, floor=0.0, memory_noise=0.0) if exact else self
 
@@ -176,8 +175,7 @@ def _timings(result: TrialResult) -> dict[str, Series]:
         return {}
     workload, steps = result.trial["workload"], _steps(result, len(seconds))
     gpus = world_size(workload)
-    work = {}
-    length, batch = workload.get("seq_length"), workload.get("global_batch_size")
+    work, length, batch = {}, workload.get("seq_length"), workload.get("global_batch_size")
     if length and batch:  # a log may not tell them
         work[TOKENS] = length * batch / gpus
     if result.flops is not None:
