@@ -18,11 +18,10 @@ from harness.trial.trial import Backend, Device, Trial
 
 
 def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[str, Any] | None:
-    """The trial of `result` with the prediction of today; None where none can be made: other
-    backends than the native one, CPUs, unknown GPUs, settings that the advisor does not know."""
+    """The trial of `result` with the prediction of today; None where none can be made (not native,
+    a CPU, an unknown GPU or setting)."""
     trial = read_record(Trial, result.trial, f"{result.name}: trial")
-    workload = trial.workload
-    names = result.gpu_names
+    workload, names = trial.workload, result.gpu_names
     if workload.backend is not Backend.NATIVE or workload.device is not Device.CUDA or not names:
         return None
     try:

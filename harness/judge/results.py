@@ -72,7 +72,6 @@ def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
 
 
 def _others(path: Path) -> Loaded:
-    """A result file, or every result.json below a folder."""
     files = sorted(path.rglob("result.json")) if path.is_dir() else [path]
     if not files:
         raise UserError("RESULTS", str(path), "must hold a run or a result.json")
@@ -96,8 +95,8 @@ _OWN = Path(__file__).parents[1] / "configs"
 
 def reproduction_command(experiment: str, trial: Trial) -> str:
     """`harness run` with the setting of `trial` alone, in its environment, and with whatever it
-    changes in its preset. Into a folder of its own: `harness run` measures nothing twice. An
-    experiment that is no file here is taken as it stands."""
+    changes in its preset (an experiment that is no file here is taken as it stands), into a folder
+    of its own."""
     preset = None
     with suppress(UserError):
         preset = named_experiment(experiment, _OWN)

@@ -1,6 +1,5 @@
 """Rows of a comparison: each metric of a trial's golden against the same of its repeats; losses are
-compared step by step, as with the same seed they follow the same curve.
-"""
+compared step by step, as with the same seed they follow the same curve."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -51,8 +50,7 @@ class ComparisonRow(Struct, frozen=True):
 
 
 class EnvironmentChange(Struct, frozen=True, kw_only=True):
-    """What is not as it was when the golden of a trial was taken. unrecorded: what the golden does
-    not say about its environment."""
+    """What is not as in a trial's golden. unrecorded: what the golden does not say of it."""
 
     label: str
     differences: tuple[EnvironmentDifference, ...] = ()
@@ -61,8 +59,7 @@ class EnvironmentChange(Struct, frozen=True, kw_only=True):
 
 def describe(result: TrialResult) -> str:
     """Evidence of a trial that is not ok: phase, rank, how far over, last words."""
-    evidence = result.evidence
-    if evidence is None:
+    if (evidence := result.evidence) is None:
         return ""
     where = f" in {evidence.phase}" + ("" if evidence.rank is None else f" on rank {evidence.rank}")
     over = f", {human_bytes(evidence.over_bytes)} over" if evidence.over_bytes else ""
@@ -71,8 +68,8 @@ def describe(result: TrialResult) -> str:
 
 
 class LossDeviation(Struct, frozen=True):
-    """The training step at which two loss curves are furthest apart, and how many were compared.
-    change: new / golden - 1; infinite where one of them is not a number."""
+    """Where two loss curves are furthest apart, of so many steps. change: new / golden - 1;
+    infinite where one of them is not a number."""
 
     step: int
     golden: float

@@ -111,7 +111,6 @@ def closing(needed: Needed | None) -> str:
 
 
 def _needed(shift: Shift, worse: Worsening, limit: float) -> Needed | None:
-    """What would give a verdict, with the same estimate."""
     found = [needed_to_settle(shift, limit - worse.estimate)]
     if worse.estimate >= NEAR * limit:
         found.insert(0, needed_to_settle(shift, worse.estimate, STRICT_LEVEL))

@@ -79,9 +79,9 @@ class StepTimes(Struct, frozen=True, kw_only=True):
 
 
 class MemoryPeak(Struct, frozen=True, kw_only=True):
-    """Peaks of one rank, bytes. On CPU, `allocated` is exact tensor accounting, the rest None; it
-    is None where a log tells the reserved bytes alone (torchtitan's). saved_bytes_per_layer: bytes
-    that autograd keeps for one layer and one microbatch."""
+    """Peaks of one rank, bytes. On CPU, `allocated` is exact tensor accounting, the rest None; None
+    where a log tells reserved bytes alone (torchtitan's). saved_bytes_per_layer: what autograd
+    keeps for one layer and one microbatch."""
 
     rank: Count
     stage: Count
@@ -120,8 +120,8 @@ class PhaseTime(Struct, frozen=True, kw_only=True):
 
 
 class Flops(Struct, frozen=True, kw_only=True):
-    """Model FLOPs (Megatron's convention) and hardware FLOPs (replays included) of one step, all
-    ranks; replayed_per_layer is counted by torch where the backend can."""
+    """FLOPs of one step, all ranks: model (Megatron's convention), hardware (replays included);
+    replayed_per_layer: as torch counts."""
 
     model: Annotated[float, Meta(ge=0, le=LARGEST_FLOAT)]
     hardware: float

@@ -63,10 +63,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         words += sorted({text for trial in trials for text in trial.variables})
         digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:6]
         device = self.settings[0].trial.workload.device if self.settings else "none"
-        # of a model's path its last part, less the suffix
-        name = os.path.basename(os.path.abspath(self.experiment))
-        name = re.sub(r"\.(json|ya?ml)$", "", name)
-        return f"{name}-{device}-{digest}"
+        path = os.path.basename(os.path.abspath(self.experiment))  # of a model, less its suffix
+        return f"{re.sub(r'[.](json|ya?ml)$', '', path)}-{device}-{digest}"
 
     def name_of(self, workload: Workload) -> str:
         """A setting in a table or a picture: as the advisor spells it, with its micro batch and its
@@ -80,8 +78,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         return ", ".join(words)
 
     def trials(self) -> Iterator[tuple[PlannedSetting, Trial]]:
-        """All trials in the order in which they run: repeats are interleaved across settings, so
-        that a machine that drifts does not favour one of them."""
+        """All trials as they run: repeats are interleaved, so that drift favours no setting."""
         for repeat in range(max((len(setting.trials()) for setting in self.settings), default=0)):
             for setting in self.settings:
                 if repeat < len(setting.trials()):

@@ -79,8 +79,8 @@ class Workload(Struct, frozen=True, kw_only=True):
         return self.global_batch_size // per_pass
 
     def key(self) -> str:
-        """Twelve hex digits of a SHA-256: the identity of the workload. Fields at their default are
-        left out, so that a new one orphans no result."""
+        """Twelve hex digits of a SHA-256, without fields at their default: a new one orphans no
+        result."""
         text = json.dumps(_given(self), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -94,10 +94,8 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 def _given(instance: Struct) -> dict[str, object]:
     """Fields that differ from their default, those of records in it likewise."""
-    return {
-        name: _given(value) if isinstance(value, Struct) else value
-        for name, value in stated_fields(instance).items()
-    }
+    given = stated_fields(instance).items()
+    return {name: _given(one) if isinstance(one, Struct) else one for name, one in given}
 
 
 class MeasurementPlan(Struct, frozen=True, kw_only=True):
