@@ -22,8 +22,7 @@ computes_in_8_bits: Final = runs_transformer_engine
 
 
 def lacking() -> tuple[str, str] | None:
-    """That packages are needed which are not installed, and how to get them; None where all are
-    there."""
+    """That packages are needed which are not installed, and how to get them; None where none is."""
     packages = installed.missing()
     return (f"needs {packages}", install_hint("megatron")) if packages else None
 

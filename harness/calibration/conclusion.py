@@ -272,10 +272,9 @@ _MEASURED_WITH: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commi
 
 
 def refit(path: Path) -> CalibrationOutcome:
-    """Write the calibration at `path` again, from its journal and with its own head. It keeps its
-    date, and says that it was fitted again. UserError where there is no journal of one GPU with a
-    datasheet: the peaks of other devices, and which link several ranks used, are known to `harness
-    calibrate` on them alone."""
+    """Write the calibration at `path` again, from its journal and with its own head and date.
+    UserError where there is no journal of one GPU with a datasheet: the peaks of other devices, and
+    which link several ranks used, are known to `harness calibrate` on them alone."""
     journal = path.with_suffix(".jsonl")
     if not journal.is_file():
         raise _cannot_refit(path, f"has no samples: {journal.name} does not exist")

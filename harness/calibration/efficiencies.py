@@ -135,8 +135,7 @@ def work(case: Case, ranks: int = 1) -> float:
 
 
 def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
-    """Rates of everything that was timed; of several attention implementations see
-    `fitted_samples`."""
+    """Rates of everything that was timed, see `fitted_samples`."""
     chosen = fitted_samples(samples)
     kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
     collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)

@@ -50,9 +50,8 @@ def calibrate(
     tick: Tick = lambda *_: None,
 ) -> CalibrationOutcome | None:
     """Measure this machine; None on ranks other than 0, which only help with collectives. A signal
-    to stop ends the measuring: the calibration is then of what was timed until then. UserError
-    where the device is not there, or nothing could be measured; Stop where that is because of a
-    signal."""
+    to stop ends the measuring: the calibration is of what was timed by then. UserError where the
+    device is not there, or nothing could be measured; Stop where that is because of a signal."""
     ends = time.monotonic() + budget_seconds
     from harness.calibration.bench.timer import ranks
     from harness.measure.fingerprint import fingerprint

@@ -1,5 +1,4 @@
-"""What a measured rate is a fraction of: the datasheet of a known GPU, or the best that was
-measured here where there is none."""
+"""What a measured rate is a fraction of: a known GPU's datasheet, else the best measured here."""
 
 import re
 from collections.abc import Callable, Sequence

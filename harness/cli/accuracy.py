@@ -42,8 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def runs(folder: Path) -> list[Path]:
-    """Folders of runs below `folder`; itself where none of them has a plan. What was set aside
-    there is no result of today."""
+    """Folders of runs below `folder`, none of what was set aside; itself where none has a plan."""
     return sorted({path.parent for path in folder.rglob("plan.json")}) or [folder]
 
 

@@ -235,9 +235,8 @@ FOLDER: Final = "HARNESS_TRIAL_FOLDER"
 
 def supervise(command: TrainingCommand, plan: MeasurementPlan, folder: store.TrialFolder) -> int:
     """Run the command to its end; its exit code, or our own end by the signal that ended it.
-    SIGTERM reaches the command's processes from where it reaches us, and they may take their time:
-    we wait. When the harness itself dies, all of them are killed, ranks in sessions of their own
-    (torchrun's) included."""
+    SIGTERM reaches the command's processes as it reaches us, and they may take their time. When the
+    harness itself dies, all are killed, ranks in sessions of their own (torchrun's) included."""
     faulthandler.unregister(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGHUP, lambda *_: _end_all())

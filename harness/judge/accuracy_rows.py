@@ -47,9 +47,8 @@ class Cell(Struct, frozen=True, kw_only=True, order=True):
 class SettingRow(Struct, frozen=True, kw_only=True):
     """One setting of one cell. processes: trials of status ok; step is the median of their medians,
     seconds; kept (by a layer, for its backward) and peaks are the largest where
-    `TrialResult.bytes_hold`, bytes. overhead: step time over that of `none` in the cell, minus 1.
-    fits: whether the advisor says so, and whether it ran. why: what speaks against it, or ended
-    it."""
+    `TrialResult.bytes_hold`, bytes. overhead: step time over that of `none`, minus 1. fits: whether
+    the advisor says so, and whether it ran. why: what speaks against it, or ended it."""
 
     cell: Cell
     setting: str
@@ -169,11 +168,10 @@ class Errors(Struct, frozen=True, kw_only=True):
 
 
 class Accuracy(Struct, frozen=True, kw_only=True):
-    """Rows judged together. None where they cannot tell. tau: Kendall's of step times within each
-    cell, the mean over cells. regret: step time of the advisor's first choice over the best
-    measured one that fitted, minus 1, the mean over cells; worst_regret is infinite where a first
-    choice ran out of memory. verdicts: rows by whether the advisor said that they fit, and whether
-    they ran."""
+    """Rows judged together. None where they cannot tell. tau: Kendall's of step times, the mean
+    over cells. regret: step time of the advisor's first choice over the best measured one that
+    fitted, minus 1, the mean over cells; worst_regret is infinite where a first choice ran out of
+    memory. verdicts: rows by whether the advisor said that they fit, and whether they ran."""
 
     name: str
     cells: int

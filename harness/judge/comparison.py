@@ -137,8 +137,7 @@ def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
 
 
 def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
-    """Differences of any of the processes, each once; of processes that left no fingerprint, those
-    of their variables."""
+    """Differences of any process, each once; without a fingerprint those of variables alone."""
     found = [one for place in subject.places for one in identity.differences(golden.place, place)]
     if not any(one.environment or one.status in _MEASURED for one in subject.results):
         found = [one for one in found if one.name.startswith(identity.VARIABLES)]

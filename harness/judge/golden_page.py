@@ -44,8 +44,7 @@ def golden_page(golden: Golden) -> str:
 
 
 def change_page(change: GoldenChange) -> str:
-    """A golden as it is to be written: a new one's numbers, else a line a judged metric that
-    changes."""
+    """A golden to be written: a new one's numbers, else a line a judged metric that changes."""
     old, new, diff = change.old, change.new, change.diff() if change.old else {}
     kept = {key: pair for key, pair in diff.items() if not key.startswith("summary.")}
     lines: list[Block] = [f"{key}: {shown(a)} -> {shown(b)}" for key, (a, b) in kept.items()]

@@ -21,10 +21,9 @@ from harness.trial.trial import Device, world_size
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """One metric of one process: training step, counted from 1 as Megatron does, -> number. Warm-up
-    steps are counted though not held: a series may begin at step 4. A scalar of the whole process,
-    such as a peak, is held once, at its last step. ValueError for a finite number that is too large
-    to be squared."""
+    """One metric of one process: training step, counted from 1 as Megatron does (warm-up steps are
+    counted though not held), -> number. A scalar of the whole process, such as a peak, is held
+    once, at its last step. ValueError for a finite number that is too large to be squared."""
 
     values: dict[Annotated[int, Meta(ge=0, le=LARGEST)], int | float]
 
@@ -68,8 +67,7 @@ PEAKS: Final = {ALLOCATED: "allocated", ACTIVE: "active", RESERVED: "reserved", 
 """Peaks of a rank: metric -> field of MemoryPeak."""
 
 TIME_NOISE: Final = {Device.CUDA: 0.01, Device.CPU: 0.05}
-"""Relative standard deviation between processes that is usual: 1 % on one GPU node, 5 % on a CPU
-that others use too."""
+"""Usual relative standard deviation between processes: 1 % on one GPU node, 5 % on a shared CPU."""
 SESSION_NOISE: Final = 0.02
 """Relative standard deviation between sessions that is assumed where few were seen: "diurnal 1-2%
 throughput variation based on time-of-day" (The Llama 3 Herd of Models, section 3.3.4, arXiv
@@ -166,10 +164,9 @@ def _series(steps: Iterable[int], values: Iterable[float]) -> Series:
 
 
 def _timings(result: TrialResult) -> dict[str, Series]:
-    """Seconds of a step, and what is derived from it: model TFLOP/s (recompute not counted) and
-    tokens per second, a GPU. What the framework's own log reports stands instead. Then joules of
-    one GPU for each of its tokens, by the watts that NVML read of it while the steps ran; hosts,
-    switches and cooling are not in it."""
+    """Seconds of a step; model TFLOP/s (recompute not counted) and tokens per second, a GPU, by
+    what the framework's own log reports, else derived; joules of one GPU for each of its tokens, by
+    the watts that NVML read meanwhile, without hosts, switches and cooling."""
     seconds = result.times.seconds if result.times else ()
     if not seconds:
         return {}

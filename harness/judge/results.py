@@ -94,9 +94,8 @@ _OWN = Path(__file__).parents[1] / "configs"
 
 
 def reproduction_command(experiment: str, trial: Trial) -> str:
-    """`harness run` with the setting of `trial` alone, in its environment, and with whatever it
-    changes in its preset (an experiment that is no file here is taken as it stands), into a folder
-    of its own."""
+    """`harness run` with the setting of `trial` alone, in its environment, with what it changes in
+    its preset (an experiment that is no file here is taken as it stands), into its own folder."""
     preset = None
     with suppress(UserError):
         preset = named_experiment(experiment, _OWN)

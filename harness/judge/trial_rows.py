@@ -79,8 +79,7 @@ class LossDeviation(Struct, frozen=True):
 
 
 def furthest(new: metrics.Processes, golden: metrics.Processes) -> LossDeviation | None:
-    """The worst step of those that both have; None where they share none. Of several processes the
-    median counts, step by step."""
+    """The worst step of those that both have, by the median of several processes; None for none."""
     old, now = _curve(golden), _curve(new)
     shared = sorted(old.keys() & now.keys())
     if not shared:
@@ -111,8 +110,7 @@ FEW_PROCESSES = 5
 class CompareOptions(Struct, frozen=True, kw_only=True):
     """How to compare. allow_env_change: compare across environments, which are then shown first.
     strict: a stale golden fails. allow_unmatched: vanished and appeared trials do not decide.
-    exact_loss: bit by bit. limits: metric and relative limit, before the golden's and the default.
-    """
+    exact_loss: bit by bit. limits: metric and relative limit, before the golden's and defaults."""
 
     allow_env_change: bool = False
     strict: bool = False

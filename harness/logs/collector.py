@@ -222,8 +222,7 @@ def _all_ended(files: Sequence[Collector]) -> bool:
 
 
 def _with_timers(steps: list[LoggedStep], timers: list[float | None]) -> list[LoggedStep]:
-    """Timers as those of steps 1, 2, 3, …, as many as are kept; none of them where one stands for
-    several steps."""
+    """Timers as those of steps 1, 2, 3, …; none where one stands for several steps."""
     if None in timers:
         return steps
     known = {step.number: step for step in steps}

@@ -26,12 +26,11 @@ _DIGITS: Final = re.compile(r"([0-9]{1,9})")
 
 
 class ParsedLog(Struct, frozen=True, kw_only=True):
-    """What the last attempt of a run logged. ended: whether the log shows that the run came to its
-    end. cause: why it did not, where the log names that. damaged: names of files that could not be
-    read to their end. whole_run: means over the whole run, where the log tells any. odd_files: of
-    several files, those that end before the others or say nothing, a text each. mistaken: whose
-    lines these are, where another framework's were asked for. unread: steps of a long log that are
-    left out before its last."""
+    """What the last attempt of a run logged. ended: whether the log shows the run's end. cause: why
+    it did not end, where the log names that. damaged: names of files that could not be read to
+    their end. whole_run: means over the whole run, where told. odd_files: of several files, those
+    that end early or say nothing, a text each. mistaken: whose lines these are, where another
+    framework's were asked for. unread: steps of a long log that are left out before its last."""
 
     framework: LogFramework | None = None
     steps: tuple[LoggedStep, ...] = ()

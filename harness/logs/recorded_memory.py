@@ -42,8 +42,7 @@ _BACKWARD: Final = ("torch/autograd/__init__.py", "torch/autograd/graph.py")
 _ENGINE: Final = "torch::autograd::Engine"
 """On CUDA a thread of its own runs the backward, whose stack has no other mark."""
 _REPLAYS: Final = ("backward", "unpack_hook")
-"""Functions that replay a forward, of any checkpoint: where stacks hold Python alone, the mark of
-that thread."""
+"""Functions that replay a forward: where stacks hold Python alone, the mark of that thread."""
 _IN_OPTIMIZER: Final = "allocated in the optimizer"
 _IN_BACKWARD: Final = "allocated in the backward"
 _IN_FORWARD: Final = "allocated in the forward"
@@ -115,8 +114,7 @@ class ByteChange(Struct, frozen=True):
 
 
 class AtEnd(Struct, frozen=True):
-    """Of one device when the snapshot was made: bytes of the blocks that were allocated, by
-    address, and of all segments."""
+    """Of one device at the snapshot: bytes of allocated blocks by address, and of all segments."""
 
     blocks: dict[int, int]
     reserved: int

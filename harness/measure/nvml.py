@@ -98,8 +98,7 @@ class NvmlGpu:
 
     def other_processes(self) -> int | None:
         """Compute processes on the GPU next to this one. A container's process numbers are not the
-        driver's, so that ours cannot be looked up: with a CUDA context of our own, one of those
-        listed is this process."""
+        driver's: with a CUDA context of our own, one of those listed is this process."""
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
         return None if processes is None else max(0, len(processes) - 1)
 

@@ -232,8 +232,7 @@ def _cuda_memory(
     step: TrainingStep, plan: MeasurementPlan, allocator: CudaAllocator, gpu: NvmlGpu | None
 ) -> tuple[MemoryPeak, tuple[TimelinePoint, ...]]:
     """The allocator's peaks over the timed steps, then one more step for the timeline. The caching
-    allocator keeps what it took, so that what the driver calls used after the steps is also its
-    peak."""
+    allocator keeps what it took: what the driver calls used after the steps is also its peak."""
     peaks = allocator.peaks()
     used = None if gpu is None else gpu.reading().used_bytes
     memory = MemoryPeak(rank=_rank(), stage=step.stage, nvml_used=used, **peaks)

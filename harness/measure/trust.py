@@ -64,8 +64,7 @@ LIMITS: Final = {
     Device.CUDA: SeriesLimits(),
     Device.CPU: SeriesLimits(spread=0.15, drift=0.15, times_count=False),
 }
-"""A CPU is shared with the rest of the system: its times are shown, and nothing is judged by
-them."""
+"""A CPU is shared with the rest of the system: its times are shown, and judge nothing."""
 
 _DAMAGING: Final = frozenset(
     ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")

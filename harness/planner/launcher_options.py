@@ -1,5 +1,4 @@
-"""How trials are launched, as asked for, ``launcher=local | torchrun | slurm`` and its keys, and
-what ``sweep.*`` means."""
+"""How trials are launched (``launcher=local | torchrun | slurm`` and its keys), and ``sweep.*``."""
 
 import re
 from enum import StrEnum
@@ -27,8 +26,7 @@ class LauncherOptions(Struct, frozen=True, kw_only=True):
     rendezvous is HOST:PORT of node 0. slurm: partition to mem are sbatch's own options; time is
     Slurm's, empty for what the measurement needs; nodes or gpus_per_node divide the layout's ranks;
     sbatch are further parameters as sbatch spells them, without dashes; setup are shell lines that
-    run before python; max_requeues bounds how often a trial that is preempted or whose node is lost
-    starts anew."""
+    run before python; max_requeues bounds how often a preempted trial starts anew."""
 
     kind: LauncherKind = LauncherKind.LOCAL
     nnodes: int = 1
@@ -103,8 +101,7 @@ _TIME: Final = re.compile(
 
 
 def minutes(text: str) -> int:
-    """Whole minutes, rounded up, of a time as sbatch takes it: ``M``, ``M:S``, ``H:M:S``, ``D-H``,
-    ``D-H:M``, ``D-H:M:S``."""
+    """Whole minutes, rounded up, of sbatch's ``M``, ``M:S``, ``H:M:S``, ``D-H[:M[:S]]``."""
     found = _TIME.fullmatch(text)
     if found is None:
         relation = "is not a time that sbatch takes"

@@ -36,8 +36,7 @@ _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp3
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """The job on the GPU whose times are predicted, how it came about, and what was assumed of the
-    machine."""
+    """The job on the GPU whose times are predicted, how it came about, what was assumed of it."""
 
     resolution: Resolution
     job: Job

@@ -162,8 +162,7 @@ def _check_backend(name: object) -> None:
 
 
 def _checked(overrides: Sequence[str], groups: Groups, config_dir: Path | None) -> dict[str, str]:
-    """Values by key; UserError for a key that nobody reads, and for a choice that no folder has or
-    whose file is broken."""
+    """Values by key; UserError for a key that nobody reads, and a choice without a whole file."""
     given = split_key_values((override.lstrip("+") for override in overrides), "override")
     inner = [f"{group}.{name}" for group, kind in groups.items() for name in field_types(kind)]
     choices = [name for name in _CHOICES if name in ("experiment", *groups)]

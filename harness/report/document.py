@@ -175,8 +175,7 @@ def terminal_page(report: Document) -> Block:
 
 
 def _table_block(found: Table) -> Block:
-    """The first column has lines of its own on a narrow page, which then leaves the last ones
-    out."""
+    """The first column has lines of its own on a narrow page, which leaves the last ones out."""
     spare = [0, *range(len(found.columns) - 1, 0, -1)]
     rows = table(
         Column(title=title, left=n < found.left, wrap=True, above=n == 0, spare=spare[n])

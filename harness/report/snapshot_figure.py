@@ -15,8 +15,7 @@ MOST_POINTS: Final = 4000
 
 
 def draw_recordings(recordings: Sequence[Recording], path: Path) -> None:
-    """Draw them into `path`, whose suffix says the format. Where one has no times, all are drawn
-    by the share of their events."""
+    """Draw them into `path`, whose suffix says the format; by event where one has no times."""
     from matplotlib.figure import Figure
 
     with styled(path.stem, **{"font.size": 10}):
@@ -62,8 +61,7 @@ def _label(one: Recording, name: str) -> str:
 
 
 def thinned(levels: Sequence[int], most: int = MOST_POINTS) -> list[int]:
-    """About `most` places of `levels`, of each stretch its first, lowest and highest, and the
-    last: no peak is lost."""
+    """About `most` places of `levels`: each stretch's first, lowest and highest, and the last."""
     stretch = max(1, -(-3 * len(levels) // most))
     keep = {len(levels) - 1}
     for start in range(0, len(levels), stretch):

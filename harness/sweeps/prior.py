@@ -64,8 +64,7 @@ class Belief(Struct, frozen=True):
         return 0.5 * math.erfc((self.log - bound) / (self.spread * math.sqrt(2.0)))
 
     def improvement(self, bound: float) -> float:
-        """Expected amount by which the logarithm is below `bound`, 0 where it is above (Jones,
-        Schonlau and Welch 1998, eq. 15)."""
+        """Expected amount below `bound` (log), 0 above (Jones, Schonlau and Welch 1998, eq. 15)."""
         gap = bound - self.log
         z = gap / self.spread
         density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
@@ -121,8 +120,7 @@ def _level(predicted: Sequence[float], observed: Mapping[Point, Observed]) -> fl
 
 
 def _alike(points: Sequence[Point], seen: Sequence[Point], groups: Groups) -> "Array":
-    """Covariance before measuring of every point with those seen for the parts that points share,
-    [points, seen]."""
+    """Covariance before measuring of points with those seen, of shared parts, [points, seen]."""
     np = require("numpy", "harness sweep", "harness")
     covariance: Array = np.zeros((len(points), len(seen)))
     for name, member in _MEMBERS.items():

@@ -96,8 +96,7 @@ class Standing:
         }
 
     def faster(self, point: Point, margin: float) -> float:
-        """Probability that a measured `point` is more than `margin` (relative) faster than the
-        leader."""
+        """Probability that a measured `point` is more than `margin` faster than the leader."""
         assert self.leader is not None
         gap = math.log(self.seconds[point] / self.seconds[self.leader]) + margin
         processes = self.processes(point), self.processes(self.leader)
@@ -203,10 +202,9 @@ def make_policy(space: Space, options: SweepOptions) -> "PriorPolicy":
 
 
 class PriorPolicy:
-    """Decides for the points of `expected`, which are in the advisor's order. memory_bytes: points
-    with a larger peak cannot lead. room_bytes: what the advisor's probability to fit is of.
-    assumed_noise: relative standard deviation of a step time between processes, until repeats
-    show it."""
+    """Decides for the points of `expected`, in the advisor's order. memory_bytes: points with a
+    larger peak cannot lead. room_bytes: what the probability to fit is of. assumed_noise: relative
+    standard deviation of a step time between processes, until repeats show it."""
 
     def __init__(
         self,

@@ -18,8 +18,7 @@ from harness.trial.trial import Prediction
 
 
 def fastest_and_smallest(outcomes: Mapping[Point, Outcome], budget: int | None) -> list[Point]:
-    """Points that were measured to the end, within `budget`, and that no other beats in both
-    objectives, fastest first."""
+    """Points measured to the end, within `budget`, that no other beats in both, fastest first."""
     found = [point for point, o in outcomes.items() if o.measured and o.within(budget)]
     return pareto_front(
         found, lambda p: (outcomes[p].step_seconds or 0.0, outcomes[p].peak_bytes or 0)

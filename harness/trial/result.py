@@ -129,9 +129,8 @@ class Flops(Struct, frozen=True, kw_only=True):
 
 
 class GpuLoad(Struct, frozen=True, kw_only=True):
-    """State of a GPU over a stretch of work: median SM clock next to the highest it may have (MHz),
-    median power (watts), the highest temperature, and every reason for which clocks were held back.
-    None where the driver does not tell."""
+    """State of a GPU over a stretch of work: median SM clock next to its highest (MHz), median
+    power (watts), highest temperature, and all reasons for holding clocks back. None: not known."""
 
     sm_clock_mhz: float | None = None
     max_sm_clock_mhz: float | None = None
@@ -180,8 +179,7 @@ class StagePeaks(Struct, frozen=True, kw_only=True):
 
 
 class Rehearsed(Struct, frozen=True, kw_only=True):
-    """What a rehearsal of one stage gave; seconds are those of its measured steps, if any, phases
-    where the time of one more went."""
+    """What a rehearsal of one stage gave; seconds of its measured steps, phases of one more."""
 
     peaks: StagePeaks
     seconds: tuple[float, ...] = ()

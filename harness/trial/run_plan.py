@@ -15,8 +15,7 @@ from harness.trial.trial import Trial, Workload, layout_name
 class PlannedSetting(Struct, frozen=True, kw_only=True):
     """One setting of a run: its trial of repeat 0, and why it is not run, if it is not. rank: place
     in the advisor's order among the settings of this run, 1 first; None where the setting is
-    skipped, or one that the advisor does not know. label: what it is called in progress where the
-    setting alone does not tell."""
+    skipped, or unknown to the advisor. label: what it is called in progress beyond its setting."""
 
     trial: Trial
     rank: int | None = None

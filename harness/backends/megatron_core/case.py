@@ -63,8 +63,7 @@ class MegatronCase(RawSettings):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Options that differ from Megatron's default, or may; those of experts where there are
-        any."""
+        """Options that may differ from Megatron's default; those of experts where there are any."""
         names = (*_DECLARED, *self.__dict__)
         return {
             name: getattr(self, name) for name in names if self.has_experts or name not in _EXPERTS

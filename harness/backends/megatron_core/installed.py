@@ -158,8 +158,7 @@ def under_installed(job: Job) -> tuple[Job, str]:
 
 
 def installed_revision() -> Revision:
-    """The release of megatron-core that is installed, or the newest known before it; the newest
-    where none is."""
+    """The release of megatron-core that is installed, or the newest known before it, or of all."""
     if missing():
         return resolve_revision(Framework.MEGATRON_LM)
     number = _number(version("megatron-core"))

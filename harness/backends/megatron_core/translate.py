@@ -66,8 +66,7 @@ def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
 
 
 def as_megatron_runs(job: Job, workload: Workload) -> Job:
-    """`job` with the layers, precision, optimizer and batch of `workload` on this backend, see
-    harness_config."""
+    """`job` with layers, precision, optimizer and batch of `workload` here, see harness_config."""
     types = {name: getattr(workload, name) for name in ("precision", "main_grads_dtype")}
     config = replace(harness_config(job.config), **types)
     layout = replace(job.layout, tp_comm_overlap=_overlaps_tp(workload))
@@ -144,8 +143,7 @@ def _attention(model: ModelSpec) -> CoreAttention:
 
 def _has_kernels(workload: Workload) -> bool:
     """Whether attention knows windows and learned offsets: Transformer Engine's, Megatron's unfused
-    one, and the flash kernel that fake tensors go through; torch's own kernel, which stands in for
-    Transformer Engine's, does not."""
+    one, the flash kernel of fake tensors; not torch's own kernel, which stands in for the first."""
     fake = workload.device is Device.FAKE
     unfused = _attention(workload.model) is CoreAttention.UNFUSED
     return fake or unfused or runs_transformer_engine(workload)

@@ -126,8 +126,7 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def host_offload() -> saved_tensors_hooks:
     """Inside, what autograd saves is copied to (pinned) host memory; parameters stay. On a GPU the
-    copy runs on a stream of its own, and the compute stream waits for it only before the tensor is
-    fetched back."""
+    copy has a stream of its own, for which compute waits only before the tensor is fetched back."""
     return saved_tensors_hooks(_to_host, _from_host)
 
 

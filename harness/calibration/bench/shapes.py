@@ -60,9 +60,8 @@ _NORMS: Final = (Module.INPUT_LAYERNORM, Module.PRE_MLP_LAYERNORM, Module.FINAL_
 
 @cache
 def preset_cases() -> tuple[Case, ...]:
-    """Every kernel of every preset at TP 1, 2, 4 and 8, each once, in the order of their keys.
-    Attention has no variant yet (see `with_attention`); collectives carry the full tensor's
-    bytes."""
+    """Every kernel of every preset at TP 1, 2, 4 and 8, once, in the order of their keys. Attention
+    has no variant yet (see `with_attention`); collectives carry the full tensor's bytes."""
     presets = [load_model(name) for name in model_names()]
     cases = chain(
         *(_of_shape(shape) for shape in _shapes(presets, TENSOR_PARALLEL, TOKENS)),

@@ -22,8 +22,7 @@ RESULT: Final = "harness:result"
 LOST: Final = "lost"
 INTERRUPTED: Final = "interrupted"
 WITHDRAWN: Final = "withdrawn"
-"""Statuses of trials that gave no result: their worker is gone, was asked to end, or saw that
-another has the task."""
+"""Statuses without a result: the worker is gone, was asked to end, or saw another at the task."""
 
 
 class Told(Struct, frozen=True, kw_only=True):

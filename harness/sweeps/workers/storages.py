@@ -33,15 +33,13 @@ _IDLE_SECONDS: Final = 60
 
 
 Turn = Callable[[], AbstractContextManager[None]]
-"""Waits until it is ours, and holds it for the length of a block; raises what the storage raises
-where it cannot be reached."""
+"""Waits until it is ours, and holds it for a block; raises what the storage raises."""
 
 
 @contextmanager
 def postgres_turn(engine: "Engine", name: str) -> Iterator[None]:
-    """By an advisory lock of a transaction. A connection that breaks inside a turn ends it: what is
-    done in one must bear that another worker's has begun (see Study). sqlalchemy's errors where the
-    server cannot be reached."""
+    """By an advisory lock of a transaction. A connection that breaks inside a turn ends it: another
+    worker's may have begun (see Study). sqlalchemy's errors where the server cannot be reached."""
     from sqlalchemy import text
 
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)

@@ -82,8 +82,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 class Study:
     """The study of `space` in `storage` as one worker of a sweep has it. retry: results of these
-    statuses that were told before this worker came do not count. say: is told, in one line, of a
-    storage that does not answer."""
+    statuses that were told before it came do not count. say: is told of a silent storage."""
 
     def __init__(
         self,
@@ -145,8 +144,7 @@ class Study:
         self._pause = min(2 * self._pause, _WAIT_SECONDS)
 
     def close(self) -> None:
-        """Give back what is claimed and not told. Where the storage does not answer now, others
-        find out by themselves."""
+        """Give back what is claimed and not told; where the storage is silent, others find out."""
         self._heart.close()
         try:
             for claim in self._open.values():

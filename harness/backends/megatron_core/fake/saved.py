@@ -37,9 +37,8 @@ def saved_tensors(node: Any) -> list[torch.Tensor]:
 
 
 class ModulePaths:
-    """Module path that a node of the graph comes from, in the forward pass and its replay. Autograd
-    numbers its nodes as they are created: the number at which each module was entered or left says
-    where a node came from."""
+    """Module path that a node of the graph comes from, in the forward pass and its replay: autograd
+    numbers its nodes, and the number at which each module was entered or left tells."""
 
     def __init__(self) -> None:
         self._stack: list[str] = []

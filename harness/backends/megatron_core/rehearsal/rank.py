@@ -38,8 +38,7 @@ _GROUP: Final[Any] = dist.ProcessGroup
 
 @contextmanager
 def received_noise() -> Iterator[None]:
-    """Fills what comes from other pipeline stages with N(0, 1), the size of a normalised hidden
-    state."""
+    """Fills what comes from other stages with N(0, 1), the size of a normalised hidden state."""
     original = P2P._communicate
 
     def communicate(*args: Any, **wanted: Any) -> Any:
@@ -56,9 +55,8 @@ def received_noise() -> Iterator[None]:
 
 @contextmanager
 def own_part() -> Iterator[None]:
-    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor. A
-    fake process group does so itself in torch 2.13, whose functions no longer call the two methods;
-    in torch 2.11 it writes nothing."""
+    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor, as
+    a fake process group does itself in torch 2.13; in torch 2.11 it writes nothing."""
     scatter, exchange = _GROUP._reduce_scatter_base, _GROUP.alltoall_base
 
     def reduce_scatter(group: Any, output: Tensor, given: Tensor, *more: Any) -> Any:
@@ -149,8 +147,7 @@ def rehearse(
 ) -> Rehearsed:
     """Steps of the first rank of `stage` on a real device: peaks and compute times. What would be
     received from other stages is noise of the size of a normalised hidden state; gradients are of
-    no use, and NaN checks are off. Experts get tokens drawn at random, as many from every other
-    rank as from this one."""
+    no use, and NaN checks are off. Experts get tokens at random, as many from every rank."""
     where = torch_device(device)
     routing = {"moe_router_force_load_balancing": True} if case.has_experts else {}
     with ExitStack() as stack:

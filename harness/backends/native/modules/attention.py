@@ -1,5 +1,4 @@
-"""Self-attention with query groups, and multi-latent attention (megatron-core 0.16.1 attention.py,
-multi_latent_attention.py)."""
+"""Self-attention with query groups, and multi-latent attention (megatron-core 0.16.1's)."""
 
 from typing import Final
 

@@ -141,8 +141,7 @@ def rotary_frequencies(seq_length: int, width: int, device: torch.device) -> Ten
 
 def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
     """Rotary embedding of [micro_batch_size, seq_length, heads, kv_channels]. As Megatron's unfused
-    one it makes cos and sin in the compute type for each call and keeps both (rope_utils.py
-    _apply_rotary_pos_emb_bshd)."""
+    one (rope_utils.py) it makes cos and sin in the compute type for each call and keeps both."""
     width = frequencies.shape[-1]
     turned, rest = x[..., :width], x[..., width:]
     cos, sin = frequencies.cos().to(x.dtype), frequencies.sin().to(x.dtype)

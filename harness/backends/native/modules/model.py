@@ -23,8 +23,7 @@ _MLP: Final = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2
 
 class TransformerLayer(nn.Module):
     """Norm, attention, residual, norm, MLP or experts, residual, under one segment of a plan. A
-    checkpoint around a single layer is this module's own, inside of whatever shards it; one around
-    several is the block's."""
+    checkpoint around a single layer is this module's own; one around several is the block's."""
 
     def __init__(
         self, settings: LayerSettings, segment: Segment, kind: LayerKind, frequencies: Tensor | None
@@ -185,9 +184,8 @@ def _shards(module: nn.Module) -> dict[str, linear.Shard]:
 
 @torch.no_grad()
 def initialise(model: GptModel, seed: int) -> None:
-    """Normal(0, 0.02), norms 1, biases 0; the same weights however the model is cut. Each weight
-    has a generator of its own, seeded by its name, makes the whole tensor and takes this rank's
-    part."""
+    """Normal(0, 0.02), norms 1, biases 0; the same weights however the model is cut: each has a
+    generator seeded by its name, makes the whole tensor and takes this rank's part."""
     done: set[int] = set()
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

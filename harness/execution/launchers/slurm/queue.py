@@ -25,8 +25,7 @@ _UNCUT: Final = {"SLURM_BITSTR_LEN": "0"}  # else long lists of array tasks are 
 
 
 class JobReport(Struct, frozen=True, kw_only=True):
-    """A job's state in Slurm's word, its exit code, the signal that ended it, where it ran, and
-    why it waits."""
+    """A job's state in Slurm's word, its exit code or signal, where it ran, and why it waits."""
 
     state: str
     code: int = 0

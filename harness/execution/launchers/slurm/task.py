@@ -39,8 +39,7 @@ def make_launcher(trial: Trial, rendezvous: Rendezvous | None) -> Launcher:
 
 class NodeTask(Struct, frozen=True, kw_only=True):
     """One trial on one node; submitit pickles it. minutes is the job's time limit. A trial that
-    Slurm starts anew, preempted or after the loss of a node, begins at its beginning, at most
-    `max_requeues` times."""
+    Slurm starts anew, preempted or its node lost, begins anew, at most `max_requeues` times."""
 
     folder: str
     minutes: int
