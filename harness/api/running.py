@@ -171,8 +171,7 @@ def _outcome(planned: PlannedRun, dry_run: bool, retry: bool | str | Iterable[st
 def hand_over(
     folder: Path, trackers: tuple[TrackerName, ...], command: str = "run", *, report: bool = False
 ) -> None:
-    """The report, and what `track=` asks for, at the end of a run or a sweep, which stands whatever
-    goes wrong here."""
+    """The report, and what `track=` asks for, of a run or a sweep, which stands in any case."""
     if report:
         from harness.report.write import report_run
 

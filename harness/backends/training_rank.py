@@ -38,8 +38,7 @@ def check_processes(layout: ParallelLayout, world_size: int) -> None:
 
 
 def random_tokens(seed: int, index: int, vocab_size: int, seq_length: int) -> Tensor:
-    """[seq_length + 1] tokens of sequence `index` of the global batch: the same at every step, and
-    on every rank that asks for it."""
+    """[seq_length + 1] tokens of sequence `index` of the global batch, always the same."""
     generator = torch.Generator().manual_seed(seed * SEED_STRIDE + index)
     return torch.randint(vocab_size, (seq_length + 1,), generator=generator)
 

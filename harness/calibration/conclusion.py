@@ -1,5 +1,4 @@
-"""A calibration and its files out of samples: rates over peaks, what they leave open, and how far
-they are off."""
+"""A calibration and its files out of samples: rates over peaks, what they leave open."""
 
 import os
 import re

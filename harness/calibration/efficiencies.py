@@ -249,8 +249,7 @@ def _largest(samples: Sequence[Sample], kind: CaseKind, ranks: int) -> list[Samp
 
 
 def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, ...]:
-    """Predicted over measured, less one, of large shapes that the fit did not see: every fifth is
-    left out, five times."""
+    """Predicted over measured, less one, of large shapes, each fifth left out in turn."""
     chosen = sorted(fitted_samples(samples), key=lambda sample: sample.case.key)
     costs = fit(chosen, ranks)
     watched = {

@@ -131,8 +131,7 @@ class Lasting(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """``sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W, sw_power_cap``;
-        what is not known is left out."""
+        """``sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W``, as known."""
         load, said = self.load, [f"sustained {self.ratio:.2f} of the burst rate"]
         if load.sm_clock_mhz is not None:
             highest = "" if load.max_sm_clock_mhz is None else f" of {load.max_sm_clock_mhz:,.0f}"

@@ -167,8 +167,7 @@ _TICK_SECONDS: Final = 0.5
 
 
 def launcher_of(trial: Trial) -> local.Launcher:
-    """One process where the layout has one rank, torchrun where it has several; a command starts
-    its ranks itself."""
+    """torchrun where the layout has several ranks that no command starts, else one process."""
     several = trial.workload.layout.world_size > 1 and trial.command is None
     return local.TorchrunLauncher() if several else local.LocalLauncher()
 

@@ -86,8 +86,7 @@ def make_runner(
     retry: frozenset[TrialStatus] = frozenset(),
     mine: frozenset[str] | None = None,
 ) -> Runner:
-    """A runner of `plan`; what it needs beyond the standard library is imported only now. UserError
-    where that is not installed."""
+    """A runner of `plan`; UserError where a package that it needs is not installed."""
     given: dict[str, Any] = {"folder": folder, "plan": plan, "progress": progress}
     given |= {"retry": retry, "mine": mine}
     if options.kind is LauncherKind.SLURM:

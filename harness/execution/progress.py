@@ -102,8 +102,7 @@ def say(text: str, command: str = "run") -> None:
 
 class Progress(LiveLine):
     """The trials of a plan: the line says where the running one is, and each that ends stays.
-    growing: nobody knows how many come (a sweep's): they are counted as they are met, and each is
-    reported once."""
+    growing: nobody knows how many come (a sweep's): they are counted as met, each said once."""
 
     def __init__(
         self,

@@ -208,8 +208,7 @@ def _if_possible(act: Callable[[], Answer]) -> Answer | None:
 
 
 def prepare_process() -> None:
-    """Die with our parent; on SIGTERM write where every thread stands, then end: so the log of a
-    trial that hangs tells where."""
+    """Die with our parent; on SIGTERM write where every thread stands, then end."""
     die_with_parent()
     faulthandler.enable()
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)

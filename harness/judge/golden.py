@@ -65,8 +65,7 @@ class Meta(Struct, frozen=True, kw_only=True):
 
 
 class Identity(Struct, frozen=True):
-    """Of what a golden speaks. workload: flat; in part where there is no key. gpus: COUNTxTYPE or
-    ``cpu``."""
+    """Of what a golden speaks. workload: flat; in part without key. gpus: COUNTxTYPE or cpu."""
 
     label: str
     gpus: str

@@ -22,8 +22,7 @@ from harness.trial.trial import BATCH, Backend, Trial
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """Results, and the command that runs each workload again where its run is known. commands:
-    workload key -> command line."""
+    """Results; commands: workload key -> what runs it again, where its run is known."""
 
     results: tuple[TrialResult, ...]
     commands: dict[str, str]

@@ -199,9 +199,8 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 class Shift(Struct, frozen=True, kw_only=True):
     """How far new samples are from golden ones. ratio: new / golden. interval, strict: where it
-    lies with 95 % and 99 % confidence; where the golden's sessions drift, both hold the ratio to
-    where they lead as well. processes: of one session. golden_sessions is 0 where the golden is one
-    number taken as exact."""
+    lies with 95 % and 99 % confidence; both reach to where the golden's sessions lead if they
+    drift. processes: of one session. golden_sessions is 0 where the golden is an exact number."""
 
     ratio: float
     interval: Interval
@@ -215,8 +214,7 @@ class Shift(Struct, frozen=True, kw_only=True):
 
 
 class Needed(Struct, frozen=True, kw_only=True):
-    """What would settle a comparison: processes a session, more sessions of the golden, more runs
-    on other days."""
+    """What would settle a comparison: processes a session, the golden's sessions, later runs."""
 
     repeats: int = 0
     sessions: int = 0

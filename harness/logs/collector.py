@@ -54,8 +54,7 @@ class Stream(Struct):
 
 
 class Collector(Struct):
-    """Records of one framework from one file. most: steps that are kept, of all ranks; least: of
-    each."""
+    """Records of one framework in one file. most: steps kept of all ranks; least: of each."""
 
     most: int
     least: int = 0
@@ -214,8 +213,7 @@ def merged_collectors(files: Sequence[Collector]) -> Collector:
 
 
 def _all_ended(files: Sequence[Collector]) -> bool:
-    """Whether every rank that writes steps came to its end, or one that writes none says so for
-    all (Megatron's first)."""
+    """Whether all ranks that write steps ended, or one that writes none (Megatron's first)."""
     writers = [one for one in files if any(stream.steps for stream in one.streams.values())]
     silent = any(one.ended for one in files if one not in writers)
     return silent or (bool(writers) and all(one.ended for one in writers))

@@ -143,8 +143,7 @@ class _Scan:
                 self.causes.hear(part)
 
     def _pass(self, cells: list[str], collector: Collector) -> None:
-        """Enter steady lines: where enough steps are known, the first, the highest and the last of
-        a rank say what all of them do."""
+        """Enter steady lines: where enough is known, of a rank the first, highest and last."""
         lines, prefixes, steps, heights, kinds = (cells[group::6] for group in range(5))
         ranks = {prefix: self._heard(prefix)[0] for prefix in set(prefixes)}
         of_ranks = grouped((ranks[one], at) for at, one in enumerate(prefixes) if steps[at])

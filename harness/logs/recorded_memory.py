@@ -193,8 +193,7 @@ class _Walk:
         self._kinds = AllocationKinds()
 
     def changed(self, event: object) -> Iterator[ByteChange]:
-        """What an event changes: nothing where it is about something else, such as the end of a
-        free that was requested earlier."""
+        """What an event changes: nothing where it is about something else, as a completed free."""
         if not isinstance(event, dict):
             raise NotPlainError("an event is not a dict")
         action = event.get("action")

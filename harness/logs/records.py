@@ -72,8 +72,7 @@ class LoggedLoss(Struct, frozen=True, kw_only=True):
 
 
 class Timers(Struct, frozen=True, kw_only=True):
-    """Seconds of forward, backward and optimizer of a step, on a line without its number; None:
-    the engine adds up several steps."""
+    """Seconds of a step's forward, backward and optimizer; None: of several steps."""
 
     seconds: float | None
 
@@ -122,14 +121,12 @@ class LogReader(Struct, frozen=True):
     lasting: str = "(?!)()"
 
     def steady_lines(self) -> re.Pattern[str]:
-        """Its steady lines within a text. Groups: the line, its launcher's prefix, those of
-        `steady` and that of `lasting`."""
+        """Its steady lines within a text. Groups: line, prefix, those of `steady` and `lasting`."""
         prefix = r"(?:\[?(?:[Rr]ank|default)? ?\d{1,9}\]?: ?)?"
         return re.compile(rf"\n(({prefix})(?:{self.steady}|{self.lasting})) *(?=\n)")
 
     def read(self, text: str) -> tuple[Record, ...]:
-        """What a whole, cleaned line (single blanks, no colours, no rank's prefix) says; empty for
-        any other line."""
+        """What a whole, cleaned line (single blanks, no colours, no prefix) says; or nothing."""
         if any(anchor in text for anchor in self.anchors):
             for pattern, records in self.lines:
                 if match := pattern.search(text):

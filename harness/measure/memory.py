@@ -205,8 +205,7 @@ class Timeline:
 
 
 def thinned(points: Sequence[TimelinePoint], most: int) -> tuple[TimelinePoint, ...]:
-    """At most `most` points and the ends of every phase: of each stretch its lowest and highest
-    point stay, so that no peak is lost."""
+    """At most `most` points and the ends of phases: each stretch keeps its lowest and highest."""
     if len(points) <= most:
         return tuple(points)
     keep = {0, len(points) - 1}

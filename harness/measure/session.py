@@ -29,8 +29,7 @@ PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
 class Gauge(Struct, frozen=True):
-    """Knows the highest number of bytes since it was last restarted. `restart` counts from what is
-    allocated now."""
+    """Knows the highest number of bytes since it was restarted from what is allocated then."""
 
     peak: Callable[[], int]
     restart: Callable[[], None]

@@ -1,5 +1,4 @@
-"""From a request to a plan: the job, the advisor's best settings, a prediction and the commands of
-each trial."""
+"""From a request to a plan: the job, the best settings, each trial's prediction and command."""
 
 import os
 from contextlib import suppress

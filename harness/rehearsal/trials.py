@@ -1,5 +1,4 @@
-"""From the command line of `harness rehearse` to trials: the job, its ranks, and what the advisor
-predicts of them."""
+"""From the command line of `harness rehearse` to trials: job, ranks, what is predicted."""
 
 import os
 import re
@@ -208,8 +207,7 @@ def workload_of(job: Job, recompute: str, device: Device) -> Workload:
 
 
 def evaluator_here(job: Job, name: str, config_dir: Path | None) -> Evaluator | None:
-    """Of `job` on the GPU that the driver calls `name`; None where that is not described, or cannot
-    run it."""
+    """Of `job` on the GPU called `name`; None where that is unknown, or cannot run it."""
     try:
         gpu = load_gpu(name, config_dir)
         return Evaluator(replace(job, gpu=gpu), load_calibration(gpu, config_dir))

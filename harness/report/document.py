@@ -33,8 +33,7 @@ def table_of(rows: Iterable[Mapping[str, str]], left: int = 1) -> Table:
 
 
 class Picture(Struct, frozen=True, kw_only=True):
-    """A figure: its file's name without suffix, what it shows, and the SVG itself, as wide as a
-    desktop's page and as a phone's."""
+    """A figure: its file's name without suffix, what it shows, its SVG for desktop and phone."""
 
     name: str
     caption: str

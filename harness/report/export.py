@@ -100,8 +100,7 @@ _TAGS: Final = {Verdict.REGRESSION: "failure", Verdict.FAILED: "error"} | _PASSE
 
 
 def junit(comparison: Comparison, name: str) -> str:
-    """The comparison as JUnit XML; the message of a case is the gate's own line. Repeats that
-    failed have one case each."""
+    """The comparison as JUnit XML; a case's message is the gate's own line."""
     cases = []
     noted = render.noted_rows(comparison)
     for row, notes in ((row, [*said, *more]) for rows, said, more in noted for row in rows):

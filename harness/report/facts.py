@@ -125,8 +125,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     @property
     def peak(self) -> str:
-        """Which peak decides what fits: reserved where every measured trial has one (on a GPU that
-        we measured), else allocated."""
+        """Which peak decides what fits: reserved where every trial has one, else allocated."""
         sizes = [rank.reserved for result in self.results.values() for rank in result.memory]
         return "allocated" if None in sizes or not sizes else "reserved"
 

@@ -118,8 +118,7 @@ def step_timelines(facts: Facts) -> tuple[StepTimeline, ...]:
 
 
 def paint_timeline(figure: "Figure", shown: Sequence[StepTimeline], *, on_cpu: bool) -> None:
-    """Allocated bytes against time, one below the other, over the colours of the phases, and
-    the predicted peak across."""
+    """Allocated bytes against time over the colours of the phases; the predicted peak across."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -202,9 +201,8 @@ MOST: Final = 24
 
 
 class PlottedSetting(Struct, frozen=True):
-    """One setting that was measured. number: the advisor's rank, as tables have it; of what it does
-    not rank one after all ranks. stable: whether its times are to be trusted; pruned: whether a
-    sweep ended one of its trials early."""
+    """One setting that was measured. number: the advisor's rank; of what it does not rank, one
+    after all ranks. stable: its times may be trusted; pruned: a sweep ended a trial of it early."""
 
     number: int
     name: str

@@ -1,5 +1,4 @@
-"""`harness golden history`: a metric over the sessions of a golden and of later runs, and the steps
-or the drift between them."""
+"""`harness golden history`: a metric over a golden's sessions and later runs; steps, drift."""
 
 import math
 from collections.abc import Sequence
@@ -22,8 +21,7 @@ _MOST_NAMES: Final = 16
 
 
 def history(golden: Golden, results: Sequence[TrialResult], metric: str) -> tuple[Session, ...]:
-    """Sessions of the golden, and those of results of its workload (without a reason), by time;
-    UserError where none has the metric."""
+    """Sessions of the golden, and those of results of its workload, by time; or UserError."""
     good = (one for one in results if one.status is TrialStatus.OK)
     mine = [one for one in good if golden.identity.holds_for(one.trial["workload"])]
     held = [session.samples for session in golden.sessions]

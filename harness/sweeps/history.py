@@ -68,9 +68,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """All that has happened in a sweep, whichever worker did it. finished: outcomes of each point
-    by repeat. running: tasks that some living worker has claimed and not finished. spent_seconds:
-    wall time of the sweep so far."""
+    """All that has happened in a sweep. finished: outcomes of each point by repeat. running: tasks
+    that a living worker has claimed and not finished. spent_seconds: wall time so far."""
 
     finished: Mapping[Point, Mapping[int, Outcome]] = field(default_factory=dict)
     running: frozenset[Task] = frozenset()

@@ -22,8 +22,7 @@ from harness.trial.store import RunFolder
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """A sweep of `space` into `folder`; `plan` is its plan without settings. retry: statuses of
-    trials that are run again."""
+    """A sweep of `space` into `folder` by its `plan`. retry: statuses that are run again."""
 
     folder: RunFolder
     plan: RunPlan
@@ -45,8 +44,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
 
     def run(self) -> End:
         """Why it ended; by then `finished` holds what came of every task, whichever worker ran it.
-        Raises as Runner.run does; UserError where the storage cannot be opened or holds another
-        sweep of this name."""
+        Raises as Runner.run does; UserError where the storage fails or holds another sweep."""
         progress = Progress(min(self.options.trials, len(self.space.legal)), growing=True)
         device, retry = self.plan.device_name, self.retry
         study = open_study(self.folder, self.space, self.options, device, retry, progress.say)

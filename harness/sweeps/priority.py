@@ -120,8 +120,7 @@ class Standing:
 
     @property
     def tied(self) -> tuple[Point, ...]:
-        """The leader and the points that may be faster: the noise does not tell them apart. Empty
-        where one leads alone, or none does."""
+        """The leader and the points that may be faster, within the noise; or none."""
         others = self.rivals(0.0, _HALF)
         return (self.leader, *others) if self.leader and others else ()
 

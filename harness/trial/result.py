@@ -38,8 +38,7 @@ class TrialStatus(StrEnum):
 
 class Phase(StrEnum):
     """Where in its life a trial is; also where it failed. `training` is some part of a step, where
-    nobody but the log tells; `replay`, in timelines and phase times alone, what the backward
-    computes again."""
+    only the log tells; `replay`, in timelines and phase times alone, computes again."""
 
     START = "start"
     BUILD = "build"
@@ -120,8 +119,7 @@ class PhaseTime(Struct, frozen=True, kw_only=True):
 
 
 class Flops(Struct, frozen=True, kw_only=True):
-    """FLOPs of one step, all ranks: model (Megatron's convention), hardware (replays included);
-    replayed_per_layer: as torch counts."""
+    """FLOPs of a step, all ranks: model (Megatron's), hardware (with replays), torch's count."""
 
     model: Annotated[float, Meta(ge=0, le=LARGEST_FLOAT)]
     hardware: float

@@ -103,8 +103,7 @@ class TrialFolder(Struct, frozen=True):
         return None
 
     def _own(self, path: Path) -> TrialResult:
-        """The result in a file; UserError where it is another trial's (of an older release, whose
-        fields may be others, by its name)."""
+        """The result in a file; UserError where it is another trial's (of old ones, by name)."""
         result, trial = decode_result(path), self.trial()
         if trial is None or "workload" not in result.trial:
             return result

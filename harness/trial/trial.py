@@ -79,8 +79,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         return self.global_batch_size // per_pass
 
     def key(self) -> str:
-        """Twelve hex digits of a SHA-256, without fields at their default: a new one orphans no
-        result."""
+        """Twelve hex digits of a SHA-256 over fields not at their default: new ones change none."""
         text = json.dumps(_given(self), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -180,8 +179,7 @@ class TrainingCommand(Struct, frozen=True, kw_only=True):
 _SETTING: Final = ("recompute", "granularity", "modules", "method", "num_layers")
 PLACEHOLDERS: Final = (*_SETTING, "layout", "steps", "seed")
 _PLACEHOLDER: Final = re.compile(r"(?<!\$)(?:\{\{[a-z]\w*\}\}|\{([a-z]\w*)\})")
-"""``{name}``, and ``{{name}}`` for one that stays; all other braces, and the shell's own ${name},
-stay as they are."""
+"""``{name}``, and ``{{name}}`` for one that stays; all other braces stay as they are."""
 
 
 def placeholders(template: str) -> tuple[str, ...]:

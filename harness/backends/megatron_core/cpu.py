@@ -133,8 +133,7 @@ def megatron_on_cpu() -> Iterator[None]:
 
 class SdpaAttention(torch.nn.Module):
     """Causal attention through scaled_dot_product_attention; no scores are kept. query [s, b,
-    heads, channels], key and value with their own number of heads; gives [s, b, heads x channels of
-    the values]."""
+    heads, channels], key, value with their own heads; gives [s, b, heads x channels of values]."""
 
     def __init__(self, config: Any, layer_number: int, **_: Any) -> None:
         super().__init__()

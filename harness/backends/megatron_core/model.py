@@ -52,8 +52,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 def keywords(settings: RawSettings, cls: type) -> dict[str, Any]:
     """Keyword arguments of one of Megatron's configuration classes: the options that `settings`
-    were given, under the names and in the types of the installed release. What the class does not
-    know is left out."""
+    were given, under the names and in the types of the installed release, where it knows them."""
     given, found = settings.given, {}
     known = {field.name: field.type for field in fields(cls)}
     for name, annotation in known.items():

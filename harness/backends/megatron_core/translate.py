@@ -30,9 +30,8 @@ def runs_transformer_engine(workload: Workload) -> bool:
 
 def megatron_model(workload: Workload) -> ModelSpec:
     """The workload's model with the options that it is run with here. Without Transformer Engine
-    these are Megatron's own layers, a flash kernel of torch's for the attention, experts one by
-    one, and none of the fusions and dispatchers that need a CUDA extension (DeepEP's flex
-    dispatcher becomes alltoall)."""
+    these are Megatron's own layers, torch's flash kernel, experts one by one, and no fusions and
+    dispatchers that need a CUDA extension (DeepEP's flex becomes alltoall)."""
     model = workload.model
     if runs_transformer_engine(workload):
         return _with_installed_kernels(model)

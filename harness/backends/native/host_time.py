@@ -89,8 +89,7 @@ def layer_calls(shape: RankShape, kind: LayerKind) -> Calls:
 
 
 class Piece(NamedTuple):
-    """Work that is queued together: seconds of the processor and of the GPU; answers: how often the
-    processor waits for the GPU before."""
+    """Work queued together: seconds of the processor and of the GPU; answers: waits before it."""
 
     host: float
     device: float
@@ -98,9 +97,8 @@ class Piece(NamedTuple):
 
 
 def waiting_seconds(workload: Workload, gpu: Gpu, calibration: Calibration) -> float:
-    """Seconds of one step in which the GPU waits; of pipelines, as if a stage had no others besides
-    it. From the third microbatch on each waits as long as the one before. UserError for what the
-    backend does not run."""
+    """Seconds of a step in which the GPU waits; of pipelines, as if a stage had no others besides
+    it. From the third microbatch on each waits alike. UserError for what is not run."""
     pieces = tuple(_Microbatch(workload, gpu, calibration).pieces())
     microbatches, answer = workload.num_microbatches, calibration.host_answer_seconds
     if microbatches <= _STEADY:

@@ -63,8 +63,7 @@ class Pace(Struct, frozen=True, kw_only=True):
 class Schedule(Struct, kw_only=True):
     """Times cases until the budget is spent. A case waits while it is thought to take more than a
     `share` of the budget, or more than what is left: the next of its kind then has its turn. What
-    the cases of a kind took corrects the guess for the others. `measure` times a case and keeps
-    what it finds."""
+    cases took corrects the guess for others of their kind. `measure` times and keeps a case."""
 
     budget_seconds: float
     pace: Pace

@@ -74,8 +74,7 @@ def preset_cases() -> tuple[Case, ...]:
 
 @cache
 def core_cases() -> frozenset[Case]:
-    """Of `preset_cases` those that a small budget must see: dense models at CORE_TOKENS, and their
-    attention at all lengths."""
+    """Of `preset_cases` what a small budget must see: dense models' at CORE_TOKENS."""
     shapes = _shapes(map(load_model, CORE_MODELS), CORE_TENSOR_PARALLEL, (CORE_TOKENS,))
     linear = {case for shape in shapes for case in _of_shape(shape)}
     return frozenset(
@@ -204,8 +203,7 @@ _EXPERTS: Final = {"moe": 4, "many_experts": 64}
 
 
 def host_layer(case: Case) -> tuple[spec.ModelSpec, layer_kind.LayerKind]:
-    """A layer of the case's variant: dense, moe, many_experts, or latent, with the head widths of
-    DeepSeek's."""
+    """A layer of the case's variant: dense, moe, many_experts, or latent (as DeepSeek's)."""
     tokens, hidden = case.sizes
     model = spec.ModelSpec(
         name=case.variant,

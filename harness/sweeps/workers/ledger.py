@@ -112,8 +112,7 @@ def constraints(expected: Expected, outcome: Outcome, room_bytes: int | None) ->
 
 
 def predicted_attributes(task: Task, expected: Expected) -> dict[str, Any]:
-    """What stands next to a trial from its begin on: seconds, bytes, a probability; what is not
-    known is left out."""
+    """What stands next to a trial from its begin on: seconds, bytes, a probability."""
     return _known(
         repeat=task.repeat,
         rank=expected.rank,
@@ -161,8 +160,7 @@ class Ledger:
         self._ended: dict[int, Entry | None] = {}
 
     def entries(self) -> tuple[int, list[Entry]]:
-        """How many trials there are, and those of a sweep's tasks in the order of their numbers;
-        those that have ended are read once."""
+        """How many trials there are, and a sweep's tasks by number; ended ones are read once."""
         trials = self._storage.get_all_trials(self._study._study_id, deepcopy=False)
         new = {one.number: _entry(one) for one in trials if one.number not in self._ended}
         ended = {one.number for one in trials if one.state.is_finished()}

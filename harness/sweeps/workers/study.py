@@ -243,15 +243,13 @@ class Study:
         return count, history(entries, self._ignored)
 
     def _is_orphan(self, entry: Entry) -> bool:
-        """Whether nobody works at a running trial: its worker is dead, or we are it and never heard
-        that our claim was stored."""
+        """Whether nobody works at a running trial: a dead worker's, or ours and never heard of."""
         if entry.ticket is not None and entry.ticket.owner == self._worker.owner:
             return entry.id not in self._open
         return self._watch.is_dead(entry.number, entry.ticket, entry.heartbeat)
 
     def _conclude(self, trial: int, task: Task, status: str, told: Told | None = None) -> None:
-        """End a trial that nobody works at: with its result, where its worker had begun to tell it,
-        or it is in our folder."""
+        """End a trial that nobody works at: with its result, if one was told or is on disk."""
         result = None if told else result_of(self._folder, self._space, task)
         if result is not None and result.status not in self._retry:
             told = _told(result)

@@ -76,8 +76,7 @@ def normalize(kind: Normalization, x: Tensor, weight: Tensor, bias: Tensor | Non
 
 class _BiasActivation(torch.autograd.Function):
     """Bias, activation and gate; keeps linear_fc1's output alone and computes the rest again. Like
-    a fused kernel it has no tensor of its own besides what it reads and returns: every step writes
-    where the result will be."""
+    a fused kernel it has no tensor besides what it reads and returns."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: Activation) -> Tensor:

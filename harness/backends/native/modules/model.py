@@ -138,8 +138,7 @@ def _in_a_row(layers: list[TransformerLayer], x: Tensor) -> Tensor:
 
 
 class GptModel(nn.Module):
-    """One stage: embedding on the first, layers, output layer on the last. A tied output layer
-    reads the word embeddings' weight."""
+    """One stage: embedding on the first, output layer (or the embedding's weight) on the last."""
 
     def __init__(
         self, settings: LayerSettings, plan: RecomputePlan, *, stage: int = 0, num_stages: int = 1

@@ -267,8 +267,7 @@ class SharedExperts(Mlp):
 
 
 def permute(tokens: Tensor, probs: Tensor, routing_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens [rows, hidden] and probabilities [rows] sorted by expert, and the token that each row
-    is of (moe_utils.py permute)."""
+    """Tokens [rows, hidden] and probabilities [rows] by expert; each row's token (moe_utils.py)."""
     mask = routing_map.t().contiguous()
     numbers = torch.arange(len(tokens), device=tokens.device)
     rows = numbers.expand(len(mask), -1).masked_select(mask)

@@ -1,5 +1,4 @@
-"""What Slurm runs once on every node of a trial: node 0 starts, watches and concludes the trial,
-the others start their ranks."""
+"""What Slurm runs once on every node of a trial: node 0 the trial, the others their ranks."""
 
 import os
 import signal
