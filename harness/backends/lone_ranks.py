@@ -1,8 +1,6 @@
 """Single ranks of a job, each alone on one device or on fake tensors: who builds and steps them.
-
 Megatron Core's own layers. torch and megatron-core are loaded by `lone_ranks` alone; the rest says
-what would be run.
-"""
+what would be run."""
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final

@@ -1,7 +1,5 @@
-"""Reached rates and the fixed cost of a kernel out of measured samples, and how well they hold.
-
-The model is the advisor's own (advisor.time.roofline): work over a rate, and a fixed cost a kernel.
-"""
+"""Reached rates and the fixed cost of a kernel out of measured samples, and how well they hold. The
+model is the advisor's own (advisor.time.roofline): work over a rate, and a fixed cost a kernel."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

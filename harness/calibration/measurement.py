@@ -1,7 +1,5 @@
-"""`harness calibrate`: times kernels within a budget, each written down at once.
-
-The budget begins with the call: loading torch and listing the cases are part of it.
-"""
+"""`harness calibrate`: times kernels within a budget, each written down at once. The budget begins
+with the call: loading torch and listing the cases are part of it."""
 
 import os
 import time

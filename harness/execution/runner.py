@@ -1,9 +1,7 @@
 """Runs the trials of a plan one after another, and loses nothing: not to a trial that hangs, not to
-Ctrl-C, not to a full disk, not to a SIGKILL of this process.
-
-A trial is finished when its result.json is there. Whatever else is found in its folder is the rest
-of an attempt that ended with its runner, and is run again.
-"""
+Ctrl-C, not to a full disk, not to a SIGKILL of this process. A trial is finished when its
+result.json is there. Whatever else is found in its folder is the rest of an attempt that ended with
+its runner, and is run again."""
 
 from collections.abc import Callable, Iterable
 from contextlib import closing

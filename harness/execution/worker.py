@@ -1,11 +1,9 @@
-"""Runs ONE trial in a fresh process and writes one result.
+"""Runs ONE trial in a fresh process and writes one result. ``python -m harness.execution.worker
+FOLDER``.
 
-``python -m harness.execution.worker FOLDER``.
-
-Exit code 0: the trial was measured, or is one that the backend does not run. 1: it failed, and
-the result says how; under torchrun the other ranks are then stopped. Whatever ends the process
-before it can write (a signal, a full disk) is for the parent to judge (harness.execution.execute).
-"""
+Exit code 0: the trial was measured, or is one that the backend does not run. 1: it failed, and the
+result says how; under torchrun the other ranks are then stopped. Whatever ends the process before
+it can write (a signal, a full disk) is for the parent to judge (harness.execution.execute)."""
 
 import faulthandler
 import importlib

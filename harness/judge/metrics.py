@@ -1,9 +1,7 @@
 """What is compared: each metric's unit, good direction, limit and floor, and where it comes from.
-
 Limits are those of measuring practice: 5 % for times and throughput (as Megatron-LM and Megatron
 Bridge have it), 2 % for allocated peaks, which are nearly deterministic, 5 % for reserved ones,
-which hold the allocator's rounding. Below the floor a difference of memory does not count.
-"""
+which hold the allocator's rounding. Below the floor a difference of memory does not count."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping

@@ -1,8 +1,6 @@
-"""A comparison as lines: the verdict, environments, then the rows, worst first.
-
-``FAIL  llama3_8b/tp2pp1/full:block:5  tflops_per_gpu  612.4 -> 571.0  -6.8 % [-7.6, -5.9]
-limit -5 %``, then why, and the command that runs the trial again.
-"""
+"""A comparison as lines: the verdict, environments, then the rows, worst first. ``FAIL
+llama3_8b/tp2pp1/full:block:5 tflops_per_gpu 612.4 -> 571.0 -6.8 % [-7.6, -5.9] limit -5 %``, then
+why, and the command that runs the trial again."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Logs that lie somewhere as results of the harness: of which workload they are, and where they go.
-
 A workload that is wholly known (``experiment=``, ``like=``) gives a run's folder, with plan and
-predictions; one that only the log tells of gives one folder with a result.json for each log.
-"""
+predictions; one that only the log tells of gives one folder with a result.json for each log."""
 
 import json
 from collections import Counter

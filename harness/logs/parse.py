@@ -1,6 +1,5 @@
 """One run from its log, or from the logs of several of its ranks: the last attempt counts, all
-lines of a step add to it.
-"""
+lines of a step add to it."""
 
 import math
 import re

@@ -1,15 +1,13 @@
-"""Live bytes against time out of a memory snapshot of torch, measured or predicted.
-
-One object may stand in a million places of a snapshot: what is walked through is counted. Source of
-its keys: torch 2.13 cuda/memory.py, _snapshot; torch 2.11 writes the same, without pool_id.
+"""Live bytes against time out of a memory snapshot of torch, measured or predicted. One object may
+stand in a million places of a snapshot: what is walked through is counted. Source of its keys:
+torch 2.13 cuda/memory.py, _snapshot; torch 2.11 writes the same, without pool_id.
 
 A recording begins somewhere in a run: what was allocated before is known from what is freed later
 and from what is alive at the end. A block counts from `alloc` to `free_requested`, as in
 torch.cuda.memory_allocated, with the bytes that were asked for: the sum is torch's statistic
 requested_bytes, where no freed block waits for another stream. Reserved bytes change with segments,
 and with the mapped parts of expandable ones. Source: pytorch CUDACachingAllocator.cpp,
-record_trace.
-"""
+record_trace."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice

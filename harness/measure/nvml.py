@@ -1,8 +1,6 @@
-"""Clocks, power, throttle reasons and neighbours of one GPU through NVML, where it answers.
-
-Every question may be refused (no driver, no permission, a MIG slice, an old card): its answer is
-then None, which means unknown and never zero.
-"""
+"""Clocks, power, throttle reasons and neighbours of one GPU through NVML, where it answers. Every
+question may be refused (no driver, no permission, a MIG slice, an old card): its answer is then
+None, which means unknown and never zero."""
 
 import importlib
 import os

@@ -1,12 +1,10 @@
-"""What `harness run` is asked for: Hydra's composition, read into our own frozen types.
-
-Groups are the folders ``experiment``, ``recompute``, ``launcher`` and ``sweep`` of --config-dir,
-./configs and the packaged configuration, in this order, and of the harness's own. Hydra knows the
-names of our fields and nothing of their types: what is given is read as every configuration is, so
-that KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
-``layout.use_distributed_optimizer=false``, ``job.seq_length=8192``. null is what is not given.
-Keys are checked before Hydra reads the values; OmegaConf's objects never leave `_composed`.
-"""
+"""What `harness run` is asked for: Hydra's composition, read into our own frozen types. Groups are
+the folders ``experiment``, ``recompute``, ``launcher`` and ``sweep`` of --config-dir, ./configs and
+the packaged configuration, in this order, and of the harness's own. Hydra knows the names of our
+fields and nothing of their types: what is given is read as every configuration is, so that
+KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
+``layout.use_distributed_optimizer=false``, ``job.seq_length=8192``. null is what is not given. Keys
+are checked before Hydra reads the values; OmegaConf's objects never leave `_composed`."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,8 @@
 """What `advise --verify` asks: candidates as JSON on stdin, rehearsed on fake tensors, JSON out.
-
 ``{"config_dir", "candidates": [{"model", "layout", "config", "gpu", "num_gpus", "recompute",
 "stage"}]}`` gives ``{"candidates": [{"stage", "predicted_bytes", "rehearsed_bytes", "explanation",
 "differences", "refused"}]}``; candidates is null where nothing can be rehearsed here, and
-``refused`` says why.
-"""
+``refused`` says why."""
 
 import json
 import logging

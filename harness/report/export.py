@@ -1,6 +1,5 @@
 """Numbers for other programs: one row a trial (CSV, Parquet), Bencher's metric format, and
-`junit.xml`: one test case for each candidate and metric, in the gate's order.
-"""
+`junit.xml`: one test case for each candidate and metric, in the gate's order."""
 
 import json
 from pathlib import Path

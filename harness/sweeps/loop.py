@@ -1,9 +1,7 @@
-"""The loop of a worker of a sweep: the policy decides, the runner runs, the study is told.
-
-Every task is one trial with one result.json, written by whichever runner ``launcher=`` means. A
-sweep that is killed and started again finds them all, tells the study what it missed, and goes on;
-started while another works, on this machine or elsewhere, it shares the work with it.
-"""
+"""The loop of a worker of a sweep: the policy decides, the runner runs, the study is told. Every
+task is one trial with one result.json, written by whichever runner ``launcher=`` means. A sweep
+that is killed and started again finds them all, tells the study what it missed, and goes on;
+started while another works, on this machine or elsewhere, it shares the work with it."""
 
 from msgspec import Struct, field
 from msgspec.structs import replace

@@ -1,11 +1,9 @@
-"""What the advisor predicts of a point, corrected by what was measured of others.
-
-The residual of a point is ln(measured / predicted). It is taken as a sum of parts that points
-share: one of the whole sweep, one of its layout, of its micro batch, of its kind of recompute, of
-its setting, and one of its own, each normally distributed around zero. That is a Gaussian process
-whose kernel is a sum of "same group" indicators (Rasmussen and Williams 2006, section 2.2); what is
-measured of a few points of a group moves all of it, the less the fewer there are (shrinkage).
-"""
+"""What the advisor predicts of a point, corrected by what was measured of others. The residual of a
+point is ln(measured / predicted). It is taken as a sum of parts that points share: one of the whole
+sweep, one of its layout, of its micro batch, of its kind of recompute, of its setting, and one of
+its own, each normally distributed around zero. That is a Gaussian process whose kernel is a sum of
+"same group" indicators (Rasmussen and Williams 2006, section 2.2); what is measured of a few points
+of a group moves all of it, the less the fewer there are (shrinkage)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

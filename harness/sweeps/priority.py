@@ -1,6 +1,5 @@
-"""What a sweep runs next, and when it ends: decided from what is predicted and what was measured.
-
-A policy is a pure function of its History: it holds no state, so that any worker of a sweep, and a
+"""What a sweep runs next, and when it ends: decided from what is predicted and what was measured. A
+policy is a pure function of its History: it holds no state, so that any worker of a sweep, and a
 sweep that goes on after a kill, decides alike. It knows no Optuna storage, no folder and no clock.
 
 The policy of `harness sweep` is: the advisor's best first, then where measuring promises most, then
@@ -16,8 +15,7 @@ A point's time is the median over its processes of each one's median step: steps
 correlated, so a process counts once (harness.judge.stats). How much processes differ is pooled over
 all points of the sweep, together with what is assumed before any was repeated, which counts as
 _ASSUMED_FREEDOM degrees of freedom (a scaled inverse chi-squared prior; Gelman et al. 2013,
-Bayesian Data Analysis, section 2.6). A mean is then Student-t distributed around the truth.
-"""
+Bayesian Data Analysis, section 2.6). A mean is then Student-t distributed around the truth."""
 
 import math
 from collections.abc import Mapping, Sequence

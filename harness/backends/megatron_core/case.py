@@ -1,8 +1,6 @@
-"""One training configuration under Megatron's own names: what this backend builds.
-
-Every option of Megatron is there (advisor/frameworks/megatron/options), and those that are given
-are handed on to its configuration classes (objects.py).
-"""
+"""One training configuration under Megatron's own names: what this backend builds. Every option of
+Megatron is there (advisor/frameworks/megatron/options), and those that are given are handed on to
+its configuration classes (objects.py)."""
 
 from enum import StrEnum
 from functools import partial

@@ -1,11 +1,10 @@
-"""Megatron Core on a machine without CUDA: what its code asks of torch.cuda goes to the CPU.
-
-All patches are undone on exit. Real tensors compute real values; the folder `fake` lays fake ones
-over the same patches.
+"""Megatron Core on a machine without CUDA: what its code asks of torch.cuda goes to the CPU. All
+patches are undone on exit. Real tensors compute real values; the folder `fake` lays fake ones over
+the same patches.
 
 What Megatron's own layers lack where there is no Transformer Engine and no Apex is added: attention
-by torch's flash kernel, weight gradients added where they are summed, norms' sequence parallelism.
-"""
+by torch's flash kernel, weight gradients added where they are summed, norms' sequence
+parallelism."""
 
 import functools
 import logging

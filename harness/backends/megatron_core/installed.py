@@ -1,14 +1,12 @@
 """Whether megatron-core and Transformer Engine can be used here, which releases lie unpacked next
-to the installed one, and how Megatron is imported without a compiler.
-
-pip takes Python 3.11 for too old for those from 0.17 on, which run on it all the same: without
-triton, of which their kernels' decorators are enough here, and with a typing.override that does
-nothing. MEGATRON_CORE names the folder of such a wheel; `make test` makes one in the virtual
-environment, where it is found without being named.
+to the installed one, and how Megatron is imported without a compiler. pip takes Python 3.11 for too
+old for those from 0.17 on, which run on it all the same: without triton, of which their kernels'
+decorators are enough here, and with a typing.override that does nothing. MEGATRON_CORE names the
+folder of such a wheel; `make test` makes one in the virtual environment, where it is found without
+being named.
 
 Megatron hands some of its functions to torch.compile as it is imported, which loads TorchInductor:
-as long as all the rest. cpu.py runs what is inside of them anyway.
-"""
+as long as all the rest. cpu.py runs what is inside of them anyway."""
 
 import functools
 import os

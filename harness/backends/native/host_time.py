@@ -1,11 +1,9 @@
-"""How long the GPU waits for its processor in a step of the native backend.
-
-Its layers are plain torch modules: the processor queues each operation by itself, and loops over
-experts. It starts a step next to an idle GPU, since it has read the loss of the last one, and waits
-for the GPU wherever a router tells how many rows each expert gets: what follows is queued while the
-GPU is idle. Elsewhere it is ahead if it is faster. advisor.time.launches has the same for layers of
-frameworks, one by one; here a whole step is one queue, as what is ahead carries over.
-"""
+"""How long the GPU waits for its processor in a step of the native backend. Its layers are plain
+torch modules: the processor queues each operation by itself, and loops over experts. It starts a
+step next to an idle GPU, since it has read the loss of the last one, and waits for the GPU wherever
+a router tells how many rows each expert gets: what follows is queued while the GPU is idle.
+Elsewhere it is ahead if it is faster. advisor.time.launches has the same for layers of frameworks,
+one by one; here a whole step is one queue, as what is ahead carries over."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple

@@ -1,8 +1,6 @@
-"""How a layer carries out its plan: checkpoints, dropped outputs, policies, offload to the host.
-
-A region is the code of one or more of Megatron's modules. Random states are restored for a replay,
-and a replay runs its whole region (no early stop), as the advisor's plan says.
-"""
+"""How a layer carries out its plan: checkpoints, dropped outputs, policies, offload to the host. A
+region is the code of one or more of Megatron's modules. Random states are restored for a replay,
+and a replay runs its whole region (no early stop), as the advisor's plan says."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

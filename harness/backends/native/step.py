@@ -1,8 +1,6 @@
-"""The native training step: built once, then run as often as the harness asks.
-
-Ranks are one DeviceMesh of tensor, data and pipeline parallelism; stages follow the 1F1B schedule
-of torch.distributed.pipelining.
-"""
+"""The native training step: built once, then run as often as the harness asks. Ranks are one
+DeviceMesh of tensor, data and pipeline parallelism; stages follow the 1F1B schedule of
+torch.distributed.pipelining."""
 
 import sys
 from functools import cached_property

@@ -1,9 +1,7 @@
-"""Who has claimed a task, and whether that worker still lives.
-
-On the machine of the worker that asks, a lock file in the run's folder tells at once. Elsewhere a
-worker counts as dead once its heartbeat has stood still for `timeout_seconds` of the asker's own
-clock, in which the storage answered throughout: no clocks are compared.
-"""
+"""Who has claimed a task, and whether that worker still lives. On the machine of the worker that
+asks, a lock file in the run's folder tells at once. Elsewhere a worker counts as dead once its
+heartbeat has stood still for `timeout_seconds` of the asker's own clock, in which the storage
+answered throughout: no clocks are compared."""
 
 import hashlib
 import os

@@ -1,8 +1,6 @@
 """Where a study is kept (a journal file in the run's folder, SQLite, or a PostgreSQL server), and
-whose turn it is to change it: one worker at a time, over all processes and machines.
-
-A turn ends with its process: a file's lock goes with who held it, PostgreSQL's with its connection.
-"""
+whose turn it is to change it: one worker at a time, over all processes and machines. A turn ends
+with its process: a file's lock goes with who held it, PostgreSQL's with its connection."""
 
 import hashlib
 import logging

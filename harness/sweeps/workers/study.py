@@ -1,10 +1,8 @@
-"""What the workers of a sweep have claimed, what came of it, and what this one does next.
-
-A claim is one trial of an Optuna study, made whole in one write. Workers claim in turn, and a claim
-counts only if no trial was made since its worker looked: where a turn is lost with its connection,
-the later of two claims withdraws. Results are on disk before they are told; a trial whose worker
-has died is told from there, else it ends as failed (status `lost`), and its task is claimed anew.
-"""
+"""What the workers of a sweep have claimed, what came of it, and what this one does next. A claim
+is one trial of an Optuna study, made whole in one write. Workers claim in turn, and a claim counts
+only if no trial was made since its worker looked: where a turn is lost with its connection, the
+later of two claims withdraws. Results are on disk before they are told; a trial whose worker has
+died is told from there, else it ends as failed (status `lost`), and its task is claimed anew."""
 
 import time
 from collections.abc import Callable, Iterator

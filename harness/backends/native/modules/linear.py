@@ -1,9 +1,7 @@
 """Linear layers, embedding and cross entropy cut by tensor parallelism, as Megatron cuts them.
-
 Activations are [micro_batch_size, seq_length, width]. Under sequence parallelism the input of a
-column-parallel layer is kept as this rank's shard and gathered again in the backward
-(megatron-core 0.16.1 tensor_parallel/layers.py, cross_entropy.py).
-"""
+column-parallel layer is kept as this rank's shard and gathered again in the backward (megatron-core
+0.16.1 tensor_parallel/layers.py, cross_entropy.py)."""
 
 from typing import Any
 

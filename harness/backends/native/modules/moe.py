@@ -1,10 +1,8 @@
-"""The feed-forward part of a MoE layer on one device: router, routed and shared experts.
-
-As megatron-core 0.16.1 moe/moe_layer.py with the allgather dispatcher (no token is dropped),
+"""The feed-forward part of a MoE layer on one device: router, routed and shared experts. As
+megatron-core 0.16.1 moe/moe_layer.py with the allgather dispatcher (no token is dropped),
 router.py, moe_utils.py, experts.py TEGroupedMLP and fusions/fused_bias_swiglu.py, and it keeps what
 they keep; but experts take turns instead of being searched for: memory and time must not hang on
-weights that hardly learn.
-"""
+weights that hardly learn."""
 
 from typing import Any, Final
 

@@ -1,9 +1,7 @@
-"""What Slurm says of jobs, by its own commands, and what their ends say of the trials.
-
-``scontrol`` knows a job for MinJobAge after its end (five minutes unless configured otherwise);
-``sacct`` knows it for good where the cluster keeps accounts. A controller that is restarted does
-not answer for a while, which says nothing about its jobs.
-"""
+"""What Slurm says of jobs, by its own commands, and what their ends say of the trials. ``scontrol``
+knows a job for MinJobAge after its end (five minutes unless configured otherwise); ``sacct`` knows
+it for good where the cluster keeps accounts. A controller that is restarted does not answer for a
+while, which says nothing about its jobs."""
 
 import os
 import re

@@ -1,10 +1,8 @@
-"""Trials that Slurm runs: submitted once, collected by the same command whenever it runs again.
-
-A trial with a result.json is finished; one with a job.json and no result belongs to that job until
+"""Trials that Slurm runs: submitted once, collected by the same command whenever it runs again. A
+trial with a result.json is finished; one with a job.json and no result belongs to that job until
 Slurm says that the job has ended; one with neither is submitted, and so is one whose job found no
 controller to begin it. So nothing is lost or run twice when this process, a node or Slurm's
-controller goes down in between.
-"""
+controller goes down in between."""
 
 import os
 import time
