@@ -5,6 +5,7 @@ import re
 import shlex
 from typing import Final
 
+from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.setting import parse_setting
@@ -17,31 +18,9 @@ OTHER: Final = "other"
 """A framework that we have no flags for: {recompute} becomes the setting as the advisor spells it,
 and the log is recognised by its lines."""
 
-DIALECTS: Final = {
-    Framework.MEGATRON_LM: re.compile(
-        r"--(?:recompute-[\w-]+|distribute-saved-activations|offload-modules"
-        r"|fine-grained-activation-offloading|checkpoint-activations)\b"
-    ),
-    # flags of its performance scripts are applied after overrides, and win
-    Framework.MEGATRON_BRIDGE: re.compile(
-        r"--recompute_\w+|(?<!\S)-(?:rl|ol)\b|--activation_offload_layers\b"
-        r"|\bmodel\.(?:recompute_\w+|offload_modules|fine_grained_activation_offloading)="
-    ),
-    Framework.NEMO: re.compile(
-        r"\bmodel\.(?:activations_checkpoint_\w+|config\.(?:recompute_\w+|cpu_offloading\w*))="
-    ),
-    Framework.TORCHTITAN: re.compile(
-        r"--activation[_-]checkpoint\.\S+|\bactivation_checkpoint:\S+"
-    ),
-    Framework.DEEPSPEED: re.compile(
-        r"--deepspeed_config\b|--deepspeed[= ](?=\S*[{.])\S+|--checkpoint-activations\b"
-    ),
-    Framework.HUGGINGFACE: re.compile(
-        r"--(?:gradient|activation)_checkpointing(?:_kwargs)?\b|--fsdp_activation_checkpointing\w*"
-    ),
-}
-"""What in a framework's command sets recompute, so that it would stand with what we put in. Plain
-FSDP2 is Python, of which no command line tells."""
+_FLAGS: Final = load_yaml(packaged_configs() / "logs" / "recompute_flags.yaml").values
+DIALECTS: Final = {Framework(name): re.compile(str(flags)) for name, flags in _FLAGS.items()}
+"""What in a framework's command sets recompute, so that it would stand with what we put in."""
 
 
 FRAMEWORKS: Final = (*DIALECTS, OTHER)
@@ -69,9 +48,8 @@ def check_template(template: str, framework: str) -> None:
     if framework == OTHER:
         if not takes_setting(template):
             relation = "must contain {recompute}, where the harness inserts the setting"
-            raise UserError(
-                "command", template, relation, f"or give framework={Framework.MEGATRON_LM}"
-            )
+            hint = f"or give framework={Framework.MEGATRON_LM}"
+            raise UserError("command", template, relation, hint)
         return
     own = DIALECTS[Framework(framework)].search(template)
     if own is not None:

@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -92,7 +92,10 @@ def conclude_log(
         device=trial.workload.device,
         started_at=attempt.started_at,
         wall_seconds=time.monotonic() - attempt.clock,
-        environment=_environment(command),
+        environment={
+            "gpus": [{"name": command.gpu}] if command.gpu else [],
+            "variables": split_key_values(command.variables),
+        },
         done=ended.code == 0 and parsed.cause is None,
     )
     if ended.code == 0:
@@ -119,12 +122,6 @@ def _cause(parsed: ParsedLog, trial: Trial, ended: local.Exit) -> Failure | None
 def _timeout(trial: Trial, where: str = "") -> Failure:
     limit = trial.measurement.timeout_seconds
     return Failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s{where}")
-
-
-def _environment(command: TrainingCommand) -> dict[str, Any]:
-    """What is known of where it ran: the GPU, and what the setting needed."""
-    gpus = [{"name": command.gpu}] if command.gpu else []
-    return {"gpus": gpus, "variables": split_key_values(command.variables)}
 
 
 def _judge(folder: TrialFolder, trial: Trial, ended: local.Exit) -> Failure:

@@ -86,7 +86,8 @@ class Collector(Struct):
             case Argument():
                 self.arguments[record.name] = record.value
             case WholeRun():
-                self.whole_run = latest_means(self.whole_run, record)
+                stated = {name: one for name, one in asdict(record).items() if one is not None}
+                self.whole_run = replace(self.whole_run or WholeRun(), **stated)
             case Mark.START:
                 self._start(rank)
         return goes_on
@@ -169,14 +170,6 @@ def combined(one: LoggedStep, other: LoggedStep) -> LoggedStep:
             known = min(here, there)
         found[name] = known
     return LoggedStep(**found)
-
-
-def latest_means(one: WholeRun | None, other: WholeRun) -> WholeRun:
-    """Means as the last line tells them; what only an earlier one told stays."""
-    if one is None:
-        return other
-    stated = {name: value for name, value in asdict(other).items() if value is not None}
-    return replace(one, **stated)
 
 
 def larger_peak(one: LoggedPeak, other: LoggedPeak | None) -> LoggedPeak:

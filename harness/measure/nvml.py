@@ -151,7 +151,9 @@ def open_gpu(uuid: str | None = None, pci_bus_id: str | None = None) -> NvmlGpu 
     if handle is None:
         handle = _handle(nvml, "nvmlDeviceGetHandleByPciBusId", pci_bus_id)
     if handle is None and uuid is None and pci_bus_id is None:
-        handle = _only_handle(nvml)
+        alone = "," not in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if alone and _quiet(lambda: nvml.nvmlDeviceGetCount()) == 1:
+            handle = _quiet(lambda: nvml.nvmlDeviceGetHandleByIndex(0))
     return None if handle is None else NvmlGpu(nvml, handle)
 
 
@@ -184,13 +186,6 @@ def _handle(nvml: Any, function: str, name: str | None) -> Any:
     find = getattr(nvml, function)
     handle = _quiet(lambda: find(name))
     return _quiet(lambda: find(name.encode())) if handle is None else handle
-
-
-def _only_handle(nvml: Any) -> Any:
-    count = _quiet(lambda: nvml.nvmlDeviceGetCount())
-    if count != 1 or "," in os.environ.get("CUDA_VISIBLE_DEVICES", ""):
-        return None
-    return _quiet(lambda: nvml.nvmlDeviceGetHandleByIndex(0))
 
 
 def _quiet(question: Callable[[], T]) -> T | None:

@@ -198,7 +198,9 @@ def _time(
             loss.append(step.run(recorder))
             watch.mark()
             began.append(time.perf_counter())
-            pruned = limit_seconds is not None and _is_above(limit_seconds, began, device)
+            least = None if limit_seconds is None else median_at_least(differences(began))
+            if limit_seconds is not None and least is not None:
+                pruned = slowest_rank(least, device) > limit_seconds
         seconds = watch.laps()
     return _Window(
         seconds=seconds,
@@ -207,13 +209,6 @@ def _time(
         readings=tuple(readings),
         pruned=pruned and len(loss) < plan.steps,
     )
-
-
-def _is_above(limit_seconds: float, marks: list[float], device: Device) -> bool:
-    """Whether the steps between `marks` of the host's clock are clearly longer than the limit, on
-    whichever rank they are longest; a step ends on the host when its loss is there."""
-    least = median_at_least(differences(marks))
-    return least is not None and slowest_rank(least, device) > limit_seconds
 
 
 @contextmanager

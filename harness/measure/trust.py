@@ -1,13 +1,14 @@
 """Reasons to distrust a measurement. A fatal one makes it unstable: neither a pass nor a fail."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 from statistics import median, quantiles
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
+from advisor.base.configuration import load_yaml, packaged_configs
 from harness.measure.nvml import GpuReading
 from harness.trial.result import Concern
 from harness.trial.trial import Device, MeasurementPlan
@@ -112,20 +113,9 @@ def drift(seconds: Sequence[float]) -> float:
     return median(slopes) * (len(seconds) - 1) / median(seconds)
 
 
-_ADVICE: Final = {
-    "spread": "look for other load on the machine; measure more steps",
-    "drift": "warm up longer (measure.min_warmup_steps); check temperature and clocks",
-    "few_steps": "raise measure.steps: the spread of so few steps says little",
-    "warmup": "raise measure.max_warmup_steps or measure.warmup_tolerance",
-    "clocks_disagree": "the window is short, or work runs on streams that the events do not see",
-    "clock_range": "warm up longer; lock the clocks",
-    "allocator_retries": "memory is so tight that steps wait for the driver: use a setting that "
-    "needs less, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    "other_processes": "measure on a GPU of your own",
-    "ecc_errors": "have the GPU checked",
-    "throttling": "cool the GPU or check its power supply, then measure again",
-    "power_cap": "compare only with runs under the same power limit",
-}
+_ADVICE: Final[Mapping[str, str]] = convert(
+    load_yaml(packaged_configs() / "failures" / "measured_concerns.yaml").values, dict[str, str]
+)
 _FATAL: Final = ("allocator_retries", "other_processes", "throttling")
 _OF_TIMES: Final = ("spread", "drift")
 

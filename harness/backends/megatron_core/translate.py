@@ -83,6 +83,7 @@ def megatron_case(workload: Workload) -> MegatronCase:
     refuse(_RULES, workload)
     model, layout = megatron_model(workload), workload.layout
     setting = parse_setting(workload.recompute)
+    windows = [int(kind.mixer is Mixer.SLIDING_WINDOW) for kind in model.layer_kinds]
     values: dict[str, Any] = {
         **job_values(_Run(workload, model), installed_revision()),
         **setting_values(setting),
@@ -92,7 +93,8 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "vocab_size": model.padded_vocab_size(layout.tensor_model_parallel_size),
         "activation": model.activation,
         "attention": _attention(model),
-        "window_attn_skip_freq": _windows(model),
+        # 1 for each layer with a window, as Megatron reads a list
+        "window_attn_skip_freq": None if model.window_size is None else str(windows),
         "tp_comm_overlap": _overlaps_tp(workload),
         **_experts(model, layout),
     }
@@ -114,13 +116,6 @@ class _Run(Struct, frozen=True):
         """Batch and precision; the rest at its default."""
         given = self.workload
         return JobConfig(**given.batch, main_grads_dtype=given.main_grads_dtype)
-
-
-def _windows(model: ModelSpec) -> str | None:
-    """1 for each layer with a window, as Megatron reads a list."""
-    if model.window_size is None:
-        return None
-    return str([int(kind.mixer is Mixer.SLIDING_WINDOW) for kind in model.layer_kinds])
 
 
 def _experts(model: ModelSpec, layout: ParallelLayout) -> dict[str, Any]:

@@ -5,7 +5,7 @@ later of two claims withdraws. Results are on disk before they are told; a trial
 died is told from there, else it ends as failed (status `lost`), and its task is claimed anew."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Final, Self, TypeVar
@@ -39,19 +39,15 @@ def result_of(folder: RunFolder, space: Space, task: Task) -> TrialResult | None
 def results_in(folder: RunFolder, space: Space) -> dict[Task, TrialResult]:
     """Those of all tasks of the space that have one, the earliest first."""
     place = {point: number for number, point in enumerate(space.planned)}
-    found = sorted(_found(folder, space), key=lambda one: (one[1].started_at, place[one[0].point]))
-    return dict(found)
-
-
-def _found(folder: RunFolder, space: Space) -> Iterator[tuple[Task, TrialResult]]:
-    for found in folder.trials():
-        trial = found.trial()
+    found = {}
+    for one in folder.trials():
+        trial = one.trial()
         point = None if trial is None else space.point_of(trial.workload)
         if trial is not None and point is not None:
             task = Task(point, trial.repeat)
-            result = _answer(found, trial_of(space, task))
-            if result is not None:
-                yield task, result
+            if (result := _answer(one, trial_of(space, task))) is not None:
+                found[task] = result
+    return dict(sorted(found.items(), key=lambda one: (one[1].started_at, place[one[0].point])))
 
 
 def _answer(folder: TrialFolder, asked: Trial) -> TrialResult | None:

@@ -163,7 +163,11 @@ def rehearse(
             _step(training, batches, Silent())
         sizes = {name: storage_bytes(tensors) for name, tensors in training.resident().items()}
         seconds = _timed(training, batches, device, plan.steps)
-        phases = _phases(training, batches) if device is Device.CUDA else ()
+        phases: tuple[PhaseTime, ...] = ()
+        if device is Device.CUDA:  # where the time of one more step goes
+            recorder = PhaseTimes(stopwatch(device))
+            _step(training, batches, recorder)
+            phases = recorder.ended()
         peaks = _gauged(training, batches, device)
         training.close()
         found = _stage_peaks(stage, sizes, peaks, 0)
@@ -171,7 +175,10 @@ def rehearse(
         free, here = torch.cuda.mem_get_info()
         found = replace(found, reserved=torch.cuda.max_memory_reserved(), device_used=here - free)
     del training, batches
-    _give_back(device)
+    gc.collect()  # the next stage starts with an empty device
+    if device is Device.CUDA:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     found = replace(found, compute_seconds=median(seconds))
     return Rehearsed(peaks=found, seconds=seconds, phases=phases)
 
@@ -196,13 +203,6 @@ def _timed(
     return watch.laps()
 
 
-def _phases(training: MegatronTraining, batches: NextBatch) -> tuple[PhaseTime, ...]:
-    """Where the time of one more step on a GPU goes."""
-    recorder = PhaseTimes(stopwatch(Device.CUDA))
-    _step(training, batches, recorder)
-    return recorder.ended()
-
-
 def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> PhasePeaks:
     if device is Device.CUDA:
         return _peaks(training, batches, CUDA_GAUGE)
@@ -218,14 +218,6 @@ def _peaks(training: MegatronTraining, batches: NextBatch, gauge: Gauge) -> Phas
     _step(training, batches, peaks)
     peaks.close()
     return peaks
-
-
-def _give_back(device: Device) -> None:
-    """The next stage starts with an empty device."""
-    gc.collect()
-    if device is Device.CUDA:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 def _stage_peaks(

@@ -130,7 +130,11 @@ class Watched:
         if ended is not None and ended.code != 0:
             time.sleep(_SIGNALS_APART_SECONDS)  # Slurm signals the ranks and us in any order
         if self._notice.came:
-            return self._ended_by_notice(ended or self._running.stop(_GRACE_SECONDS))
+            ended = ended or self._running.stop(_GRACE_SECONDS)
+            if self._notice.early:
+                raise Stop(signal.SIGUSR2)
+            message = f"ended shortly before Slurm's time limit of {self._notice.minutes} min"
+            return replace(ended, stated=Failure(TrialStatus.TIMEOUT, message))
         if ended is None and self._others_failed():
             return self._running.stop(_GRACE_SECONDS)
         return ended
@@ -138,12 +142,6 @@ class Watched:
     def stop(self, grace_seconds: float) -> Exit:
         """End it."""
         return self._running.stop(grace_seconds)
-
-    def _ended_by_notice(self, ended: Exit) -> Exit:
-        if self._notice.early:
-            raise Stop(signal.SIGUSR2)
-        message = f"ended shortly before Slurm's time limit of {self._notice.minutes} min"
-        return replace(ended, stated=Failure(TrialStatus.TIMEOUT, message))
 
     def _others_failed(self) -> bool:
         """Whether a rank has said for some time that it failed, while ours wait for it."""
