@@ -15,8 +15,7 @@ from advisor.job.job import Job
 from harness.trial.trial import PLACEHOLDERS, placeholders, takes_setting
 
 OTHER: Final = "other"
-"""A framework that we have no flags for: {recompute} becomes the setting as the advisor spells it,
-and the log is recognised by its lines."""
+"""A framework that we have no flags for: {recompute} is the setting as the advisor spells it."""
 
 _FLAGS: Final = load_yaml(packaged_configs() / "logs" / "recompute_flags.yaml").values
 DIALECTS: Final = {Framework(name): re.compile(str(flags)) for name, flags in _FLAGS.items()}
@@ -67,8 +66,7 @@ def placeholder_texts(framework: str, spec: str, job: Job) -> tuple[str, ...]:
 
 
 def _option(flags: str) -> str:
-    """`flags`; a DeepSpeed configuration as the option that scripts take it by, in the base64 that
-    DeepSpeedConfig reads where there is no such file."""
+    """`flags`; a DeepSpeed configuration as scripts take it: in DeepSpeedConfig's base64."""
     if not flags.startswith("{"):
         return flags
     return f"--deepspeed_config {base64.urlsafe_b64encode(flags.encode()).decode()}"

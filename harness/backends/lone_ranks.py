@@ -1,6 +1,5 @@
-"""Single ranks of a job, each alone on one device or on fake tensors: who builds and steps them.
-Megatron Core's own layers. torch and megatron-core are loaded by `lone_ranks` alone; the rest says
-what would be run."""
+"""Single ranks of a job, alone on one device or on fake tensors, by Megatron Core's own layers.
+torch and megatron-core are loaded by `lone_ranks` alone."""
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final

@@ -61,8 +61,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float =
 def flash_only(query: Tensor, value: Tensor) -> AbstractContextManager[None]:
     """The flash kernel and no other on a GPU; where keys [.., channels] and values differ in width,
     which flash does not take, cuDNN's, or the memory-efficient one where cuDNN refuses them too;
-    torch's choice on a CPU and in fp32. torch itself prefers cuDNN's on Hopper in some releases
-    (2.11)."""
+    torch's choice on a CPU and in fp32."""
     if not query.is_cuda or query.dtype is torch.float32:
         return nullcontext()
     if query.shape[-1] == value.shape[-1]:

@@ -54,8 +54,7 @@ def conclude(
     world_size: int = 1,
     date: str | None = None,
 ) -> CalibrationOutcome:
-    """Fit, validate and write: the calibration, and the hardware record that it is relative to.
-    date: of the measurement, where that is not today."""
+    """Fit, validate and write both files. date: of the measurement, where that is not today."""
     relative_to = reference(facts, samples)
     rates = efficiencies.fit(samples, world_size)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -239,8 +238,7 @@ _MEASURABLE: Final = (*EFFICIENCIES, *_SECONDS, "step_seconds")
 
 
 def band(errors: Sequence[float]) -> float:
-    """Half-width of the band around a step time: nine of ten left-out kernels lie within, and
-    never less than published steps scatter."""
+    """Half-width of the band around a step time: of nine of ten left-out kernels, at least 10 %."""
     if len(errors) < 2:
         return 3 * _LEAST_BAND
     return max(_LEAST_BAND, quantiles([abs(e) for e in errors], n=10, method="inclusive")[-1])

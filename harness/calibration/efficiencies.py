@@ -87,8 +87,7 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 class Ramp(Struct, frozen=True, kw_only=True):
-    """Rows of queries and tokens at which flash attention reaches half its rate: Calibration's
-    attention_half_rate_rows and attention_half_rate_tokens."""
+    """Calibration's attention_half_rate_rows and _tokens: where flash reaches half its rate."""
 
     rows: float = 0.0
     tokens: float = 0.0
@@ -174,8 +173,7 @@ def _scatter(samples: Sequence[Sample], kernel: float, ramp: Ramp) -> float:
 
 
 def fitted_samples(samples: Iterable[Sample]) -> list[Sample]:
-    """Samples with one implementation of each attention kind, the first of FITTED_ATTENTION that
-    was timed, or where none was, the first by name."""
+    """Samples with one implementation of each attention kind, FITTED_ATTENTION's or by name."""
     samples = list(samples)
     kept = [s for s in samples if s.case.kind not in ATTENTION]
     for kind in ATTENTION:
@@ -270,8 +268,7 @@ _GEMM_FIELDS: Final = {
     "fp8_gemm_efficiency": (CaseKind.GEMM_FP8, Precision.FP8_CURRENT),
 }
 _GEMM_ROUNDS: Final = 5
-"""Times are nearly inverse to an efficiency: each round brings the median within a tenth of what
-was left."""
+"""Times are nearly inverse to an efficiency: a round leaves a tenth of the median's error."""
 
 
 def by_shape(

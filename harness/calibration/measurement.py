@@ -111,8 +111,7 @@ def _facts(device: Device) -> DeviceFacts:
 
 
 def _machine(facts: DeviceFacts, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same for samples to go into one journal: of a GPU not the host, which is
-    another one whenever a machine is lent anew."""
+    """What must be the same within one journal: of a GPU not the host, which may be another."""
     software, host = environment["software"], environment["host"]
     here = {"host": host["name_hash"], "torch_threads": host["torch_threads"]}
     return {
@@ -127,8 +126,7 @@ def _machine(facts: DeviceFacts, environment: Mapping[str, Any]) -> dict[str, An
 def _collectives(
     device: Device, world_size: int, budget_seconds: float, journal: Journal | None
 ) -> None:
-    """All ranks time the same cases. A resumed run times them again: the other ranks have no
-    journal, and would wait for calls that rank 0 leaves out."""
+    """All ranks time the same cases, a resumed run too: the other ranks have no journal."""
     if world_size == 1:
         return
     from harness.calibration.bench.timer import measure_collectives
@@ -186,8 +184,7 @@ def _kernels(
 
 
 class _Timing(Struct, frozen=True, kw_only=True):
-    """Cases of a bench into a journal. A signal waits for the end of a case; of every kind and
-    variant the first refusal is printed."""
+    """Cases of a bench into a journal. A signal waits for a case's end; refusals are said once."""
 
     bench: "Bench"
     journal: Journal

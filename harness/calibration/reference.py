@@ -44,8 +44,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 
 
 def reference(facts: DeviceFacts, samples: Sequence[Sample]) -> Reference:
-    """The datasheet where the device's name is known, else peaks out of `samples`. UserError where
-    neither gives a peak: nothing that shows it was measured."""
+    """The datasheet where the name is known, else peaks out of `samples`; UserError without."""
     known = None if facts.is_cpu else _known(facts.name)
     if known is not None:
         return known

@@ -186,8 +186,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     grace_seconds: float = GRACE_SECONDS
 
     def run(self) -> TrialResult:
-        """The final result, which is on disk by then. Raises Stop where we are asked to end;
-        OSError where the result cannot be written."""
+        """The final result, on disk by then. Raises Stop; OSError where it cannot be written."""
         self.folder.create(self.trial)
         attempt = begin()
         try:

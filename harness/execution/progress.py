@@ -181,8 +181,7 @@ class Progress(LiveLine):
 
 
 class TimedCases(LiveLine):
-    """The cases of a calibration: how much of the budget is spent, and how many are timed; where
-    no line is rewritten, a plain one now and then."""
+    """A calibration's cases: how much of the budget is spent, how many are timed, now and then."""
 
     def __init__(
         self,

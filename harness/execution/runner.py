@@ -1,7 +1,6 @@
 """Runs the trials of a plan one after another, and loses nothing: not to a trial that hangs, not to
 Ctrl-C, not to a full disk, not to a SIGKILL of this process. A trial is finished when its
-result.json is there. Whatever else is found in its folder is the rest of an attempt that ended with
-its runner, and is run again."""
+result.json is there. Whatever else is in its folder is of an attempt that ended with its runner."""
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -44,10 +43,9 @@ class Runner(Struct, frozen=True, kw_only=True):
 
     def run(self) -> dict[str, TrialResult]:
         """Final results of all trials by name, in the order in which they ran; a runner that does
-        not wait for its trials leaves out those that are not final. Raises Stop on Ctrl-C and
-        OSError where a result cannot be written; what is finished is on disk by then, and the same
-        call goes on from there. UserError where another process is at work in the folder, unless
-        both have trials of their own."""
+        not wait leaves out those that are not final. Raises Stop on Ctrl-C and OSError where a
+        result cannot be written; the same call goes on from there. UserError where another process
+        is at work in the folder, unless both have trials of their own."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
         shared = self.mine is not None
         with exclusive(self.folder.lock, shared=shared) as free, closing(self.progress):

@@ -159,8 +159,7 @@ def _overhead(step: Pair, base: Pair) -> Pair:
 
 
 class Errors(Struct, frozen=True, kw_only=True):
-    """Of `count` rows: mean of the sizes, and the worst with its sign; relative, except overheads,
-    which are ratios already and whose errors are differences."""
+    """Of `count` rows: mean of sizes, and the worst; relative, of overheads differences."""
 
     count: int
     mean: float

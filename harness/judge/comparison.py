@@ -33,9 +33,8 @@ _OPEN: Final = (Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT)
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Results compared with goldens. rows: one row per metric of a trial, worst first.
-    environments: what differs, or is not known, in the environment of each trial. commands: the
-    command that runs a workload again, by its key."""
+    """Results compared with goldens, worst first. environments: what differs, or is not known, in
+    that of each trial. commands: the command that runs a workload again, by its key."""
 
     rows: tuple[ComparisonRow, ...]
     environments: tuple[EnvironmentChange, ...] = ()
@@ -66,8 +65,7 @@ def compare(
     options: CompareOptions | None = None,
     commands: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Judge `results` against the goldens of the same workloads. commands: workload key -> command
-    that runs it again, shown with what is not a pass."""
+    """Judge `results` against goldens of the same workloads. commands: as in Comparison."""
     options = options or CompareOptions()
     rows: list[ComparisonRow] = []
     environments: list[EnvironmentChange] = []
@@ -182,8 +180,7 @@ def _no_golden(result: TrialResult, goldens: Sequence[Golden]) -> str:
 
 
 def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> ComparisonRow:
-    """A trial without numbers. Out of memory is an answer: expected where the golden says so, and
-    where there is no golden, one that has none yet."""
+    """A trial without numbers; out of memory is an answer, which a golden may expect."""
     what, held = f"{result.status}{describe(result)}", golden.status if golden else None
     if result.status is TrialStatus.SKIPPED:
         fitted = held is TrialStatus.OK

@@ -151,8 +151,7 @@ def _change(new: Golden, present: dict[Path, Golden], folder: Path, append: bool
 
 
 def _appended(old: Golden, new: Golden) -> Golden:
-    """`new` after the sessions of `old`, less what that has already (an interrupted update wrote
-    them); UserError where they are not of one kind."""
+    """`new` after the sessions of `old` that it lacks; UserError where they are not of one kind."""
     label, hint = new.identity.label, "without --append the golden is replaced"
     changes = [] if old.status is new.status else [f"status  {old.status} -> {new.status}"]
     for change in (*changes, *differences(old.place, new.place)):

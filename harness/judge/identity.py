@@ -96,8 +96,7 @@ def gpu_type(name: str) -> str:
 
 
 def compared(environment: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The part of a flat environment that must be the same on both sides; not which CPU it was, as
-    its times are not judged."""
+    """The part of a flat environment that both sides must share; any CPU will do."""
     return {key: value for key, value in environment.items() if _COMPARED.fullmatch(key)}
 
 

@@ -157,8 +157,7 @@ _MEASURED: Final = "measured, error"
 
 
 def judgement(found: Sequence[SettingOutcome]) -> list[str]:
-    """Whether the order was right, and whether following the advisor's first choice paid; nothing
-    where no time was predicted, as for a CPU."""
+    """Whether the order was right, and the first choice paid; nothing without predicted times."""
     times = [outcome.step_time for outcome in found]
     if all(pair.predicted is None for pair in times):
         return []

@@ -18,8 +18,7 @@ from harness.trial.trial import Backend, Device, Trial
 
 
 def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[str, Any] | None:
-    """The trial of `result` with the prediction of today; None where none can be made (not native,
-    a CPU, an unknown GPU or setting)."""
+    """The trial of `result` with today's prediction; None where none can be made."""
     trial = read_record(Trial, result.trial, f"{result.name}: trial")
     workload, names = trial.workload, result.gpu_names
     if workload.backend is not Backend.NATIVE or workload.device is not Device.CUDA or not names:

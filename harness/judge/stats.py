@@ -103,8 +103,7 @@ def iqr(values: Sequence[float]) -> float:
 LEVEL: Final = 0.95
 STRICT_LEVEL: Final = 0.99
 PROCESS_SAFETY: Final = 3
-"""So much more is assumed of times where no session has two processes: a guess must not raise an
-alarm on a machine that is three times as noisy."""
+"""So much more is assumed where no session has two processes: a guess must not raise an alarm."""
 _MOST: Final = 9
 _REPEATS: Final = (5, 10)
 
@@ -187,8 +186,7 @@ class Spread(Struct, frozen=True, kw_only=True):
         return math.sqrt(square), square**2 / doubt if doubt else math.inf
 
     def foreseen(self, more: int, repeats: float) -> "Spread":
-        """The same with so many more sessions, all of so many processes, which differ as those so
-        far; where no side has two, as its processes do."""
+        """The same with more sessions of so many processes, which differ as those so far."""
         within, between = self.within, self.between
         if repeats > 1 and not within.freedom:
             within = Seen(variance=self.noise.process**2, freedom=repeats - 1)

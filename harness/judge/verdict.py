@@ -76,8 +76,7 @@ class Worsening(Struct, frozen=True, kw_only=True):
 
 
 def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judgement:
-    """The verdict on a shift of `metric`, against a relative limit. difference: new - golden in the
-    metric's unit; below its floor nothing is worth a verdict."""
+    """The verdict on a shift against a relative limit. difference: new - golden, for the floor."""
     if metric.floor and abs(difference) < metric.floor:
         below = f"differs by less than {metric.show(metric.floor)}" if difference else ""
         return Judgement(verdict=Verdict.PASS, reason=below)

@@ -138,8 +138,7 @@ class Collector(Struct):
         self.peaks[rank] = larger_peak(replace(peak, rank=rank), self.peaks.get(rank))
 
     def _start(self, rank: int | None) -> None:
-        """A run begins; another one was before it if anything was logged. Megatron's first rank
-        says so, and its last one writes the steps."""
+        """A run begins, anew if anything was logged; Megatron's last rank writes the steps."""
         writers = [key for key, stream in self.streams.items() if stream.steps]
         for writer in (rank,) if rank in writers else tuple(writers):
             self._again(writer)
@@ -225,8 +224,7 @@ def _with_timers(steps: list[LoggedStep], timers: list[float | None]) -> list[Lo
 
 
 def _with_rates(steps: list[LoggedStep], rates: list[Throughput]) -> list[LoggedStep]:
-    """Rates in their order next to the steps in theirs; the time that both write must agree. A log
-    with rates alone has steps without a total."""
+    """Rates in order next to steps in theirs, whose times must agree; alone they are the steps."""
     if not steps:
         return [
             LoggedStep(number=number, seconds=rate.seconds, tflops_per_gpu=rate.tflops_per_gpu)

@@ -50,9 +50,8 @@ def parse_logs(
     paths: Sequence[Path], framework: LogFramework | None = None, least: int = 0
 ) -> ParsedLog:
     """The run that `paths` are logs of: one file, or those of its ranks. least: steps of which all
-    is wanted, from the first on. Where no line is a framework's, only a traceback is believed: a
-    text about training speaks of running out of memory too. framework None: found out by the lines.
-    UserError where a file cannot be read."""
+    is wanted. Where no line is a framework's, only a traceback is believed. framework None: found
+    out by the lines. UserError where a file cannot be read."""
     scans = [_Scan(path, framework, KEPT_STEPS // len(paths), least) for path in paths]
     found = {
         name: merged_collectors([s.collectors[name] for s in scans]) for name in scans[0].collectors

@@ -180,9 +180,8 @@ def _seconds(changes: Sequence[ByteChange]) -> list[float] | None:
 
 
 class _Walk:
-    """Blocks that are alive, by address; before: bytes of those that the recording saw go alone;
-    reserved: by how much segments grew. requests: whether `free_requested` is recorded, without
-    which a block goes with `free_completed`."""
+    """Blocks that are alive, by address; before: bytes of those seen to go alone; reserved: growth
+    of segments. requests: `free_requested` is recorded, without which a block goes completed."""
 
     def __init__(self, requests: bool) -> None:
         self.alive: dict[int, tuple[int, str]] = {}
@@ -291,9 +290,8 @@ def read_recording(
     within: tuple[float, float] | None = None,
     flag: str = "--device",
 ) -> Recording:
-    """The recording of a device, by default of the one whose peak is highest; `within`: seconds of
-    the recording beyond which nothing is shown. UserError where the file holds none, or where it
-    has no such device, which `flag` gave."""
+    """The recording of a device, by default of the highest peak; `within`: seconds that are shown.
+    UserError where the file holds none, or has no such device, which `flag` gave."""
     snapshot = read_plain(path)
     try:
         return _recording(path, snapshot, device, within, flag)

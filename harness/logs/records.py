@@ -135,8 +135,7 @@ class LogReader(Struct, frozen=True):
 
 
 def number(text: str) -> float | None:
-    """The number that `text` is, whole; None where it is something else. A loss that is too large
-    to be squared is as good as infinite."""
+    """The number that `text` is; None: it is none. A loss too large to be squared is infinite."""
     if not _WHOLE.fullmatch(text):
         return None
     value = float(text)
@@ -156,8 +155,7 @@ def scaled_bytes(text: str, unit: int) -> int | None:
 
 
 def pairs(text: str, separator: str, joint: str) -> dict[str, str] | None:
-    """``a: 1 | b: 2`` by name, parts that are no pair left out; None where a name comes twice: two
-    lines that were written over each other."""
+    """``a: 1 | b: 2`` by name; None where a name comes twice: lines written over each other."""
     found: dict[str, str] = {}
     for part in text.split(separator):
         name, has_value, value = part.strip().partition(joint)

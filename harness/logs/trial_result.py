@@ -41,8 +41,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class TimedSteps(Struct, frozen=True, kw_only=True):
-    """Steps that have a time, with it. interval: steps from one line to the next, as most are;
-    missing: lines that should stand between them."""
+    """Steps with a time. interval: steps from line to line; missing: lines between them."""
 
     steps: tuple[LoggedStep, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -227,8 +226,7 @@ def _work(parsed: ParsedLog, question: LoggedRun) -> Work:
 
 
 def _warm_up(timed: TimedSteps, plan: MeasurementPlan, device: Device) -> int:
-    """Lines that are warm-up, by the rule of every measurement; a line may stand for several
-    steps. On a CPU they are as many whatever they took."""
+    """Lines that are warm-up, by the usual rule; on a CPU as many whatever they took."""
     least = max(1, math.ceil(plan.min_warmup_steps / timed.interval))
     most = least if device is Device.CPU else plan.max_warmup_steps
     scaled = replace(plan, min_warmup_steps=least, max_warmup_steps=most)

@@ -170,8 +170,7 @@ SAMPLE_SECONDS: Final = 1e-3
 
 
 class Timeline:
-    """Points of one step; seconds count from its creation. A Recorder: `phase` marks where a phase
-    begins, with the bytes that `allocated` tells then."""
+    """Points of one step; seconds since its creation. A Recorder: `phase` marks a begin."""
 
     def __init__(
         self, allocated: Callable[[], int], now: Callable[[], float] = time.perf_counter

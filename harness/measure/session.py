@@ -75,8 +75,7 @@ _ORDER: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.REPLAY, Phase.OPTIMIZER)
 
 
 class PhaseTimes:
-    """A recorder of one step that notes when each phase begins, for the GPU and for the processor
-    that queues its work. The GPU is idle once it is made."""
+    """A recorder of when each phase begins, for the GPU (idle at first) and its processor."""
 
     def __init__(self, watch: Stopwatch) -> None:
         watch.laps()
@@ -164,8 +163,7 @@ def measure(
 
 def _warm_up(step: TrainingStep, plan: MeasurementPlan, device: Device) -> tuple[float, ...]:
     """Seconds of the dropped steps, of the slowest rank each: all ranks stop after the same one. A
-    CPU drops `min_warmup_steps` whatever they took: the steps that are measured, and their losses,
-    are then the same ones on every machine."""
+    CPU drops `min_warmup_steps`, so that the measured ones are the same on every machine."""
     if device is Device.CPU:
         plan = replace(plan, max_warmup_steps=plan.min_warmup_steps)
     watch, recorder = stopwatch(device), Silent()

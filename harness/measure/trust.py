@@ -34,8 +34,7 @@ _AGREEING_STEPS: Final = 3
 
 
 def is_warm(seconds: Sequence[float], plan: MeasurementPlan) -> bool:
-    """Whether the steps so far are enough: min_warmup_steps were run and the last three agree
-    within warmup_tolerance, or max_warmup_steps were run."""
+    """Whether min_warmup_steps were run and the last three agree, or max_warmup_steps were run."""
     if len(seconds) >= max(plan.min_warmup_steps, plan.max_warmup_steps):
         return True
     return len(seconds) >= plan.min_warmup_steps and settled(seconds, plan.warmup_tolerance)

@@ -116,8 +116,7 @@ def minutes(text: str) -> int:
 
 
 class Sampler(StrEnum):
-    """Who chooses the next point after the first ones: `prior` what is predicted, corrected by what
-    was measured, the others are Optuna's samplers."""
+    """Who chooses the next point: `prior` predictions corrected by measurements, else Optuna."""
 
     PRIOR = "prior"
     BRUTE_FORCE = "brute_force"

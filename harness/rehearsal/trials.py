@@ -56,8 +56,7 @@ _OWN_KEYS: Final = ("model", "gpus", "layout", "stage", "recompute", *_PLAIN)
 
 
 class AskedRehearsal(Struct, frozen=True, kw_only=True):
-    """One `harness rehearse`: the advisor's request, and which ranks are to be run, on what. stage:
-    a number, or None for all. steps: timed on a real device."""
+    """One `harness rehearse`. stage: a number, or None for all. steps: timed on a real device."""
 
     request: Request
     recompute: tuple[str, ...]

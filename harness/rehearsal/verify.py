@@ -55,8 +55,7 @@ def main() -> int:
 
 @contextmanager
 def _libraries_held_back() -> Iterator[None]:
-    """What libraries log is shown where one of them logs an error, or where nothing is answered:
-    Megatron Core warns of its own internals."""
+    """What libraries log is shown with an error alone: Megatron Core warns of its own internals."""
     held = MemoryHandler(sys.maxsize, logging.ERROR, logging.StreamHandler(), flushOnClose=False)
     root = logging.getLogger()
     root.addHandler(held)

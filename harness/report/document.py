@@ -59,8 +59,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """A report: title, one line that says what it is of, the outcome, sections. good: whether the
-    outcome is one; None where nothing was judged."""
+    """A report. good: whether the outcome is one; None where nothing was judged."""
 
     title: str
     subtitle: str

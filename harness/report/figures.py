@@ -54,8 +54,7 @@ def bars(facts: Facts) -> tuple[Bar, ...]:
 
 
 def paint_memory(figure: "Figure", shown: Sequence[Bar]) -> None:
-    """Predicted components laid end to end; a dark line over them reaches as far as what was
-    measured, with a mark at each measured peak."""
+    """Predicted components end to end; over them a dark line and marks for what was measured."""
     scale, unit = unit_of([bar.components.total for bar in shown])
     axes = figure.add_subplot()
     parts = (
@@ -242,8 +241,7 @@ def paint_scatter(
     label: str,
     height: Callable[[PlottedSetting], float],
 ) -> None:
-    """Peak memory against `height`; a line joins what nothing beats in both, the others are faint.
-    label: of the heights; a CPU's time is marked at {}."""
+    """Peak memory against `height`, with the front. label: of the heights; {}: a CPU's time."""
     shown, axes = points(facts), figure.add_subplot()
     at = _scatter(axes, shown, [height(one) for one in shown])
     clock = " (CPU time)" if facts.on_cpu else ""

@@ -20,8 +20,7 @@ _OURS: Final = re.compile(r"\.(.+)\.\d+\.tmp")
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write `text` so that `path` is at any instant the old file or the whole new one; once this
-    returns, a power cut does not undo it."""
+    """Write `text` so that `path` is always the old file or the new one, even after a power cut."""
     with Reservation(path, 0) as reservation:
         reservation.commit(text)
 

@@ -40,10 +40,9 @@ class PlannedSetting(Struct, frozen=True, kw_only=True):
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """Everything that `harness run` will do, fixed before the first trial starts. device_name: the
-    GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line each. ended: why
-    a sweep, whose plan grows, is over; empty before, and for a run. tied: the leading trials of a
-    sweep that the noise does not tell apart."""
+    """Everything that `harness run` will do. device_name: the GPU's type, or ``cpu``. assumptions:
+    what the plan says about itself. ended: why a sweep, whose plan grows, is over; else empty.
+    tied: the leading trials of a sweep that the noise does not tell apart."""
 
     experiment: str
     device_name: str
@@ -66,8 +65,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         return f"{re.sub(r'[.](json|ya?ml)$', '', path)}-{device}-{digest}"
 
     def name_of(self, workload: Workload) -> str:
-        """A setting in a table or a picture: as the advisor spells it, with its micro batch and its
-        layout where they differ within the plan."""
+        """A setting in a table, with its micro batch and layout where they differ in the plan."""
         workloads = [setting.trial.workload for setting in self.settings]
         words = [workload.recompute]
         if len({one.micro_batch_size for one in workloads}) > 1:

@@ -177,8 +177,7 @@ class TrialFolder(Struct, frozen=True):
 
 
 class StateWriter:
-    """Says where a trial is, by one small write into an open file: a few microseconds. Nothing
-    depends on it: where the disk is full it stays silent."""
+    """Says where a trial is, by one small write into an open file; silent on a full disk."""
 
     def __init__(self, folder: TrialFolder) -> None:
         self._descriptor: int | None = None

@@ -1,6 +1,5 @@
 """What one trial is: a workload, how it is run, the key under which its result is found, and the
-environment variables that change times or memory: recorded with every trial, never compared away.
-Others may hold secrets, and are not read."""
+environment variables that change times or memory, which alone are read."""
 
 import hashlib
 import json

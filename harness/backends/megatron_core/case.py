@@ -1,6 +1,5 @@
-"""One training configuration under Megatron's own names: what this backend builds. Every option of
-Megatron is there (advisor/frameworks/megatron/options), and those that are given are handed on to
-its configuration classes (objects.py)."""
+"""One training configuration under Megatron's own names: every option of Megatron's
+(advisor/frameworks/megatron/options), handed on to its configuration classes where it is given."""
 
 from enum import StrEnum
 from functools import partial

@@ -107,8 +107,7 @@ class _Kept:
 
 
 class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells of every tensor that the policy's contexts keep. What they hand to a policy differs
-    from release to release of torch; what runs does not."""
+    """Tells of every tensor that the policy's contexts keep, by what runs."""
 
     def __init__(self, keeps: _Kept, note: Callable[[Tensor], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -253,8 +252,7 @@ class _Replay:
 
 
 class _DroppedOutput(torch.autograd.Function):
-    """A layer without its graph: keeps the inputs; the parameters are arguments of their own, so
-    that their gradients reach the outer graph."""
+    """A layer without its graph: keeps the inputs; the parameters are arguments of their own."""
 
     @staticmethod
     def forward(ctx: Any, replay: _Replay, *tensors: Tensor) -> Any:

@@ -160,8 +160,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """Seconds of one call of a case (see timer.Timing), and IQR over median of `runs` timings;
-    `load` where the device was watched meanwhile."""
+    """Seconds of one call of a case, IQR over median of `runs` timings; `load` where watched."""
 
     case: Case
     seconds: float

@@ -21,8 +21,7 @@ from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, C
 
 TENSOR_PARALLEL: Final = (1, 2, 4, 8)
 TOKENS: Final = (32, 256, 1024, 4096, 8192)
-"""Sequence lengths, one sequence each. The presets train at 2048 and more; the short ones show the
-fixed cost of a kernel, and are what a CPU can afford."""
+"""Lengths of one sequence. The presets train at 2048 and more; a CPU can afford the short ones."""
 
 CORE_MODELS: Final = ("llama3_8b", "llama3_70b", "llama3.1_405b")
 CORE_TENSOR_PARALLEL: Final = (1, 8)
@@ -83,8 +82,7 @@ def core_cases() -> frozenset[Case]:
 
 
 def with_attention(cases: tuple[Case, ...], variants: tuple[str, ...]) -> tuple[Case, ...]:
-    """`cases` with every attention in the first of `variants`, and in the others too at the core's
-    COMPARED_TOKENS: enough to compare them, and little time."""
+    """`cases` with attention in the first of `variants`, and at COMPARED_TOKENS in all of them."""
     first, *others = variants
     core = (case for case in core_cases() if case.kind in ATTENTION)
     compared = {case for case in core if case.sizes[1] in COMPARED_TOKENS}

@@ -198,8 +198,7 @@ _NUMERIC: Final = (_TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, _BATCH, "c
 
 
 def _iteration(match: re.Match[str]) -> tuple[Record, ...]:
-    """The averages over the log interval, and the batch: that of the line counts, since the printed
-    arguments tell where a ramp ends, and Bridge prints none."""
+    """The averages over the log interval, and the batch, as a ramp of it may go on."""
     fields = pairs(match[3], " | ", ":") or {}
     damaged = any(number(fields[name]) is None for name in _NUMERIC if name in fields)
     if damaged or positive(fields.get(_TIME, "")) is None:

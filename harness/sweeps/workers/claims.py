@@ -126,8 +126,7 @@ class HeartbeatWatch:
 
 
 class Heart:
-    """A thread that calls `beat` with a growing number, several times in `timeout_seconds`, as long
-    as it is open; `beat` says whether the storage answered."""
+    """A thread that calls `beat` with a growing number, often in `timeout_seconds`, while open."""
 
     def __init__(self, beat: Callable[[int], None], timeout_seconds: float) -> None:
         self._beat, self._pause = beat, timeout_seconds / _BEATS_IN_TIME

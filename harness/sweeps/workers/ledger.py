@@ -140,8 +140,7 @@ def _known(**values: str | int | float | None) -> dict[str, Any]:
 
 
 class Ledger:
-    """The trials of `study`; `expected` is what is predicted of each point, `choices` the values of
-    its parameters, `room_bytes` what a peak may be."""
+    """The trials of `study`, what is predicted, the parameters' values, what a peak may be."""
 
     def __init__(
         self,

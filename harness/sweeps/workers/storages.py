@@ -61,8 +61,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS: Final = 5.0
 _SAY_SECONDS: Final = 30.0
 _TRANSIENT: Final = ("08", "40", "53", "57P")
-"""SQLSTATE classes: connection, rollback to be tried again, out of resources, server going down or
-coming up (PostgreSQL 15, appendix A)."""
+"""SQLSTATE classes of what may be tried again (PostgreSQL 15, appendix A)."""
 
 
 class Storage(Struct, frozen=True, kw_only=True):
@@ -159,8 +158,7 @@ def _url(asked: str) -> "URL":
 
 
 def _write_ahead(connection: Any, _: object) -> None:
-    """Readers of SQLite, a dashboard's too, wait for no writer; a power cut may take what was told
-    last, which is told again from the results on disk."""
+    """Readers of SQLite wait for no writer; what a power cut takes is told again from disk."""
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -59,8 +59,7 @@ _BORROWED: set[int] = set()
 
 
 def borrow(borrower: torch.Tensor, lender: torch.Tensor) -> None:
-    """The storage of `borrower` looks at that of `lender`, which lives as long (Megatron's
-    share_storage, tensor_parallel/random.py, from 0.17 on)."""
+    """`borrower` looks at the storage of `lender` (Megatron's share_storage, from 0.17 on)."""
     storage, lent = borrower.untyped_storage(), lender.untyped_storage()
     _BORROWED.add(storage._cdata)
     storage.resize_(lent.nbytes())

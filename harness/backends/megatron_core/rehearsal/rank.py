@@ -91,8 +91,7 @@ class MegatronRanks(Struct, frozen=True):
     case: MegatronCase
 
     def rehearse(self, stage: int, plan: MeasurementPlan) -> Rehearsed:
-        """Build the rank on the workload's device, and step it: once, of as few microbatches as
-        will do, on fake tensors; else as `plan` says."""
+        """Build the rank, and step it: as `plan` says; once, in brief, on fake tensors."""
         if self.workload.device is Device.FAKE:
             return rehearse_fake(enough_microbatches(self.case, stage), stage)
         vocabulary = self.workload.model.vocab_size

@@ -1,6 +1,5 @@
-"""Norms, activations, rotary embedding and causal flash attention that keep for the backward what a
-fused kernel keeps. Sources: torch's CUDA kernels (aten layer_norm_kernel.cu), megatron-core 0.16.1
-fusions/."""
+"""Norms, activations, rotary embedding and causal flash attention that keep what a fused kernel
+keeps. Sources: torch's CUDA kernels (layer_norm_kernel.cu), megatron-core 0.16.1 fusions/."""
 
 from typing import Any, Final
 

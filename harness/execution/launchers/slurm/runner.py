@@ -1,8 +1,7 @@
 """Trials that Slurm runs: submitted once, collected by the same command whenever it runs again. A
 trial with a result.json is finished; one with a job.json and no result belongs to that job until
-Slurm says that the job has ended; one with neither is submitted, and so is one whose job found no
-controller to begin it. So nothing is lost or run twice when this process, a node or Slurm's
-controller goes down in between."""
+Slurm says that the job has ended; one with neither, or whose job found no controller, is submitted.
+So nothing is lost or run twice when this process, a node or the controller goes down."""
 
 import os
 import time
