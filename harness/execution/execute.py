@@ -107,8 +107,7 @@ def conclude_log(
 
 
 def _cause(parsed: ParsedLog, trial: Trial, ended: local.Exit) -> Failure | None:
-    """Why a command that failed did so. One that we stopped says a lot on its way down; but ranks
-    that wait for one without memory hang, and memory it was."""
+    """Why a command failed; what we stopped may have been out of memory before."""
     named, bad = parsed.cause, not_a_number(parsed)
     if named is not None and named.status is TrialStatus.OOM:
         return named

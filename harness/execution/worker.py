@@ -196,8 +196,7 @@ def _status(measured: Measured) -> TrialStatus:
 
 
 def _if_possible(act: Callable[[], Answer]) -> Answer | None:
-    """What a backend does once the steps are measured; None, with the reason in the log, where it
-    fails: times and memory must not be lost for it."""
+    """What `act` gives; None, with the reason in the log, where it fails."""
     try:
         return act()
     except Exception:

@@ -113,8 +113,7 @@ def order_lines(groups: Mapping[str, Sequence[Pair]]) -> list[str]:
 
 
 def followed(found: Sequence[SettingOutcome]) -> float | None:
-    """Throughput of the advisor's first choice over the best measured; 1 is no regret, 0 a first
-    choice that did not run. None where nothing was measured."""
+    """Throughput of the first choice over the best measured; 0: did not run; None: nothing."""
     times = {o.setting.rank: o.step_time.measured for o in found if o.setting.rank is not None}
     measured, first = known(times.values()), times.get(1)
     if not measured or 1 not in times:

@@ -68,8 +68,7 @@ def describe(result: TrialResult) -> str:
 
 
 class LossDeviation(Struct, frozen=True):
-    """Where two loss curves are furthest apart, of so many steps. change: new / golden - 1;
-    infinite where one of them is not a number."""
+    """Where two loss curves are furthest apart. change: new / golden - 1, or infinite."""
 
     step: int
     golden: float

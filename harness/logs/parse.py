@@ -1,5 +1,4 @@
-"""One run from its log, or from the logs of several of its ranks: the last attempt counts, all
-lines of a step add to it."""
+"""One run from its log, or its ranks' logs: the last attempt, all lines of a step."""
 
 import math
 import re

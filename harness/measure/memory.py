@@ -1,5 +1,4 @@
-"""Peaks of one rank (the caching allocator's on CUDA, exact tensor accounting on a CPU), and
-allocated bytes against time over one step."""
+"""Peaks of one rank (the caching allocator's, or exact accounting), and bytes against time."""
 
 import gc
 import threading

@@ -152,8 +152,7 @@ class Ending(StrEnum):
 
 
 class Measure(Struct, frozen=True, kw_only=True):
-    """Run this task. limit_seconds: its trial ends early (status pruned) once its running median
-    step is clearly above that; None: it is not pruned."""
+    """Run this task. limit_seconds: a clearly larger median ends it early (pruned)."""
 
     task: Task
     limit_seconds: float | None = None

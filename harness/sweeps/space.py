@@ -50,8 +50,7 @@ class Point(Struct, frozen=True, kw_only=True):
 
 
 class Space(Struct, frozen=True):
-    """All points, legal or not, in the advisor's order. planned: each point as a setting of a run;
-    illegal ones with the reason why they are skipped."""
+    """All points in the advisor's order. planned: each as a setting, or why it is illegal."""
 
     planned: dict[Point, PlannedSetting]
     target: Target

@@ -129,8 +129,7 @@ def missing() -> str:
 
 
 def require_megatron() -> None:
-    """Raise UserError, naming the extra, where torch or megatron-core is not installed, or where
-    Megatron is older than the oldest release that was tried."""
+    """UserError, naming the extra, without torch or a megatron-core of 0.13 or newer."""
     lacking = missing()
     if lacking:
         raise missing_package("backend megatron_core", lacking, _EXTRA)

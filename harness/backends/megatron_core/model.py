@@ -1,5 +1,4 @@
-"""The GPT model chunks of one rank out of settings, and their inputs: random tokens, the same at
-every step, so that a small model learns them."""
+"""The GPT model chunks of one rank out of settings, and their inputs: the same random tokens."""
 
 import copy
 from collections.abc import Callable, Mapping

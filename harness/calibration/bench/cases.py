@@ -125,8 +125,7 @@ _WORK: Final[Mapping[CaseKind, Callable[..., _Work]]] = {
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """A kernel at one size. `variant`: a GEMM's operand layout, the implementation of attention or
-    of grouped GEMMs, what a layer is made of."""
+    """A kernel at one size. `variant`: operand layout, implementation, or kind of layer."""
 
     kind: CaseKind
     sizes: tuple[int, ...]

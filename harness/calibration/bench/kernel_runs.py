@@ -1,5 +1,4 @@
-"""Times the kernel of a case, by the clock that its kind is timed with: a call on random operands,
-several sets of them in turn so that caches do not help."""
+"""Times the kernel of a case, by its kind's clock, on random operands, several sets in turn."""
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress

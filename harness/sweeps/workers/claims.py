@@ -25,8 +25,7 @@ _BEATS_IN_TIME: Final = 8
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """A worker as its claims name it. host: hash of the machine's name, as in results' environment.
-    kernel: id of the machine's boot; empty: not known."""
+    """A worker as its claims name it. host: hash of its name. kernel: its boot's id."""
 
     worker: str
     host: str

@@ -111,8 +111,7 @@ class Study:
         return self._patiently(self._restore)
 
     def decide(self, choose: Callable[[History], Action]) -> Claim | Wait | End:
-        """What this worker does now: `choose` is asked in this worker's turn, and what it names to
-        be measured is claimed. It may be asked more than once."""
+        """What this worker does now: what `choose`, in its turn, names is claimed."""
         action = None
         while action is None:
             action = self._patiently(partial(self._decide, choose, self._worker.ticket()))

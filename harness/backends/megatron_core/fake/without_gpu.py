@@ -138,8 +138,7 @@ _MAKERS = _device_constructors()  # torch.empty, torch.arange, torch.tensor, ...
 
 
 class CudaSemantics(CudaToCpu):
-    """Whatever makes a tensor makes a fake one. Also replaces the functions whose saved tensors
-    differ from a GPU's, and what asks for values."""
+    """Whatever makes a tensor makes a fake one; what asks for values is replaced."""
 
     replacements: Mapping[Any, Callable[..., Any]] = {
         **CudaToCpu.replacements,

@@ -65,8 +65,7 @@ class SelfAttention(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """Down-projections, norms, up-projections with rotary embedding, core attention, linear_proj.
-    The query is compressed where the model has q_lora_rank."""
+    """Down-projections, norms, rotary up-projections, core attention, linear_proj."""
 
     def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
         super().__init__()
