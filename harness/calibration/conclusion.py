@@ -147,8 +147,11 @@ def fitted(
     for field, (resource, peak) in _peaks(relative_to.gpu, one_node).items():
         rate = rates.of.get(resource)
         if rate is not None and peak and rate.value >= _LEAST_EFFICIENCY * peak:
-            values[field] = min(1.0, rate.value / peak)
-            notes[field] = f"{_MEASURED}: {_of_peak(rate, peak)}"
+            reached = rate.value / peak
+            values[field] = min(1.0, reached)
+            over = f", limited to 1 (measured: {reached:.2f})" if reached > 1.0 else ""
+            quartiles = f"quartiles {rate.low / peak:.2f} to {rate.high / peak:.2f}"
+            notes[field] = f"{_MEASURED}: {rate.count} large shapes, {quartiles}{over}"
     if "bandwidth_efficiency" in values:  # of torch's own kernels
         values["eager_bandwidth_share"] = 1.0
     if "gemm_efficiency" in values:
@@ -191,13 +194,6 @@ def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[efficiencies.Resource, f
         "optimizer_bandwidth_efficiency": (efficiencies.Resource.OPTIMIZER, memory),
         link_field: (efficiencies.Resource.COLLECTIVE, link),
     }
-
-
-def _of_peak(rate: efficiencies.Rate, peak: float) -> str:
-    reached = rate.value / peak
-    over = f", limited to 1 (measured: {reached:.2f})" if reached > 1.0 else ""
-    quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
-    return f"{rate.count} large shapes, quartiles {quartiles}{over}"
 
 
 def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dict[str, str]:

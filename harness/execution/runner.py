@@ -118,7 +118,11 @@ class Runner(Struct, frozen=True, kw_only=True):
         folder = self.folder.trial(trial.name)
         if setting.skip:
             with signals.held():
-                return skip(folder, setting, trial)
+                folder.create(trial)
+                attempt = execute.begin()
+                result = execute.not_run(trial, attempt, TrialStatus.SKIPPED, setting.skip)
+                execute.keep(folder, result)
+                return result
         return execute.Execution(
             folder=folder,
             trial=trial,
@@ -133,14 +137,6 @@ def label_of(setting: PlannedSetting, trial: Trial) -> str:
     """A trial in a line of progress: its setting, and which repeat of how many."""
     repeats, name = len(setting.trials()), setting.label or setting.spec
     return f"{name} repeat {trial.repeat + 1}/{repeats}" if repeats > 1 else name
-
-
-def skip(folder: TrialFolder, setting: PlannedSetting, trial: Trial) -> TrialResult:
-    """The result of a setting that is not run, written with its reason."""
-    folder.create(trial)
-    result = execute.not_run(trial, execute.begin(), TrialStatus.SKIPPED, setting.skip)
-    execute.keep(folder, result)
-    return result
 
 
 def exit_code(statuses: Iterable[TrialStatus]) -> int:

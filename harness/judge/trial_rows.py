@@ -145,7 +145,9 @@ def measured_rows(
     """One row for each metric of the golden. others: goldens that show how sessions differ."""
     about = ComparisonRow(label=label, workload_key=key, verdict=Verdict.PASS)
     processes = [metrics.series_of(result) for result in results]
-    unstable = _unstable(results)
+    doubted = (one for one in results if one.fatal or one.status is TrialStatus.UNSTABLE)
+    doubts = (str(one.fatal[0]) if one.fatal else f"{one.name} is unstable" for one in doubted)
+    unstable = next(doubts, "")  # why times of these processes are not to be trusted
     device = Device(str(results[0].trial["workload"].get("device", Device.CUDA)))
     rows = []
     for name in metrics.metric_names(golden.processes):
@@ -245,13 +247,6 @@ def _loss_row(
         shown=(f"{worst.golden:.6g}", f"{worst.new:.6g}"),
         reason=f"largest difference at step {worst.step}; {worst.steps} steps compared",
     )
-
-
-def _unstable(results: Sequence[TrialResult]) -> str:
-    """Why times of these processes are not to be trusted; empty where they are."""
-    unstable = (one for one in results if one.fatal or one.status is TrialStatus.UNSTABLE)
-    doubts = (str(one.fatal[0]) if one.fatal else f"{one.name} is unstable" for one in unstable)
-    return next(doubts, "")
 
 
 def _notes(shift: stats.Shift, metric: metrics.Metric) -> tuple[str, ...]:

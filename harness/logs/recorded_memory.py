@@ -161,22 +161,17 @@ def walked(trace: Sequence[Any], end: AtEnd) -> LiveCurve:
     changes = [change for event in trace for change in walk.changed(event)]
     alive, blocks = walk.alive, end.blocks
     before = walk.before + sum(size for at, size in blocks.items() if at not in alive)
+    times = [change.micros for change in changes if change.micros is not None]
+    timed = len(times) == len(changes)
     return LiveCurve(
         before=before,
         reserved_before=max(0, end.reserved - walk.reserved),
         unseen=sum(size for at, (size, _) in alive.items() if at not in blocks),
         changes=changes,
         levels=list(accumulate((one.num_bytes for one in changes), initial=before))[1:],
-        seconds=_seconds(changes),
+        # threads may write an event late: time does not run backwards
+        seconds=[(one - times[0]) * 1e-6 for one in accumulate(times, max)] if timed else None,
     )
-
-
-def _seconds(changes: Sequence[ByteChange]) -> list[float] | None:
-    """Threads may write an event late: time does not run backwards."""
-    times = [change.micros for change in changes if change.micros is not None]
-    if len(times) < len(changes):
-        return None
-    return [(one - times[0]) * 1e-6 for one in accumulate(times, max)]
 
 
 class _Walk:

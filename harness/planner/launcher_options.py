@@ -51,7 +51,12 @@ class LauncherOptions(Struct, frozen=True, kw_only=True):
     python: str = ""
 
     def __post_init__(self) -> None:
-        _check_kind(self)
+        usual = defaults(LauncherOptions)
+        for name in LauncherOptions.__struct_fields__[1:]:
+            owner = LauncherKind.TORCHRUN if name in _OF_TORCHRUN else LauncherKind.SLURM
+            legal = getattr(self, name) == usual[name] or owner is self.kind
+            relation = f"has no effect with launcher={self.kind}"
+            _check(name, getattr(self, name), legal, relation, f"launcher={owner}")
         for name in ("nnodes", "array_parallelism"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
         for name in ("node_rank", "nodes", "gpus_per_node", "cpus_per_task", "max_requeues"):
@@ -78,16 +83,6 @@ class LauncherOptions(Struct, frozen=True, kw_only=True):
 
 _OF_TORCHRUN: Final = ("nnodes", "node_rank", "rendezvous")
 """All other keys are Slurm's."""
-
-
-def _check_kind(options: LauncherOptions) -> None:
-    usual = defaults(LauncherOptions)
-    for name in LauncherOptions.__struct_fields__[1:]:
-        value = getattr(options, name)
-        owner = LauncherKind.TORCHRUN if name in _OF_TORCHRUN else LauncherKind.SLURM
-        legal = value == usual[name] or owner is options.kind
-        relation = f"has no effect with launcher={options.kind}"
-        _check(name, value, legal, relation, f"launcher={owner}")
 
 
 def _check(name: str, value: object, legal: bool, relation: str, hint: str = "") -> None:

@@ -195,14 +195,13 @@ def calibrations(facts: Facts) -> dict[str, Calibration | None]:
 
 def calibration_lines(facts: Facts) -> tuple[str, ...]:
     """Name, provenance and band of each in one sentence."""
-    return tuple(_calibration_line(name, one) for name, one in calibrations(facts).items())
-
-
-def _calibration_line(name: str, found: Calibration | None) -> str:
-    if found is None:
-        what = "no time was predicted" if name == "none" else "its file is missing"
-        return f"Calibration {name}: {what}."
-    return f"Calibration {found.name}: {found.provenance}, {found.summary()}."
+    lacks = {"none": "no time was predicted"}
+    return tuple(
+        f"Calibration {one.name}: {one.provenance}, {one.summary()}."
+        if one
+        else f"Calibration {name}: {lacks.get(name, 'its file is missing')}."
+        for name, one in calibrations(facts).items()
+    )
 
 
 def find_calibration(name: str) -> Calibration | None:

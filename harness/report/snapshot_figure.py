@@ -35,7 +35,9 @@ def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
         line, mark = ("--", "v") if one.predicted else ("-", "^")
         curve = [places[k] for k in shown], [one.num_bytes[k] / unit for k in shown]
         look: dict[str, Any] = {"linewidth": 1.0, "drawstyle": "steps-post", "linestyle": line}
-        axes.plot(*curve, color=colour, label=_label(one, name), **look)
+        when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.2f} s"
+        label = f"{name}: peak {human_bytes(one.peak_bytes)}{when}"
+        axes.plot(*curve, color=colour, label=label, **look)
         peak = [places[one.peak_event]], [one.peak_bytes / unit]
         look = {"markeredgecolor": "black", "markersize": 7, "linestyle": "none", "clip_on": False}
         axes.plot(*peak, marker=mark, color=colour, **look)
@@ -52,12 +54,6 @@ def _places(one: Recording, *, timed: bool) -> Sequence[float]:
         return one.seconds
     last = max(1, len(one.num_bytes) - 1)
     return [k / last for k in range(len(one.num_bytes))]
-
-
-def _label(one: Recording, name: str) -> str:
-    """``predicted: peak 70.12 GiB at 2.31 s``."""
-    when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.2f} s"
-    return f"{name}: peak {human_bytes(one.peak_bytes)}{when}"
 
 
 def thinned(levels: Sequence[int], most: int = MOST_POINTS) -> list[int]:

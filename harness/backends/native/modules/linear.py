@@ -47,10 +47,6 @@ class TensorParallel(Struct, frozen=True, kw_only=True):
         dist.reduce_scatter_tensor(out, parts.contiguous(), group=self.group)
         return out
 
-    def shard_of_sequence(self, whole: Tensor) -> Tensor:
-        """This rank's positions of [b, s, ...] under sequence parallelism, else all."""
-        return whole.chunk(self.size, dim=1)[self.rank] if self.sequence_parallel else whole
-
 
 class _ColumnParallel(torch.autograd.Function):
     """x W^T on this rank's rows of W; the data gradient is summed while W's is computed."""

@@ -93,7 +93,9 @@ class Embedding(nn.Module):
         hidden: Tensor = self.word_embeddings(tokens)
         if self.position_embeddings is not None:
             positions = self.position_embeddings[None, : tokens.shape[1]]
-            hidden = hidden + self.tp.shard_of_sequence(positions)
+            if self.tp.sequence_parallel:
+                positions = positions.chunk(self.tp.size, dim=1)[self.tp.rank]
+            hidden = hidden + positions
         return kernels.drop(hidden, self.dropout)
 
 
