@@ -123,6 +123,12 @@ def _judged(
 ) -> Calibration:
     """With how far it is off, and what it was fitted on."""
     errors = efficiencies.left_out_errors(samples, world_size)
+    sizes, left_out = list(map(abs, errors)), "too few shapes to leave any out"
+    if sizes:
+        left_out = (
+            f"mean {mean(sizes) * 100:.1f} %, worst {max(sizes) * 100:.1f} %, {len(sizes)} large "
+            "kernels, each fifth of the shapes left out of the fit in turn"
+        )
     wide = [
         f"{resource} {(rate.high - rate.low) / 2 / rate.value * 100:.0f} %"
         for resource, rate in rates.of.items()
@@ -132,7 +138,7 @@ def _judged(
         step_time_error=band(errors),
         fitted_on=(measured_on, *_counts(samples)),
         fit_error=f"half the interquartile range of large shapes: {', '.join(wide)}",
-        left_out_error=_words(errors),
+        left_out_error=left_out,
     )
 
 
@@ -248,16 +254,6 @@ def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
         if s.case.kind in efficiencies.RESOURCES
     ]
     return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in CaseKind if kind in kinds)
-
-
-def _words(errors: Sequence[float]) -> str:
-    if not errors:
-        return "too few shapes to leave any out"
-    sizes = list(map(abs, errors))
-    return (
-        f"mean {mean(sizes) * 100:.1f} %, worst {max(sizes) * 100:.1f} %, {len(sizes)} large "
-        "kernels, each fifth of the shapes left out of the fit in turn"
-    )
 
 
 _MEASURED_WITH: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commit|date): (.*)")

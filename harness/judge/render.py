@@ -17,19 +17,8 @@ from harness.judge.verdict import Verdict
 if TYPE_CHECKING:
     from harness.judge.comparison import Comparison
 
-WORDS: Final = {
-    Verdict.REGRESSION: "FAIL",
-    Verdict.FAILED: "ERROR",
-    Verdict.UNSTABLE: "UNSTABLE",
-    Verdict.OPEN: "OPEN",
-    Verdict.ENVIRONMENT: "REFUSED",
-    Verdict.VANISHED: "GONE",
-    Verdict.APPEARED: "NEW",
-    Verdict.STALE: "STALE",
-    Verdict.SKIPPED: "SKIPPED",
-    Verdict.PASS: "PASS",
-    Verdict.UNJUDGED: "INFO",
-}
+_WORDS: Final = "FAIL ERROR UNSTABLE OPEN REFUSED GONE NEW STALE SKIPPED PASS INFO"
+WORDS: Final = dict(zip(Verdict, _WORDS.split(), strict=True))
 _RUN_AGAIN: Final = (Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.OPEN)
 CPU_TIMES: Final = "CPU times are shown but not judged; memory and loss are judged."
 

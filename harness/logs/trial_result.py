@@ -136,7 +136,9 @@ def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
     if parsed.damaged and not question.accept_incomplete:
         message = f"{', '.join(parsed.damaged)}: {_DAMAGED}"
         return failed(bare, parsed, Failure(TrialStatus.INCOMPLETE, message))
-    timed = timed_steps(parsed.steps, _work(parsed, question))
+    stated = stated_workload(parsed.arguments)  # what is asked for decides
+    layout = {**stated.get("layout", {}), **question.workload.get("layout", {})}
+    timed = timed_steps(parsed.steps, work_of({**stated, **question.workload, "layout": layout}))
     cut = _warm_up(timed, question.plan, question.device)
     window = slice(cut, cut + question.plan.steps)
     if not timed.seconds[window]:
@@ -216,13 +218,6 @@ def not_a_number(parsed: ParsedLog) -> Failure | None:
         if step.loss is not None and not math.isfinite(step.loss):
             return Failure(TrialStatus.NAN, f"loss of step {step.number} is {step.loss}")
     return None
-
-
-def _work(parsed: ParsedLog, question: LoggedRun) -> Work:
-    """What is asked for decides; where it says nothing, what the log tells."""
-    stated = stated_workload(parsed.arguments)
-    layout = {**stated.get("layout", {}), **question.workload.get("layout", {})}
-    return work_of({**stated, **question.workload, "layout": layout})
 
 
 def _warm_up(timed: TimedSteps, plan: MeasurementPlan, device: Device) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from advisor.base.errors import require
-from harness.sweeps.history import Expected, History, Outcome
+from harness.sweeps.history import Expected, History
 from harness.sweeps.space import Point
 from harness.trial.result import TrialStatus
 
@@ -161,7 +161,10 @@ def fit_chances(
     peaks = {}
     for point, one in expected.items():
         for outcome in history.finished.get(point, {}).values():
-            if peak := _peak(outcome, one.peak_bytes or 0, room_bytes):
+            peak = outcome.peak_bytes
+            if outcome.status is TrialStatus.OOM:
+                peak = max(one.peak_bytes or 0, room_bytes) if room_bytes else None
+            if peak:
                 peaks[point] = Observed(log(peak), _NOISE**2)
     believed = beliefs({p: one.peak_bytes for p, one in expected.items()}, peaks, BYTES)
     normal, chances = NormalDist(), {}
@@ -172,10 +175,3 @@ def fit_chances(
             more = believed[point].log - log(one.peak_bytes)
             chances[point] = normal.cdf(normal.inv_cdf(clipped) - more / _SPREAD)
     return chances
-
-
-def _peak(outcome: Outcome, predicted: int, room_bytes: int | None) -> int | None:
-    """What a process tells of a peak; None where that is nothing."""
-    if outcome.status is TrialStatus.OOM:
-        return max(predicted, room_bytes) if room_bytes else None
-    return outcome.peak_bytes

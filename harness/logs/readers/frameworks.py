@@ -144,10 +144,8 @@ DEEPSPEED: Final = _reader(
     done=_end,
 )
 _TRAINER_MEMORY: Final = (
-    "before_init_mem_gpu",
-    "init_mem_gpu_alloc_delta",
-    "train_mem_gpu_alloc_delta",
-    "train_mem_gpu_peaked_delta",
+    *("before_init_mem_gpu", "init_mem_gpu_alloc_delta"),
+    *("train_mem_gpu_alloc_delta", "train_mem_gpu_peaked_delta"),
 )
 
 
