@@ -61,15 +61,10 @@ def placeholder_texts(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     if framework == OTHER:
         return (f"recompute={shlex.quote(spec)}", *_parts(spec), "layout=")
     stack = parts_of(Framework(framework))
-    recompute = _option(stack.spelling.setting_flags(stack.settings.parse(spec), job))
-    return (f"recompute={recompute}", *_parts(spec), f"layout={stack.spelling.layout_flags(job)}")
-
-
-def _option(flags: str) -> str:
-    """`flags`; a DeepSpeed configuration as scripts take it: in DeepSpeedConfig's base64."""
-    if not flags.startswith("{"):
-        return flags
-    return f"--deepspeed_config {base64.urlsafe_b64encode(flags.encode()).decode()}"
+    flags = stack.spelling.setting_flags(stack.settings.parse(spec), job)
+    if flags.startswith("{"):  # a DeepSpeed configuration as scripts take it
+        flags = f"--deepspeed_config {base64.urlsafe_b64encode(flags.encode()).decode()}"
+    return (f"recompute={flags}", *_parts(spec), f"layout={stack.spelling.layout_flags(job)}")
 
 
 def _parts(spec: str) -> tuple[str, ...]:

@@ -179,10 +179,8 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples(session: Session) -> dict[str, Any]:
-    return {
-        process: {name: _series_values(one.values) for name, one in metrics.items()}
-        for process, metrics in session.samples.items()
-    }
+    of = session.samples.items()
+    return {one: {k: _series_values(v.values) for k, v in metrics.items()} for one, metrics in of}
 
 
 def _series_values(values: Mapping[int, float]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ A recording begins somewhere in a run: what was allocated before is known from w
 and from what is alive at the end. A block counts from `alloc` to `free_requested`, as in
 torch.cuda.memory_allocated, with the bytes that were asked for: the sum is torch's statistic
 requested_bytes, where no freed block waits for another stream. Reserved bytes change with segments,
-and with the mapped parts of expandable ones. Source: pytorch CUDACachingAllocator.cpp,
-record_trace."""
+and mapped parts of expandable ones. Source: pytorch CUDACachingAllocator.cpp, record_trace."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice

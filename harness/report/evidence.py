@@ -134,10 +134,8 @@ def trust(facts: Facts) -> Section:
 
 
 def _clock(result: TrialResult) -> str:
-    if result.times is None:
-        return DASH
-    cpu = result.trial["workload"]["device"] == "cpu"
-    return f"{result.times.clock} (CPU time)" if cpu else result.times.clock
+    cpu = " (CPU time)" if result.trial["workload"]["device"] == "cpu" else ""
+    return f"{result.times.clock}{cpu}" if result.times else DASH
 
 
 def failures(facts: Facts) -> tuple[Section, ...]:

@@ -62,7 +62,8 @@ def history_lines(sessions: Sequence[Session], metric: Metric) -> list[str]:
         for one in steps
     ]
     if trend:
-        found.append(f"drift of {_percent(trend.slope):+.2f} % a session (p = {trend.p:.2g})")
+        slope = math.expm1(trend.slope) * 100
+        found.append(f"drift of {slope:+.2f} % a session (p = {trend.p:.2g})")
     return [*(found or ["neither step nor drift"]), *lines]
 
 
@@ -75,7 +76,7 @@ def draw_history(sessions: Sequence[Session], metric: Metric, title: str, path: 
     steps, trend, fitted = explain(values)
 
     def heights(logs: Sequence[float]) -> list[float]:
-        return [_percent(one - values[0]) for one in logs]
+        return [math.expm1(one - values[0]) * 100 for one in logs]
 
     with kit.styled(path.stem, **{"font.size": 10}):
         figure = Figure(figsize=(kit.WIDE, _HEIGHT), layout="constrained")
@@ -108,7 +109,3 @@ def _name(one: Session) -> str:
 
 def _jump(fitted: Sequence[float], step: Step) -> str:
     return percent(math.expm1(fitted[step.at] - fitted[step.at - 1]))
-
-
-def _percent(change: float) -> float:
-    return math.expm1(change) * 100

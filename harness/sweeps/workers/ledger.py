@@ -48,8 +48,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 def history(entries: Iterable[Entry], ignored: frozenset[int]) -> History:
     """What the entries say, without the results of trials numbered `ignored`."""
     finished: dict[Point, dict[int, Outcome]] = {}
-    running = set()
-    spans = []
+    running, spans = set(), []
     for entry in entries:
         if entry.running:
             running.add(entry.task)
