@@ -3,12 +3,11 @@ compiler's kernels do not keep (prime-rl 559b447 src/prime_rl/trainer/models/lay
 
 from msgspec.structs import replace
 
-from advisor.job.tuning import StoredAs
+from advisor.job.tuning import EMBEDDINGS, OUTPUT_LAYERS, StoredAs
 from advisor.layers.adapters import frozen, is_target, low_rank_weights
 from advisor.layers.eager import parts
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.layers.weights import EMBEDDINGS, OUTPUT_LAYERS
 
 _NAMES = {
     "wq": "q_proj",
