@@ -6,7 +6,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.phases import Phase
+from advisor.answer.phases import Phase, deciding
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.microbatches import microbatches
@@ -190,6 +190,11 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def phases(self) -> tuple[Phase, ...]:
         """Of the cycle, in order; `stages` are of the update. None where that is all."""
         return self._detail.phases
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase of a cycle that decides; None where a step is all."""
+        return deciding(self.phases, self.job.config.certainty) if self.phases else None
 
     @property
     def host_bytes(self) -> int:

@@ -44,6 +44,7 @@ class Admission(Struct, frozen=True, kw_only=True):
         recompute: the setting, as `--recompute` takes it.
         job: model and GPUs in words.
         unknown: what of the job no prediction includes, or was not read.
+        phase: of a cycle, the one that decides and has this peak; empty where a step is all.
     """
 
     verdict: Verdict
@@ -53,6 +54,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     recompute: str
     job: str
     unknown: tuple[str, ...] = ()
+    phase: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -65,9 +67,10 @@ class Admission(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         peak, budget = (n / _GIB for n in (self.peak_reserved_bytes, self.budget_bytes))
         probability = min(0.999, max(0.001, self.fit_probability))
+        where = f" in the {self.phase}" if self.phase else ""
         said = (
             f"{self.verdict}: {self.job}, recompute {self.recompute}: {peak:.1f} of {budget:.1f} "
-            f"GiB, {probability * 100:.3g} % likely to fit"
+            f"GiB{where}, {probability * 100:.3g} % likely to fit"
         )
         return f"{said}; not included: {', '.join(self.unknown)}" if self.unknown else said
 
@@ -101,7 +104,7 @@ def admission(request: Request, read: "ReadConfiguration | None") -> Admission:
 
 def _of(answer: "Answer", unknown: tuple[str, ...]) -> Admission:
     found = answer.candidates[0].evaluation
-    job, probability = found.job, found.fit_probability
+    job, probability, phase = found.job, found.fit_probability, found.phase
     verdict = Verdict.UNKNOWN
     if not unknown and found.fits:
         verdict = Verdict.FITS
@@ -110,11 +113,12 @@ def _of(answer: "Answer", unknown: tuple[str, ...]) -> Admission:
     return Admission(
         verdict=verdict,
         fit_probability=probability,
-        peak_reserved_bytes=found.peak_reserved_bytes,
+        peak_reserved_bytes=(phase or found).peak_reserved_bytes,
         budget_bytes=found.budget_bytes,
         recompute=found.setting.spec,
         job=f"{job.model.name} on {job.num_gpus} x {job.gpu.name}",
         unknown=unknown,
+        phase=phase.name if phase else "",
     )
 
 

@@ -108,8 +108,6 @@ class DialectReader(KeyedReader):
         for row in self.rows:
             if row.named and row.default is not None and row.named not in {*named, *keys.values}:
                 value = meant(row.values, row.default) if row.values else row.default
-                text = f"{row.name} by default"
-                named[row.named] = ReadValue(
-                    value=value, written=text, place=keys.place, omitted=True
-                )
+                usual = ReadValue(value=value, written=f"{row.name} by default", place=keys.place)
+                named[row.named] = replace(usual, omitted=True)
         return super()._configuration(replace(keys, values={**keys.values, **named}))

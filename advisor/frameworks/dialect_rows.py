@@ -14,7 +14,7 @@ and `calls`, one of those in Python.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import Any, Final
 
 from msgspec import Struct, convert, json
@@ -35,14 +35,7 @@ from advisor.reading.shell import ShellCommand
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
 """Keys of the files of Accelerate and DeepSpeed, one of which each has."""
 _OTHERS: Final = "*"
-_KINDS: Final = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "str": str,
-    "names": object,
-    "commas": object,
-}
+_KINDS: Final = {one.__name__: one for one in (bool, int, float, str)}
 _PLAIN: Final = defaults(JobConfig)
 
 
@@ -94,10 +87,8 @@ def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
 @cache
 def file_of(name: str) -> dict[str, Any]:
     """What a dialect's file holds."""
-    found: dict[str, Any] = json.decode(
-        (packaged_configs() / "options" / f"{name}.json").read_bytes()
-    )
-    return found
+    path = packaged_configs() / "options" / f"{name}.json"
+    return dict(json.decode(path.read_bytes()))
 
 
 def _product(times: int, value: Any) -> int | None:
@@ -106,17 +97,18 @@ def _product(times: int, value: Any) -> int | None:
 
 
 def _row(name: str, said: Mapping[str, Any]) -> Row:
-    default, values = said.get("default"), said.get("values", {})
+    default, values, kind = said.get("default"), said.get("values", {}), said.get("kind", "")
     is_switch = bool(values) and not {*values} - {"true", "false"}
     usual = bool if is_switch else object if values or default is None else type(default)
-    of_names = said.get("kind") in ("names", "commas")
-    means = partial(_names if of_names else meant, values) if values or of_names else None
-    if "times" in said:
+    means = partial(meant, values) if values else None
+    if kind in ("names", "commas"):
+        means, usual = partial(_names, values), object
+    elif "times" in said:
         means, usual = partial(_product, said["times"]), object
     named = said.get("as", "")
     return Row(
         name=name,
-        kind=_KINDS.get(said.get("kind", ""), usual),
+        kind=_KINDS.get(kind, usual),
         default=default,
         ours=said.get("path", ""),
         means=means,
@@ -127,7 +119,7 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
         only_if=said.get("if", ""),
         printed=said.get("printed", True),
         always=said.get("always", False),
-        joined=said.get("kind") == "commas",
+        joined=kind == "commas",
     )
 
 
@@ -135,10 +127,8 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
 def rows_of(name: str) -> tuple[Row, ...]:
     """The rows of a dialect that mean something."""
     rows = file_of(name).get("rows", {}).items()
-    each = (
-        (key, one) for key, said in rows for one in (said if isinstance(said, list) else [said])
-    )
-    return tuple(_row(key, one) for key, one in each)
+    each = ((key, said if isinstance(said, list) else [said]) for key, said in rows)
+    return tuple(_row(key, one) for key, several in each for one in several)
 
 
 def names_of(name: str) -> tuple[str, ...]:
@@ -182,12 +172,8 @@ class _Marks(Struct, frozen=True):
 @cache
 def _marks() -> dict[str, _Marks]:
     """Of each dialect."""
-    files = sorted((packaged_configs() / "options").glob("*.json"))
-    return {
-        path.stem: convert(found, _Marks)
-        for path in files
-        if (found := file_of(path.stem).get("marks"))
-    }
+    names = sorted(path.stem for path in (packaged_configs() / "options").glob("*.json"))
+    return {n: convert(found, _Marks) for n in names if (found := file_of(n).get("marks"))}
 
 
 def dialect_names() -> tuple[str, ...]:
@@ -233,10 +219,8 @@ def renamed(name: str, below: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for key, value in _leaves(below):
         row = rows.get(key)
-        said = value if row is None else row.spelled(value)
-        if said is not None:
-            found[key if row is None else row.name] = said
-    return nested(found)
+        found[row.name if row else key] = row.spelled(value) if row else value
+    return nested({key: value for key, value in found.items() if value is not None})
 
 
 def _leaves(values: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
@@ -271,13 +255,13 @@ def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfi
     `given` (``job.NAME``): within a group of keys where it is not set otherwise."""
     for path, value in file_of(name).get("assumed", {}).items():
         group, _, field = path.partition(".")
-        record: JobConfig | Struct = config if group == "job" else getattr(config, group)
+        record: Struct = config if group == "job" else getattr(config, group)
         if getattr(record, field) != plain(path) or (group == "job" and path in given):
             continue
         kind: type[Struct] = type(record)
-        record = replace(record, **{field: convert(value, field_types(kind)[field])})
-        changed = {group: record} if group != "job" else {field: getattr(record, field)}
-        config = replace(config, **changed)
+        changed = {field: convert(value, field_types(kind)[field])}
+        own = changed if group == "job" else {group: replace(record, **changed)}
+        config = replace(config, **own)
     return config
 
 
@@ -286,8 +270,5 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
-        within = found
-        for section in sections:
-            within = within.setdefault(section, {})
-        within[last] = value
+        reduce(lambda held, section: held.setdefault(section, {}), sections, found)[last] = value
     return found

@@ -84,7 +84,8 @@ class Effect(StrEnum):
     FREE: it never takes more time or memory. LAUNCHES: it takes less time where the GPU waits for
     its processor, and nowhere else. EXCHANGE: what ranks exchange takes other time. MEMORY: it
     takes less memory, and no less time. SPEED: it takes back a change of the last kind. PACKAGE: it
-    needs a package that a job may not have, so a remedy names it and no search turns it on.
+    needs a package that a job may not have, so a remedy names it and no search turns it on. TRAINS:
+    it trains another thing, so a remedy names it where no other change is enough.
     """
 
     FREE = "free"
@@ -93,9 +94,10 @@ class Effect(StrEnum):
     MEMORY = "memory"
     SPEED = "speed"
     PACKAGE = "package"
+    TRAINS = "trains"
 
 
-SEARCHED: Final = frozenset(Effect) - {Effect.PACKAGE}
+SEARCHED: Final = frozenset(Effect) - {Effect.PACKAGE, Effect.TRAINS}
 """Effects of the changes that a search may make by itself."""
 
 

@@ -56,10 +56,9 @@ class Microbatches(Struct, frozen=True, kw_only=True):
         return min(self.worst.config.seq_length, _up(max(longest, filled), self.multiple))
 
     def share_of_steps_above(self, row: int) -> float:
-        """How likely a step has a longer row than this one."""
-        return float(self.longest_until(1) > row) or (
-            1 - self.lengths.not_above(row) ** self.samples_of_step
-        )
+        """How likely a step has a longer row than this one: a longer sample, or a full pack."""
+        full = self.capacity > row and self.longest_until(1) > row
+        return 1.0 if full else float(1 - self.lengths.not_above(row) ** self.samples_of_step)
 
 
 @lru_cache(maxsize=4096)
@@ -121,23 +120,24 @@ def _of_padded(found: Microbatches, lengths: Lengths) -> Microbatches:
     """Each microbatch as long as its longest sample. Where ranks wait for each other in every
     microbatch, it is the longest of all; else the rank with the longest ones is waited for, whose
     sum is normal."""
-    job, config = found.worst, found.worst.config
-    ranks, rows = job.layout.data_parallel_size, lengths.longest_of(config.micro_batch_size)
+    job, config, ranks = found.worst, found.worst.config, found.worst.layout.data_parallel_size
+    size = config.micro_batch_size * config.rl.sequences
+    rows = lengths.longest_of(size)
     if job.layout.data_parallel_sharding in SHARDED_GRADIENTS or config.sync_each_batch:
-        mean = lengths.longest_of(config.micro_batch_size * ranks).mean
+        mean = lengths.longest_of(size * ranks).mean
     else:
         mean = rows.mean + expected_most(ranks) * rows.deviation / sqrt(job.num_microbatches)
     return replace(
         found,
         worst=_with_rows(found, lengths.longest),
         mean=_with_rows(found, min(mean, lengths.longest)),
-        padded_tokens=config.global_batch_size * rows.mean,
+        padded_tokens=found.samples_of_step * rows.mean,
     )
 
 
 def _of_packs(found: Microbatches, lengths: Lengths) -> Microbatches:
     """Packs of up to a budget; each rank has as many as the one that needs most."""
-    job, said, layout = found.worst, found.worst.config.samples, found.worst.layout
+    said, layout = found.worst.config.samples, found.worst.layout
     budget = (said.token_budget or 0) * layout.context_parallel_size
     capacity = round(budget * lengths.mean / found.lengths.mean)
     if said.lengths and len(lengths.values) == 1:
@@ -154,7 +154,7 @@ def _of_packs(found: Microbatches, lengths: Lengths) -> Microbatches:
         found,
         worst=_with_rows(found, worst, count),
         mean=_with_rows(found, min(worst, most / count), count),
-        padded_tokens=job.config.global_batch_size * lengths.mean,
+        padded_tokens=found.samples_of_step * lengths.mean,
         capacity=capacity,
     )
 

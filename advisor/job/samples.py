@@ -1,11 +1,10 @@
 """`samples.KEY`: how long the samples are, and how they become microbatches."""
 
 from enum import StrEnum
-from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from advisor.base.rule import Rule, refuse
+from advisor.base.errors import UserError
 
 
 class Packing(StrEnum):
@@ -77,33 +76,10 @@ class Samples(Struct, frozen=True, kw_only=True):
         return not self.packed and (self.packing is Packing.PADDED or bool(self.lengths))
 
     def __post_init__(self) -> None:
-        refuse(_RULES, self)
-
-
-class _SamplesRule(Rule[[Samples]], frozen=True, kw_only=True):
-    """A rule on the samples of a job."""
-
-    names: ClassVar[tuple[str, ...]] = ("samples",)
-
-
-_on = _SamplesRule.on
-_RULES: Final = (
-    _on(
-        "samples.token_budget",
-        lambda s: s.token_budget is not None and s.token_budget < 1,
-        "must be at least 1",
-    ),
-    _on("samples.pad_to_multiple_of", lambda s: s.pad_to_multiple_of < 1, "must be at least 1"),
-    _on(
-        "samples.packing",
-        lambda s: s.packing is Packing.PADDED and s.token_budget is not None,
-        "cannot be combined with samples.token_budget, which packs",
-        "leave one out",
-    ),
-    _on(
-        "samples.image_tokens",
-        lambda s: s.image_tokens is not None and s.image_tokens < 0,
-        "must be at least 0",
-    ),
-    _on("samples.images", lambda s: s.images < 1, "must be at least 1"),
-)
+        least = {"token_budget": 1, "pad_to_multiple_of": 1, "images": 1, "image_tokens": 0}
+        for name, number in least.items():
+            if (value := getattr(self, name)) is not None and value < number:
+                raise UserError(f"samples.{name}", value, f"must be at least {number}")
+        if self.packing is Packing.PADDED and self.token_budget is not None:
+            relation = "cannot be combined with samples.token_budget, which packs"
+            raise UserError("samples.packing", self.packing, relation, "leave one out")

@@ -24,7 +24,21 @@ def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operat
         operators = family_of(shape.model).layer(shape.tower, kind)
         operators = _tuned_tower(shape, operators, shape.tuning.freeze_vision_model)
         return _without_gradients(operators) if kind.constant else operators
-    return _sided(shape, _tuned(shape, family_of(shape.model).layer(_whole(shape), kind)))
+    operators = family_of(shape.model).layer(_whole(shape), kind)
+    if kind.constant:
+        return _sided(shape, _without_gradients(tuple(map(frozen, operators))))
+    return _sided(shape, _tuned(shape, operators))
+
+
+def with_constant(shape: RankShape, layers: tuple[LayerKind, ...]) -> tuple[LayerKind, ...]:
+    """`layers`, of which those of the decoder before the last num_trainable_layers are constant:
+    frozen, and without a gradient to hand on (LLaMA-Factory checkpoints none of them)."""
+    number = shape.tuning.num_trainable_layers
+    if number is None:
+        return layers
+    mine = [n for n, kind in enumerate(layers) if kind.role is Role.LAYER]
+    still = {*mine[: max(0, len(mine) - number)]}
+    return tuple(kind._replace(constant=n in still) for n, kind in enumerate(layers))
 
 
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:

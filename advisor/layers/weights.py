@@ -73,3 +73,8 @@ def output_weight(shape: RankShape) -> Weight:
     model = shape.model
     rows = model.padded_vocab_size(shape.tp) // shape.tp
     return Weight("output_layer.weight", (rows, model.hidden_size), True, True)
+
+
+def trained_output_weight(shape: RankShape) -> Weight:
+    """The same, frozen where neither it nor a copy of it is trained."""
+    return replace(output_weight(shape), frozen=not shape.tuning.trains_output)

@@ -208,7 +208,7 @@ def bytes_on_host(shape: RankShape, plan: RecomputePlan) -> int:
 
 def _on_host(shape: RankShape, layers: Layers) -> int:
     if layers.whole:
-        return shape.hidden(LAYER_INPUT).num_bytes if layers.input.offloaded else 0
+        return _hidden(shape, layers) if layers.input.offloaded else 0
     (operators,), runs = _layers_of(shape, layers), layers.runs
     return offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
 
@@ -220,7 +220,7 @@ def without_grad(shape: RankShape, row: Row, overhead: ShardingOverhead | None =
     variable. A forward under torch.no_grad() replays nothing and checkpoints nothing."""
     found, each = overhead or ShardingOverhead(), _layers_of(shape, row)
     peaks = (fold(liveness.events_without_grad(operators)).peak for operators in each)
-    gathers = Peak(shape.hidden(LAYER_INPUT).num_bytes + found.entry, "all-gather")
+    gathers = Peak(_hidden(shape, row) + found.entry, "all-gather")
     return highest(gathers, *(peak.above(found.forward) for peak in peaks))
 
 

@@ -17,7 +17,12 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs, Tuning
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer, vision_ends, vision_operators
+from advisor.layers.transformer import (
+    transformer_layer,
+    vision_ends,
+    vision_operators,
+    with_constant,
+)
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import CpCommType
@@ -157,7 +162,7 @@ TOWER_ENDS: Final = vision_ends(constant=False)
 
 def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple[Weight, int]]:
     """The parameters that stage_elements counts, each with the number of layers that have it."""
-    kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
+    kinds = Counter(kind for chunk in chunks for kind in with_constant(shape, chunk.layers))
     one = with_one_token(shape)
     for kind, number in kinds.items():
         for operator in transformer_layer(one, kind):

@@ -49,7 +49,8 @@ class LayerKind(NamedTuple):
     layers that predict further tokens.
     high_precision: bf16 linear layers in a job of 8 or 4 bits (first_last_layers_bf16).
     rotary: with rotary positions, where the model has them.
-    constant: a block of a tower that runs without gradients.
+    constant: a block of a tower, or a frozen layer before all that are trained, that runs without
+    gradients.
     reuses_keys: attends to keys and values of an earlier layer (num_kv_shared_layers).
 
     A named tuple, because chunks of many layers are keys of caches: it hashes fastest.

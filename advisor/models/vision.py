@@ -14,9 +14,10 @@ class VisionTower(Struct, frozen=True, kw_only=True):
 
     Attributes:
         num_layers, hidden_size, ffn_hidden_size, num_attention_heads: of its blocks.
-        patch_size, temporal_patch_size, in_channels: of a patch; temporal_patch_size frames are one
-            (a still image is repeated).
+        patch_size, in_channels: pixels of a patch's side, and colours of a pixel.
+        temporal_patch_size: frames of a patch, of which a still image is one, repeated.
         patch_bias: whether the convolution that embeds patches has a bias.
+        spatial_merge_size: patches of the side of one token.
         window_size: pixels of the side of a window; None: a patch attends to its whole image, as it
             does in `full_attention_layers`, numbered from 0.
         deepstack_layers: blocks whose output goes through a projector of its own, and is added to

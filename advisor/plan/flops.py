@@ -25,7 +25,7 @@ def model_flops(
 ) -> int:
     """FLOPs of one step as Megatron reports them (training.py num_floating_point_operations); under
     an adapter two thirds of them for frozen linear layers, which have no gradient, and none for the
-    adapter itself.
+    adapter itself. Frozen layers before all that are trained go forward alone.
 
     Linear layers, output layer and the two attention matmuls over the causal half; recompute,
     norms, softmax, routers and embeddings are not counted, except one a channel of the three norms
@@ -36,11 +36,19 @@ def model_flops(
     tokens = global_batch_size * seq_length
     kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * (model.mtp_num_layers or 0))
     layers, end = _weights(model, kinds), _end_weights(model, padded_vocab_size)
-    frozen = tuning.has_adapter * (layers + (not tuning.trains_output) * end)
-    seen = (model.of_kind(kind) for kind in kinds if kind.mixer in SOFTMAX_MIXERS)
-    channels = model.num_attention_heads * sum(one.qk_channels + one.v_channels for one in seen)
-    core = _PASSES * tokens * (attended_length or seq_length) * channels
+    frozen = tuning.has_adapter * layers + (not tuning.trains_output) * end
+    number = tuning.num_trainable_layers
+    still = model.layer_kinds[: max(0, model.num_layers - number) if number is not None else 0]
+    frozen += (_PASSES - 1) * _weights(model, still)
+    passes = _PASSES * _channels(model, kinds) - (_PASSES - 1) * _channels(model, still)
+    core = tokens * (attended_length or seq_length) * passes
     return 2 * tokens * (_PASSES * (layers + end) - frozen) + core
+
+
+def _channels(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
+    """Of keys and values of all heads, in layers with scores."""
+    seen = (model.of_kind(kind) for kind in kinds if kind.mixer in SOFTMAX_MIXERS)
+    return model.num_attention_heads * sum(one.qk_channels + one.v_channels for one in seen)
 
 
 def layer_weights(model: ModelSpec) -> tuple[int, int]:

@@ -16,8 +16,6 @@ from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, 
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
-from advisor.report.sample_block import sample_block
-from advisor.search.pack_peaks import sample_note
 
 _USUAL = Rows()
 
@@ -53,7 +51,7 @@ def page(
         table,
         _answer(advice, caveat, price),
         _phases(advice),
-        sample_block(note) if (note := sample_note(advice)) else None,
+        _samples(advice),
         _optimum(advice),
         _toss(advice),
         _verified(advice.job, shown),
@@ -107,6 +105,16 @@ def _phases(advice: Answer) -> Block | None:
 
     name = "the fastest found" if advice.fastest_found else f"row {best.rank}"
     return phases_block(best.evaluation, name)
+
+
+def _samples(advice: Answer) -> Block | None:
+    """Microbatches of samples of several lengths."""
+    if advice.leading is None or not advice.leading.evaluation.job.config.samples.varies:
+        return None
+    from advisor.report.sample_block import sample_block
+    from advisor.search.pack_peaks import sample_note
+
+    return sample_block(sample_note(advice.leading.evaluation))
 
 
 def _optimum(advice: Answer) -> Block | None:

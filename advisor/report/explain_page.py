@@ -29,7 +29,8 @@ def explanation(
     return group(
         "",
         Text(
-            f"{name}, {evaluation.setting.spec}: memory of the worst rank (stage "
+            f"{name}, {evaluation.setting.spec}: memory of the worst rank"
+            f"{' in the update' * bool(evaluation.phases)} (stage "
             f"{peak.stage}) at its peak, in the {peak.peak_phase}",
             "bold",
         ),

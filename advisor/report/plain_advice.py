@@ -21,7 +21,7 @@ from advisor.answer.advice import (
     Recompute,
     RejectedSetting,
 )
-from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.answer.answer import Answer, RankedEvaluation, SampleNote
 from advisor.answer.evaluation import Evaluation
 from advisor.base.plain_json import to_plain
 from advisor.job.job import Job
@@ -32,7 +32,6 @@ from advisor.report.changes import caveat, read_file
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.wording import row_of, verdict
 from advisor.request.origin import changes
-from advisor.search.pack_peaks import sample_note
 
 
 def plain_advice(
@@ -71,7 +70,7 @@ def plain_advice(
         "origin": dict(answer.origin),
         "fits": answer.fits or answer.fastest_found is not None,
         "fastest_found": _fastest_found(answer, price_per_gpu_hour),
-        "samples": sample_note(answer),
+        "samples": _samples(answer),
     }
     return Advice(
         **_of_same_name(answer, Advice) | own,
@@ -80,6 +79,16 @@ def plain_advice(
         explain=explain,
         read_from=read_file(answer.job, read) if read else None,
     )
+
+
+def _samples(answer: Answer) -> SampleNote | None:
+    """Of the row that the first sentence names; None where all samples are of seq_length."""
+    best = answer.leading
+    if best is None or not best.evaluation.job.config.samples.varies:
+        return None
+    from advisor.search.pack_peaks import sample_note
+
+    return sample_note(best.evaluation)
 
 
 def _of_same_name(source: object, contract: type[Struct]) -> dict[str, Any]:

@@ -48,11 +48,8 @@ def _too_long(note: SampleNote) -> Iterator[Block]:
     if most == 0:
         yield "No row fits, however short."
     elif most is not None:
-        soon = (
-            f"one step in {round(1 / over):,} has one"
-            if 0 < over < 1
-            else "the first step likely has one"
-        )
-        half = note.even_odds_by_step
-        by = f", and half of the runs meet it by step {half:,}" if half is not None else ""
-        yield f"Rows of more than {most:,} tokens do not fit: {soon}{by}."
+        soon, half = "the first step likely has one", note.even_odds_by_step
+        if half is not None and half > 1:
+            soon = f"one step in {round(1 / over):,} has one"
+            soon += f", and half of the runs meet it by step {half:,}"
+        yield f"Rows of more than {most:,} tokens do not fit: {soon}."

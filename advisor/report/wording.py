@@ -12,7 +12,6 @@ from advisor.answer.answer import (
     SearchNote,
 )
 from advisor.answer.evaluation import Evaluation
-from advisor.answer.phases import Phase, deciding
 from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
 
@@ -144,7 +143,7 @@ def _of_the_job(advice: Answer, best: RankedEvaluation) -> str:
 
 def _room(evaluation: Evaluation) -> str:
     """``66.0 of 77.0 GiB, 97 % likely``; of a cycle ``66.0 of 77.0 GiB in the update, …``."""
-    size, where, phase = reserved_gib(evaluation), "", _phase(evaluation)
+    size, where, phase = reserved_gib(evaluation), "", evaluation.phase
     if phase is not None:
         where, peak = f" in the {phase.name}", phase.peak_reserved_bytes
         size = size if peak == evaluation.peak_reserved_bytes else gib(peak)
@@ -161,12 +160,6 @@ def host_words(evaluation: Evaluation) -> str:
     if has is None:
         return f"{words}; job.host_memory_bytes=1TiB has it checked"
     return f"{words}, {'more than' if evaluation.exceeds_host else 'within'} its {gib(has)} GiB"
-
-
-def _phase(evaluation: Evaluation) -> Phase | None:
-    """The phase of a cycle that decides."""
-    certainty = evaluation.job.config.certainty
-    return deciding(evaluation.phases, certainty) if evaluation.phases else None
 
 
 def _nothing_fits(advice: Answer) -> str:
@@ -186,7 +179,7 @@ def _nothing_fits(advice: Answer) -> str:
 
 
 def _miss(evaluation: Evaluation, *, says_why: bool = True) -> str:
-    missing, phase, where = missing_bytes(evaluation), _phase(evaluation), ""
+    missing, phase, where = missing_bytes(evaluation), evaluation.phase, ""
     if phase is not None:
         missing, where = (
             phase.peak_reserved_bytes - evaluation.budget_bytes,

@@ -26,7 +26,7 @@ from advisor.time.job_time import JobTime
 
 if TYPE_CHECKING:
     from advisor.learning.applied import Applied
-    from advisor.search.cycle import Cycle
+    from advisor.search.cycle_phases import Cycle
 
 
 class Timed(Struct, frozen=True):
@@ -111,10 +111,10 @@ class Evaluator:
         """The phases of the job; None where a step is its update alone."""
         if not self.job.config.rl.has_phases:
             return None
-        from advisor.search.cycle import cycle_of
+        from advisor.search.cycle_phases import Cycle
 
         none, budget = self.plans(self.none), self.budget_bytes
-        return cycle_of(self.job, self.stages, self._plain_memory, none, budget)
+        return Cycle(self.job, self.stages, self._plain_memory, none, budget)
 
     @property
     def is_hopeless(self) -> bool:

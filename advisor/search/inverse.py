@@ -10,6 +10,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.units import GIB, divisors, parse_gpus
+from advisor.job.lengths import read_lengths
+from advisor.request.given import read_given
 from advisor.request.request import Quantity, Request
 from advisor.search.advise import advise
 
@@ -71,6 +73,10 @@ def values_of(quantity: Quantity, request: Request) -> tuple[list[int], int]:
         return budgets, budgets.index(_FIRST)
     if quantity is Quantity.SEQ_LENGTH:
         lengths = list(_doublings(_unit(request), _MOST_TOKENS))
+        if (samples := read_given(request).job_fields.get("samples")) and samples.lengths:
+            longest = read_lengths(samples.lengths).longest  # longer rows hold the same samples
+            lengths = [*(one for one in lengths if one < longest), longest]
+            return lengths, len(lengths) - 1
         return lengths, next(place for place, one in enumerate(lengths) if one >= _FIRST)
     job = advise(replace(request, memory_budget=None)).job
     if quantity is Quantity.MEMORY:

@@ -160,7 +160,7 @@ class JobMemory:
         pools = () if unused == 0 else fixed.pools
         return self._reserved(fixed.resident + held, pools=pools, unused=unused, others=others)
 
-    def beside(
+    def next_to(
         self, waiting: Sequence[tuple[NamedBytes, ...]], others: tuple[NamedBytes, ...]
     ) -> "JobMemory":
         """The same next to what waits on each stage for another phase, and next to `others` on its

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import Answer, LongestUntil, SampleNote
+from advisor.answer.answer import LongestUntil, SampleNote
 from advisor.answer.evaluation import Evaluation
 from advisor.job.job import Job
 from advisor.job.microbatches import Microbatches, microbatches
@@ -19,15 +19,9 @@ _PARTS: Final = 64
 """Of the worst row: to a part of it the longest row that fits is looked for (a judgement)."""
 
 
-def sample_note(answer: Answer) -> SampleNote | None:
-    """Of the row that the first sentence names; None where all samples are of seq_length."""
-    best = answer.leading
-    varies = best is not None and best.evaluation.job.config.samples.varies
-    return _note(best.evaluation) if best is not None and varies else None
-
-
 @lru_cache(maxsize=8)
-def _note(evaluation: Evaluation) -> SampleNote:
+def sample_note(evaluation: Evaluation) -> SampleNote:
+    """Of the samples of the evaluation's job, whose rows are of several lengths or budgeted."""
     found = microbatches(evaluation.job)
     worst, mean = found.worst.config, found.mean.config
 

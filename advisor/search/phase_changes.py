@@ -15,7 +15,7 @@ from advisor.job.job import Job
 from advisor.job.microbatches import microbatches
 from advisor.job.pipeline_split import pipeline_of, pipeline_stages
 from advisor.job.reinforcement import Algorithm, Reference
-from advisor.search.cycle import Cycle, cycle_of
+from advisor.search.cycle_phases import Cycle
 from advisor.search.job_memory import JobMemory
 from advisor.search.rank_shape import rank_shape
 
@@ -85,4 +85,4 @@ def _cycle(job: Job) -> Cycle:
     plain = JobMemory(worst, shape, stages, pipeline, parts.memory)
     none = [parts.memory.plan(parts.settings.none, shape, one, worst) for one in pipeline.groups]
     budget = job.config.memory_budget_bytes or job.gpu.memory_bytes
-    return cycle_of(job, stages, plain, none, budget)
+    return Cycle(job, stages, plain, none, budget)

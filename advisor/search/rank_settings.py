@@ -1,5 +1,7 @@
 """All settings of one job in a ranking, and the changes outside recompute that would help it."""
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, Rejection, Remedy
@@ -7,6 +9,7 @@ from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
 from advisor.base.units import GIB
+from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.layout import ParallelLayout
@@ -14,7 +17,7 @@ from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.request.layout_fields import degree_words
 from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import answer_of, notes_on
-from advisor.search.changed_options import changed
+from advisor.search.changed_options import changed, changes
 from advisor.search.evaluate import Evaluator
 from advisor.search.near_changes import Neighbour, neighbours
 from advisor.search.ranking import Order, first_simulated, order, rank, tier
@@ -35,20 +38,38 @@ def find_remedies(
 
     asked: the settings that a remedy may go with; empty means any legal one. A remedy must need
     less memory; those that make it fit come first. All of them with the allocator simulated, as
-    `best` is.
+    `best` is. Where none makes it fit, the first that does and trains another thing comes last.
     """
     if best.fits:
         return ()
     best = best.simulated
+    trains = frozenset((Effect.TRAINS,))
+    found = _helping(neighbours(best.job, frozenset(Effect) - trains), best, calibration, asked)
+    shown = [remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN]]
+    if not any(remedy.fit_probability >= best.job.config.certainty for remedy in shown):
+        others = (Neighbour(c.words, c.why, c.make()) for c in changes(best.job, trains))
+        likely = (one for _, one in _helping(others, best, calibration, asked))
+        enough = (one for one in likely if one.fit_probability >= best.job.config.certainty)
+        shown += list(enough)[:1]
+    return tuple(shown)
+
+
+def _helping(
+    others: Iterable[Neighbour],
+    best: Evaluation,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+) -> list[tuple[Order, Remedy]]:
+    """Those of `others` that a framework takes and that help, in their order."""
     found: list[tuple[Order, Remedy]] = []
     settings = parts_of(best.job.config.framework).settings
-    for change in neighbours(best.job):
+    for change in others:
         if settings.check_job(change.job):
             continue
         other = _first_that_helps(Evaluator(change.job, calibration), best, asked)
         if other is not None:
             found.append((order(other), _remedy(change, other, best)))
-    return tuple(remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN])
+    return found
 
 
 def other_job(found: Evaluation, best: Evaluation) -> Remedy:

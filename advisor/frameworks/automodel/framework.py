@@ -4,6 +4,8 @@ Source: nemo-automodel 0.7.0 components/distributed/config.py, activation_checkp
 components/_peft/lora.py, recipes/llm/train_ft.py.
 """
 
+import json
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -132,11 +134,11 @@ class _Spelling(stack.TorchSpelling):
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """The switch."""
-        return f"--{_CHECKPOINTING}={self._switch(as_torch(setting))}".replace("=False", "=false")
+        return _words({_CHECKPOINTING: self._switch(as_torch(setting))})
 
     def layout_flags(self, job: Job) -> str:
         """All others."""
-        return " ".join(f"--{key}={_text(value)}" for key, value in self._job(job).items())
+        return _words(self._job(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """Sections of the YAML file."""
@@ -157,10 +159,10 @@ class _Spelling(stack.TorchSpelling):
         return own
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return "[" + ",".join(map(str, value)) + "]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _words(said: dict[str, Any]) -> str:
+    """Numbers, switches and lists as JSON has them, a text as it is."""
+    texts = {key: it if isinstance(it, str) else json.dumps(it) for key, it in said.items()}
+    return shlex.join(f"--{key}={text}" for key, text in texts.items())
 
 
 READER: Final = _Reader()

@@ -169,6 +169,23 @@ def inside_key(keys: Keys, name: str) -> str:
     )
 
 
+def _trains_nothing(keys: Keys) -> bool:
+    """Whether a Trainer switches reentrant checkpoints on in a model that has been given an adapter
+    before, and nothing makes the embeddings' output require a gradient."""
+    by_trainer = keys.about.get("call") == "TrainingArguments" and checkpointing(keys) is True
+    given = [keys.values[name].written for name in options.CHECKPOINTING if keys.has(name)]
+    enabled = any(written.endswith("enable") for written in given)
+    switches = (keys.truth(f"{section}.use_reentrant") for section in options.SECTIONS)
+    reentrant = all(switch is not False for switch in switches)
+    return (
+        "wraps" in keys.about
+        and by_trainer
+        and reentrant
+        and not enabled
+        and "inputs" not in keys.about
+    )
+
+
 def _unknown_policy(keys: Keys) -> Match | None:
     at = inside_key(keys, "auto_wrap_policy")
     policy = keys.get(at)
@@ -211,6 +228,19 @@ RULES: Final = (
         fault="checkpointing_twice",
         verdict=Verdict.REPLACED,
         source="accelerate 1.15.0 accelerator.py",
+    ),
+    key_rules.key_rule(
+        "peft_config",
+        _trains_nothing,
+        "no input of a reentrant checkpoint requires a gradient where the embedding is frozen: "
+        "adapters inside get none",
+        "gradient_checkpointing_kwargs = {{'use_reentrant': False}}, or call "
+        "model.enable_input_require_grads()",
+        given=lambda keys: keys.release == _FIRST,
+        fault="peft.input_require_grads",
+        verdict=Verdict.CRASHES,
+        source="transformers 4.57.1 modeling_utils.py gradient_checkpointing_enable; from 5 on "
+        "every language model's embeddings do",
     ),
     _argument(
         "fsdp_auto_wrap_policy",

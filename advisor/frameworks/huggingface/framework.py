@@ -35,6 +35,7 @@ from advisor.frameworks.torch.setting import (
 )
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
+from advisor.job.tuning import Adapter, StoredAs, Tuning
 from advisor.layers.shape import RankShape
 from advisor.models.options import PositionEmbedding, TransformerImpl
 from advisor.models.spec import ModelSpec
@@ -81,9 +82,11 @@ class TrainerJobs(supported_jobs.TorchJobs):
         return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
-        """Liger's kernels, and gradients reduced with every microbatch."""
+        """Liger's kernels, gradients reduced with every microbatch, and peft's adapters."""
         yield from super().job_changes(job)
         config = job.config
+        if config.tuning.trains_all and not (config.torch_compile or config.precision.is_quantized):
+            yield from _adapters(job)
         if job.num_gpus > 1 and job.num_microbatches > 1 and not config.sync_each_batch:
             yield part_types.JobChange(
                 "job.sync_each_batch=true (Accelerate)",
@@ -91,6 +94,24 @@ class TrainerJobs(supported_jobs.TorchJobs):
                 partial(replace, job, config=replace(config, sync_each_batch=True)),
                 part_types.Effect.EXCHANGE,
             )
+
+
+def _adapters(job: Job) -> Iterator[part_types.JobChange]:
+    """LoRA over 16-bit weights, and over NF4 ones."""
+    lora = Tuning(adapter=Adapter.LORA, adapter_dtype=DType.FP32)
+    for said, tuning in (
+        ("tuning.adapter=lora (package peft)", lora),
+        (
+            "tuning.adapter=lora tuning.base_weights=nf4 (packages peft and bitsandbytes)",
+            replace(lora, base_weights=StoredAs.NF4),
+        ),
+    ):
+        yield part_types.JobChange(
+            said,
+            f"trains matrices of rank {tuning.rank} next to frozen weights, not the weights",
+            partial(replace, job, config=replace(job.config, tuning=tuning)),
+            part_types.Effect.TRAINS,
+        )
 
 
 class TrainerMemory(memory_model.TorchMemory):

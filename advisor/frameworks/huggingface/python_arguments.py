@@ -13,6 +13,9 @@ _ARGUMENTS: Final = re.compile(
 )
 _ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
 _ADAPTER: Final = re.compile(r"(?:\bget_peft_model|LoraConfig)$")
+_INPUT_GRADIENTS: Final = re.compile(
+    r"(\.enable_input_require_grads|\bprepare_model_for_kbit_training)$"
+)
 _RECIPE: Final = re.compile(r"\b(TE|AO|MSAMP|FP8)RecipeKwargs$")
 _LOADED: Final = ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length")
 _QUANTIZED: Final = ("load_in_8bit", "load_in_4bit", "bnb_4bit_use_double_quant")
@@ -52,7 +55,11 @@ def _of(way: Way) -> Keys | None:
             found = True
             keys.put(CHECKPOINTING[0], True, call.place, call.name)
             _put_enabled(keys, call)
+        elif _INPUT_GRADIENTS.search(call.name):
+            keys.about["inputs"] = "require gradients"
         elif _ADAPTER.search(call.name):
+            if call.name.endswith("get_peft_model"):
+                keys.about["wraps"] = call.name
             keys.put("peft_config", call.name.rpartition(".")[2], call.place, "peft")
             for name, value in call.keywords.items():
                 of_unsloth = name == "use_gradient_checkpointing"

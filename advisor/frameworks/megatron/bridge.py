@@ -23,8 +23,8 @@ from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job
-from advisor.job.tuning import ALL_LINEAR, Adapter
-from advisor.layers.megatron.adapters import CANONICAL, linear_name
+from advisor.job.tuning import ALL_LINEAR, FULL, Adapter
+from advisor.layers.megatron.adapters import CANONICAL, PEFT_SWITCHES, linear_name
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.options import CrossEntropyFusion
@@ -195,24 +195,22 @@ def left_to_bridge(job: Job) -> str:
 
 def _recipe_with(job: Job) -> str:
     """Which recipe takes the overrides of its peft."""
-    dora = job.config.tuning.adapter is Adapter.DORA
     parts = {part for parts in CANONICAL.values() for part in parts} & {*target_names(job)}
+    dora = job.config.tuning.adapter is Adapter.DORA
     kind = "DoRA" if dora else "CanonicalLoRA" if parts else "LoRA"
     return f"the peft.… overrides work only in recipes whose peft is {kind}(…), a …_peft_… one"
 
 
 def peft_overrides(job: Job) -> Iterator[str]:
-    """Fields of a recipe's peft, which is LoRA, CanonicalLoRA or DoRA (peft/lora.py)."""
+    """Fields of a recipe's peft (peft/lora.py); the last ones where they are not the default."""
     tuning = job.config.tuning
-    if not tuning.has_adapter:
-        return
-    yield f"peft.dim={tuning.rank}"
-    yield f"peft.dropout={tuning.dropout:g}"
-    yield f"peft.target_modules=[{','.join(target_names(job))}]"
-    for name, default in _OF_PEFT.items():
-        value = getattr(tuning, name)
-        if value != default:
-            yield f"peft.{name}={_spelled(value)}"
+    if tuning.has_adapter:
+        yield f"peft.dim={tuning.rank}"
+        yield f"peft.dropout={tuning.dropout:g}"
+        yield f"peft.target_modules=[{','.join(target_names(job))}]"
+        for name in PEFT_SWITCHES:
+            if getattr(tuning, name) != getattr(FULL, name):
+                yield f"peft.{name}={_spelled(getattr(tuning, name))}"
 
 
 def target_names(job: Job) -> tuple[str, ...]:
@@ -224,14 +222,6 @@ def target_names(job: Job) -> tuple[str, ...]:
     layers = (transformer_layer(shape, kind) for kind in dict.fromkeys(job.model.layer_kinds))
     linear = (one for layer in layers for one in layer if one.weights and one.weights[0].in_linear)
     return tuple(dict.fromkeys(map(linear_name, linear)))
-
-
-_OF_PEFT: Final = {
-    "share_expert_adapters": True,
-    "normalize_moe_lora": False,
-    "sequence_parallel_input_regather": False,
-}
-"""Their fields beyond those of all adapters, with the defaults."""
 
 
 def muon_overrides(job: Job) -> Iterator[str]:

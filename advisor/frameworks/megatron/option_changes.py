@@ -11,6 +11,7 @@ from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, JobChange
 from advisor.job.job import CudaGraphImpl, Fp8Recipe, Job
+from advisor.job.tuning import Adapter
 from advisor.models.options import CrossEntropyFusion, FlexBackend, TokenDispatcher, TransformerImpl
 
 _SHARED_APART: Final = {"moe_shared_expert_overlap": False}
@@ -28,7 +29,14 @@ def changes(job: Job, framework: str, *, loads_mask: bool) -> Iterator[JobChange
     if job.model.num_moe_experts is not None:
         yield _dispatcher(job, revision)
         yield _overlapped_exchange(job)
-    yield from _optimizer(job, bridge=framework == Framework.MEGATRON_BRIDGE)
+    bridge, tuning = framework == Framework.MEGATRON_BRIDGE, job.config.tuning
+    yield from _optimizer(job, bridge=bridge)
+    gathers = tuning.adapter is Adapter.LORA and job.layout.sequence_parallel
+    if bridge and gathers and not tuning.sequence_parallel_input_regather:
+        why = "adapters keep the tokens of their own TP rank, and gather the others again"
+        own = replace(tuning, sequence_parallel_input_regather=True)
+        words = "tuning.sequence_parallel_input_regather=true"
+        yield _change(job, why, Effect.MEMORY, words, config={"tuning": own})
 
 
 def _change(

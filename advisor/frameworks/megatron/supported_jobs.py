@@ -8,6 +8,7 @@ training/mixed_precision.py, training/comm_overlap.py.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import prod
 from typing import Any, ClassVar, Final
 
@@ -172,45 +173,43 @@ def _unknown_targets(tuning: Tuning, _: Revision) -> Match | None:
     return Match(f"has {unknown[0]}, which is no linear layer of Megatron", found=unknown)
 
 
-_TUNING_RULES: Final = tuple(
-    _TuningRule.on(f"tuning.{name}", when, reason, fix)
-    for name, when, reason, fix in (
-        (
-            "adapter",
-            lambda tuning, revision: (
-                tuning.has_adapter
-                and not tuning.cut_by_tokens
-                and revision.framework == Framework.MEGATRON_LM
-            ),
-            "is not in Megatron-LM, which has no adapters",
-            "use --framework megatron_bridge (or ms-swift's: tuning.cut_by_tokens=true)",
-        ),
-        (
-            "adapter",
-            lambda tuning, _: tuning.adapter is Adapter.DORA and tuning.cut_by_tokens,
-            "is not in ms-swift for Megatron",
-            "tuning.adapter=lora",
-        ),
-        ("target_modules", _unknown_targets, "", f"use {ALL_LINEAR} or {', '.join(LINEAR_NAMES)}"),
-        (
-            "base_weights",
-            lambda tuning, _: tuning.base_weights is not StoredAs.AS_LOADED,
-            "is of transformers' layers; Megatron's are not quantized by bitsandbytes",
-            "use --framework huggingface",
-        ),
-        (
-            "adapter_dtype",
-            lambda tuning, _: tuning.has_adapter and tuning.adapter_dtype not in (None, DType.BF16),
-            "is the model's own in Megatron",
-            "leave it out",
-        ),
-        (
-            "num_trainable_layers",
-            lambda tuning, _: tuning.num_trainable_layers is not None,
-            "is not in Megatron",
-            "leave it out",
-        ),
-    )
+_ONLY: Final[Mapping[str, tuple[Any, ...]]] = {
+    "base_weights": (StoredAs.AS_LOADED,),
+    "adapter_dtype": (None, DType.BF16),
+    "num_trainable_layers": (None,),
+}
+"""What else there is of tuning."""
+
+
+def _untaken(tuning: Tuning, revision: Revision, name: str) -> bool:
+    return getattr(tuning, name) not in _ONLY[name]
+
+
+_TUNING_RULES: Final = (
+    _TuningRule.on(
+        "tuning.adapter",
+        lambda tuning, revision: tuning.has_adapter and revision.framework == Framework.MEGATRON_LM,
+        "is not in Megatron-LM, which has no adapters",
+        "use --framework megatron_bridge or megatron_swift",
+    ),
+    _TuningRule.on(
+        "tuning.adapter",
+        lambda tuning, _: tuning.adapter is Adapter.DORA and tuning.cut_by_tokens,
+        "is not in ms-swift for Megatron",
+        "tuning.adapter=lora",
+    ),
+    _TuningRule.on(
+        "tuning.target_modules",
+        _unknown_targets,
+        "",
+        f"use {ALL_LINEAR} or {', '.join(LINEAR_NAMES)}",
+    ),
+    *(
+        _TuningRule.on(
+            f"tuning.{name}", partial(_untaken, name=name), "is not in Megatron", "leave it out"
+        )
+        for name in _ONLY
+    ),
 )
 
 

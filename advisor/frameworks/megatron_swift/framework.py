@@ -16,10 +16,12 @@ from advisor.frameworks.huggingface.trainer_dialect import unknown_names
 from advisor.frameworks.huggingface.training_arguments import words
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.framework import MegatronSpelling
+from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
-from advisor.job.job import Job
+from advisor.job.job import Job, JobConfig
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.models.presets import model_names
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
@@ -127,7 +129,8 @@ def _options(overrides: str) -> str:
         path, _, value = word.partition("=")
         name = path.rpartition(".")[2]
         name = ours.get(name, name)
-        if name in names and (value not in _OFF or name == _GRANULARITY):
+        own_rows = path.startswith("peft.")  # which say adapters
+        if name in names and not own_rows and (value not in _OFF or name == _GRANULARITY):
             listed = value.strip("[]").replace('"', "").split(",") if value[:1] == "[" else value
             found[name] = _OFF.get(value, listed) if isinstance(listed, str) else listed
     return words(found.items())
@@ -136,6 +139,18 @@ def _options(overrides: str) -> str:
 READER: Final = _Reader()
 
 
+class _Jobs(MegatronJobs):
+    """Bridge's, whose adapters are mcore-bridge's."""
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """With adapters that are cut by tokens."""
+        own = replace(config.tuning, cut_by_tokens=config.tuning.has_adapter)
+        return super().configure(model, replace(config, tuning=own), given)
+
+
 def parts() -> FrameworkParts:
     """Megatron Bridge's."""
-    return engine_dialect.megatron_parts(READER, Framework.MEGATRON_SWIFT, _Spelling)
+    found = engine_dialect.megatron_parts(READER, Framework.MEGATRON_SWIFT, _Spelling)
+    return replace(found, jobs=_Jobs(Framework.MEGATRON_BRIDGE))

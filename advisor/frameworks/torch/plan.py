@@ -23,7 +23,7 @@ from advisor.frameworks.torch.setting import (
 )
 from advisor.layers.operators import LAYER_INPUT, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import trains_tower, transformer_layer
+from advisor.layers.transformer import trains_tower, transformer_layer, with_constant
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.plan.recompute_plan import (
     EVERYTHING,
@@ -83,7 +83,11 @@ def chunk_plan(
         or (tower.has_input_embeddings and setting.granularity is not Granularity.NONE)
     ):
         layers = tuple(kind._replace(constant=kind.role is Role.VISION) for kind in layers)
-    segments = list(_segments(setting, shape, layers, how))
+    marked = with_constant(shape, layers)
+    still = [kind for kind in marked if kind.constant and kind.role is Role.LAYER]
+    trained = layers if not still else tuple(kind for kind in marked if kind not in still)
+    segments = [Segment((kind,)) for kind in still]
+    segments += _segments(setting, shape, trained, how)
     if how.input(setting).overlapped:
         checkpoints = [index for index, segment in enumerate(segments) if segment.whole]
         for index in checkpoints[-how.newest_stay :]:

@@ -16,7 +16,12 @@ from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.transformers.norms import norm as transformers_norm
 from advisor.layers.transformers.per_layer_input import per_layer_inputs
-from advisor.layers.weights import embedding_weights, output_weight, per_layer_weights
+from advisor.layers.weights import (
+    embedding_weights,
+    output_weight,
+    per_layer_weights,
+    trained_output_weight,
+)
 from advisor.models.options import PositionEmbedding, TransformerImpl
 
 
@@ -133,7 +138,7 @@ def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     short, chosen = _last_positions(shape), HEADS.get(shape.head.implementation)
     if chosen is not None:
         return *final, *chosen.operators(short, normed)
-    return *final, liger_loss(short, normed, output_weight(shape))
+    return *final, liger_loss(short, normed, trained_output_weight(shape))
 
 
 @cached_operators

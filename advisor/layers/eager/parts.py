@@ -133,28 +133,30 @@ def with_weight_gradients(
     one device they are the parameters' own, or are added to them one by one."""
     elements = sum(weight.num_elements for weight in operator.weights if not weight.frozen)
     made = dtype or operator.outputs[0].dtype
-    own = _gradient_dtype(shape, operator)
+    own = _gradient_dtype(shape, operator, made)
     narrow = elements * made.itemsize if own is not made else 0
+    passing = passing_gradients(shape, operator, made)
     return replace(
         operator,
         weight_gradient_bytes=0 if shape.adds_weight_grads else elements * own.itemsize,
         narrow_weight_gradient_bytes=narrow,
-        backward_workspace=operator.backward_workspace + passing_gradients(shape, operator),
+        backward_workspace=operator.backward_workspace + passing,
     )
 
 
-def passing_gradients(shape: RankShape, operator: Operator) -> int:
-    """Bytes of its weights' gradients where each goes as soon as it is made, and is not cast."""
-    made = operator.outputs[0].dtype
-    if not shape.adds_weight_grads or _gradient_dtype(shape, operator) is not made:
+def passing_gradients(shape: RankShape, operator: Operator, dtype: DType | None = None) -> int:
+    """Bytes of its weights' gradients, made in `dtype` or the type of its output, where each goes
+    as soon as it is made, and is not cast."""
+    made = dtype or operator.outputs[0].dtype
+    if not shape.adds_weight_grads or _gradient_dtype(shape, operator, made) is not made:
         return 0
     return made.itemsize * sum(one.num_elements for one in operator.weights if not one.frozen)
 
 
-def _gradient_dtype(shape: RankShape, operator: Operator) -> DType:
+def _gradient_dtype(shape: RankShape, operator: Operator, made: DType) -> DType:
     """The weights' own type, which their gradients have in the end."""
     given = next((weight.dtype for weight in operator.weights if weight.dtype), None)
-    return given or shape.weight_grads_dtype or operator.outputs[0].dtype
+    return given or shape.weight_grads_dtype or made
 
 
 def residual(

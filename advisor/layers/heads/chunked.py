@@ -17,7 +17,7 @@ from advisor.layers.eager.parts import with_weight_gradients
 from advisor.layers.heads.whole import log_probabilities, of_tokens
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.layers.weights import output_weight
+from advisor.layers.weights import output_weight, trained_output_weight
 
 Moment = Mapping[str, int]
 """What is alive at once, next to what is kept and to the hidden states' own gradient: a factor of
@@ -34,7 +34,8 @@ class ChunkedHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     numbers a token. copies_labelled: positions that have a label are copied out first.
     gradients: the forward has made them, and keeps them; scaled: the backward copies them. passes:
     bytes moved an element of the logits beside the GEMMs; added: of the weight's gradient, a part.
-    block: its largest temporary, empty where all are one. scalar: a loss is returned. layers: after which it is known. source: whose code it is.
+    block: bytes an element of the largest temporary. chunk_of: what a chunk_size counts.
+    scalar: a loss is returned. layers: after which it is known. source: whose code it is.
     """
 
     name: str
@@ -45,7 +46,6 @@ class ChunkedHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     passes: tuple[int, int]
     backward: Sequence[Moment] = ({"own": 1},)
     backward_with_entropy: Sequence[Moment] = ()
-    block: Moment = {}
     without_grad: Sequence[Moment] = ()
     kept: Mapping[str, DType] = {}
     kept_entropy: bool = False
@@ -55,6 +55,8 @@ class ChunkedHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     copies_labelled: bool = False
     gradients: Literal["", "made", "scaled"] = ""
     added: int = 0
+    block: int = 0
+    chunk_of: Literal["tokens", "vocabulary"] = "tokens"
     scalar: bool = False
 
 
@@ -70,7 +72,11 @@ def _tile(shape: RankShape, row: ChunkedHead) -> tuple[int, int, int]:
     if row.samples:
         at_once = shape.local_seq * min(row.samples, shape.micro_batch_size)
     usual, columns = row.tile
-    asked = shape.head.chunk_size if not row.samples and (usual or row.parts > 1) else None
+    asked = shape.head.chunk_size if not row.samples else None
+    if row.chunk_of == "vocabulary":
+        columns, asked = asked or columns, None
+    elif usual is None and row.parts == 1:
+        asked = None
     tokens = min(at_once, asked or usual or -(-at_once // row.parts))
     columns = columns or vocabulary
     return at_once, tokens, columns if row.whole_tile else min(columns, vocabulary)
@@ -78,7 +84,7 @@ def _tile(shape: RankShape, row: ChunkedHead) -> tuple[int, int, int]:
 
 def _terms(shape: RankShape, row: ChunkedHead, source: Tensor) -> dict[str, int]:
     """Of factors: elements whose bytes a factor gives, and tensors that it counts."""
-    weight, wide = output_weight(shape), source.dtype.itemsize
+    weight, wide = trained_output_weight(shape), source.dtype.itemsize
     vocabulary, hidden = weight.shape
     at_once, tokens, columns = _tile(shape, row)
     trained, is_wide = not weight.frozen, source.dtype is DType.FP32
@@ -117,7 +123,7 @@ def chunked(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
 
 
 def _operator(shape: RankShape, row: ChunkedHead, source: Tensor) -> Operator:
-    terms, weight = _terms(shape, row, source), output_weight(shape)
+    terms, weight = _terms(shape, row, source), trained_output_weight(shape)
 
     def most(moments: Sequence[Moment]) -> int:
         return max(sum(terms[name] * factor for name, factor in one.items()) for one in moments)
@@ -147,7 +153,7 @@ def _operator(shape: RankShape, row: ChunkedHead, source: Tensor) -> Operator:
         replays_gemm=not row.gradients,
         forward_workspace=max(forward, 0),
         backward_workspace=most(back or row.backward),
-        workspace_block=most([row.block]),
+        workspace_block=row.block * terms["tile"],
         workspace_without_grad=most(row.without_grad) if row.without_grad else None,
         extra_forward_bytes=row.passes[0] * logits + added * bool(row.gradients),
         extra_backward_bytes=row.passes[1] * logits + added * (not row.gradients),

@@ -41,7 +41,7 @@ def verl_megatron(shape: RankShape, logits: Tensor) -> tuple[Operator, ...]:
             replace(copy, gradient_passed_to=handed),
             replace(entropy, gradient_in_saved=True, workspace_without_grad=softmax.num_bytes),
         )
-        held = (copied,)
+        held = (copied, scaled)
     softmax = in_fp32(logits, "softmax")
     output = log_probabilities(shape)[:1]
     last = step("cross_entropy", copied, output, softmax, *_targets(shape))

@@ -54,6 +54,11 @@ CANONICAL: Final = {
     "linear_fc1": ("linear_fc1_gate", "linear_fc1_up"),
 }
 """Names of the parts of a linear layer that CanonicalLoRA gives an adapter each."""
+PEFT_SWITCHES: Final = (
+    *("share_expert_adapters", "normalize_moe_lora"),
+    "sequence_parallel_input_regather",
+)
+"""Fields of Bridge's adapters that are called as ours are."""
 LINEAR_NAMES: Final = (
     *("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
     *(part for parts in CANONICAL.values() for part in parts),
@@ -195,29 +200,31 @@ def _with_adapters(shape: RankShape, base: Operator, parts: tuple[str, ...]) -> 
 
 def _part_width(shape: RankShape, whole: int, part: str) -> int:
     """Width of the adapter's output on one TP rank."""
-    if part in CANONICAL["linear_fc1"]:
-        return whole // 2
     model = shape.model
-    sizes = {"linear_q": model.query_projection_size}
-    sizes |= dict.fromkeys(("linear_k", "linear_v"), model.kv_projection_size)
-    return sizes[part] // shape.tp if part else whole
+    if part == "linear_q":
+        return model.query_projection_size // shape.tp
+    if part in ("linear_k", "linear_v"):
+        return model.kv_projection_size // shape.tp
+    return whole // 2 if part else whole
 
 
 def _base(shape: RankShape, place: _Place) -> tuple[Operator, Tensor, bool]:
     """The frozen layer, what its adapter reads, and whether that has the tokens of all TP ranks.
 
-    Transformer Engine's joined norm hands its output on, and then keeps its own part of it as well;
-    Bridge asks for the gathered one.
+    Transformer Engine's joined norm hands its output on, and then keeps its own part of it as well
+    and gathers next to no GEMM; Bridge asks for the gathered one.
     """
     base, tuning = place.base, shape.tuning
     raw = place.tensor("base", *base.outputs[0].shape)
     source, outputs = base.inputs[0], (raw, *base.outputs[1:])
     if not _normed(shape, base):
         still = replace(_frozen(shape, base), outputs=outputs)
-        kept = base.saved[0] if base.saved else source
-        overlapped = kept.name not in (source.name, source.storage.name) and not kept.copy_of
-        return still, kept if overlapped else source, overlapped
-    still = replace(_frozen(shape, replace(base, saved_for_weights=frozenset())), outputs=outputs)
+        first = base.saved[0] if base.saved else source
+        gathered = first.name not in (source.name, source.storage.name) and not first.copy_of
+        return still, first if gathered else source, gathered
+    exposed = tuple(replace(one, overlapped=False) for one in base.forward_collectives)
+    kept = replace(base, saved_for_weights=frozenset(), forward_collectives=exposed)
+    still = replace(_frozen(shape, kept), outputs=outputs)
     gathers = tuning.cut_by_tokens or shape.tp_comm_overlap or _regathers(shape, place)
     if gathers or not cuts_sequence(shape):
         return still, source, False
@@ -235,9 +242,12 @@ def _normed(shape: RankShape, base: Operator) -> bool:
 
 
 def _regathers(shape: RankShape, place: _Place) -> bool:
-    """Whether A keeps its own tokens and gathers the others again in its backward."""
-    reads = place.base.module in (Module.LINEAR_QKV, Module.LINEAR_FC1)
-    return shape.tuning.sequence_parallel_input_regather and reads and cuts_sequence(shape)
+    """Whether A keeps its own tokens and gathers the others again in its backward: of LoRA."""
+    tuning, reads = shape.tuning, place.base.module in (Module.LINEAR_QKV, Module.LINEAR_FC1)
+    lora = tuning.adapter is Adapter.LORA and is_target(
+        tuning, (linear_name(place.base),), of_all=True
+    )
+    return lora and tuning.sequence_parallel_input_regather and reads and cuts_sequence(shape)
 
 
 def _branch(

@@ -71,6 +71,8 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
     saved = [Tensor("fused_loss.input_gradient", source.shape, source.dtype)]
     if not weight.frozen:
         saved.append(Tensor("fused_loss.weight_gradient", weight.shape, source.dtype))
+    else:
+        added = chunk * width * shape.dtype.itemsize
     return Operator(
         "fused_linear_cross_entropy",
         Module.OUTPUT_LAYER,
@@ -81,7 +83,7 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
         weights=(weight,),
         gemm=Gemm(shape.tokens, vocabulary, width),
         gradient_in_saved=True,
-        forward_workspace=logits + (0 if weight.frozen else added),
+        forward_workspace=logits + added,
         workspace_without_grad=logits + source.num_bytes,
     )
 

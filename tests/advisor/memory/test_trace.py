@@ -8,7 +8,12 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set
+from advisor.frameworks.torch.parameter_groups import (
+    Part,
+    Sharding,
+    fsdp_static,
+    fsdp_working_set,
+)
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory import chunk_units
@@ -167,7 +172,7 @@ def test_parameters_that_stay_come_with_the_forward_and_go_with_the_backward(
     sizes = [2 * first, *[2 * each * LAYER] * (LAYERS // each), *([2 * last] if last else [])]
     assert [size for _, size in come] == sizes
     assert [place for place in gone if place in dict(come)] == [place for place, _ in come][::-1]
-    assert fsdp_static(TOTAL, sharding).weights - trace.stays == sharding.shard(TOTAL)
+    assert fsdp_static(Part(TOTAL, TOTAL), sharding).weights - trace.stays == sharding.shard(TOTAL)
     rank, live = Rank(expandable_segments=False), {}
     rank.allocator = plain = Unrounded()
     rank.run((*trace.forward, *trace.backward), live)

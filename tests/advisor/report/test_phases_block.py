@@ -89,3 +89,9 @@ def test_a_job_that_offloads_nothing_says_nothing(capsys) -> None:
     text = page(capsys, "--quick", "--recompute", "none")
     assert "Host memory" not in text
     assert "Phases" not in text
+
+
+def test_a_check_names_the_phase(capsys) -> None:
+    given = (*GRPO[:2], "rl.gpu_memory_utilization=0.9", "rl.sleep_level=1")
+    assert main(["check", *JOB, *given]) == 1
+    assert "85.9 of 79.1 GiB in the rollout, 0.1 % likely" in capsys.readouterr().out

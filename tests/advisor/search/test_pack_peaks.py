@@ -144,6 +144,31 @@ def test_pages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert note["mean_length"] == pytest.approx((100 + 200 + 8192) / 3)
 
 
+def test_where_samples_must_be_cut() -> None:
+    """No row is longer than the longest sample."""
+    own = {**FULL, "gpus": "8xH100", "lengths": "p50=900,p99=4000,max=7000"}
+    assert advisor.solve("seq_length", **own).value == 7000
+    small = advisor.solve("seq_length", **{**own, "gpus": "8xA100-40GB", "micro_batch_size": 4})
+    assert small.value is not None
+    assert small.value < 7000
+
+
+def test_a_budget_that_the_first_packs_exceed() -> None:
+    """Full packs are in every step, however rare samples of their length are."""
+    note = _packed(gpus="8xA100-80GB", max_tokens_per_gpu=32768).samples
+    assert note is not None
+    assert note.share_of_steps_that_run_out == 1
+    assert note.even_odds_by_step is None
+    assert note.until == ()
+
+
+def test_keys_of_samples_are_compared_one_by_one() -> None:
+    found = advisor.diff(advisor.advise(**FULL), _packed(max_tokens_per_gpu=8192))
+    (changed,) = [one for one in found.job if one.field.startswith("samples.")]
+    assert (changed.field, changed.second) == ("samples.token_budget", "8192")
+    assert changed.second_origin == "given"
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

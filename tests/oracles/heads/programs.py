@@ -511,8 +511,7 @@ def openrlhf(
     )
     sys.modules["flash_attn.ops.triton.cross_entropy"] = made
     compiled, torch.compile = torch.compile, lambda function: function  # type: ignore[assignment]
-    folder = next(wheel.glob("openrlhf-*.data")) / "purelib"
-    module = _module(folder, "openrlhf/models/utils.py", "deepspeed", "flash_attn.ops.triton")
+    module = _module(wheel, "openrlhf/models/utils.py", "deepspeed", "flash_attn.ops.triton")
     torch.compile = compiled
     logits = F.linear(hidden, weight).to(torch.float32)
     if head.temperature != 1.0:

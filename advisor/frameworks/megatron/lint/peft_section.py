@@ -13,7 +13,7 @@ from advisor.base.place import Place
 from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, convert
 from advisor.frameworks.names import Framework
 from advisor.job.tuning import Adapter
-from advisor.layers.megatron.adapters import CANONICAL, LINEAR_NAMES
+from advisor.layers.megatron.adapters import CANONICAL, LINEAR_NAMES, PEFT_SWITCHES
 from advisor.reading.python_source import Call, Unknown
 
 _NAME: Final = "peft"
@@ -29,11 +29,7 @@ _MAKER: Final = "default_peft_config"
 _FIELD: Final = re.compile(rf"(?:^|\.){_NAME}\.(\w+)$")
 _RECIPE: Final = re.compile(r"(?:^|_)(?:peft|lora)(?:_|$)")
 _OURS: Final = {"dim": ("rank", "num_layers"), "dropout": ("dropout", "hidden_dropout")} | {
-    name: (name, "bf16")
-    for name in (
-        *("share_expert_adapters", "normalize_moe_lora"),
-        "sequence_parallel_input_regather",
-    )
+    name: (name, "bf16") for name in PEFT_SWITCHES
 }
 """Fields of ours, each with an option of Megatron that has the same type."""
 
@@ -63,14 +59,15 @@ def put_section(
 
 
 def adapter_values(read: ReadSettings) -> Fields:
-    """Fields of `tuning`, with what Bridge's classes have where nothing is said."""
+    """Fields of `tuning`, with what Bridge's classes have where nothing is said. A section with a
+    switch is another program's (NeMo-RL)."""
     said = {match[1]: x for x in read.loose.values() if (match := _FIELD.search(x.written))}
     named = next((text for text in read.texts if _RECIPE.search(text)), "")
     kind = read.given.values.get(_NAME, "LoRA" if said or named else None)
-    if kind is None or read.given.framework == Framework.MEGATRON_LM:
+    if "enabled" in said or kind is None or read.given.framework == Framework.MEGATRON_LM:
         return
     adapter, usual = _CLASSES[kind]
-    at = next((one for one in said.values()), read.omitted(kind, named))
+    at = next(iter(said.values()), read.omitted(kind, named))
     yield "tuning.adapter", at.meaning(str(adapter))
     yield "tuning.rank", read.omitted(32, "no peft.dim")
     yield "tuning.target_modules", read.omitted(usual, "no peft.target_modules")

@@ -11,6 +11,7 @@ import yaml
 
 from advisor.base.key_value import split_key_value
 from advisor.base.rule import Level
+from advisor.cli import main as cli
 from advisor.frameworks.dialect_rows import dialect_names, names_of, rows_of, value_of
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import label_of, parts_of
@@ -202,3 +203,35 @@ def test_names_hold_the_rows_and_every_label_is_said(name: str) -> None:
         )
         or name == Framework.MEGATRON_SWIFT
     )
+
+
+LOG = """+ accelerate launch --num_processes 8 --use_fsdp trl/scripts/sft.py {words}
+GPU: NVIDIA H100 80GB HBM3
+Traceback (most recent call last):
+  File "/v/site-packages/transformers/trainer.py", line 2325, in train
+    return inner_training_loop(
+  File "/v/site-packages/trl/trainer/sft_trainer.py", line 1150, in compute_loss
+    outputs = model(**inputs)
+  File "/v/site-packages/transformers/models/qwen2/modeling_qwen2.py", line 45, in forward
+    down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity \
+of 79.10 GiB of which 1.02 GiB is free. Of the allocated memory 76.20 GiB is allocated by PyTorch, \
+and 601.2 MiB is reserved by PyTorch but unallocated.
+"""
+
+
+def test_a_log_is_the_dialects_and_so_is_its_fix(tmp_path, capsys) -> None:
+    words = "--model_name_or_path Qwen/Qwen2.5-7B --max_length 16384 --use_peft --lora_r 8 --bf16"
+    (tmp_path / "run.log").write_text(LOG.format(words=words))
+    cli.main(["diagnose", str(tmp_path / "run.log")])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "--framework trl" in page
+    assert "tuning.adapter=lora" in page
+    assert "per_device_train_batch_size" in page
+
+
+def test_the_harness_runs_a_users_own_command() -> None:
+    for framework in PROGRAMS:
+        job = job_of(Request(model="qwen3_8b", gpus="8xH100", framework=framework))
+        overrides = parts_of(framework).harness.overrides(job)
+        assert {"backend=command", "framework=other"} <= {*overrides}

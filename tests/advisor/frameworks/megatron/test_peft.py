@@ -15,6 +15,7 @@ from advisor.job.job import Job, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.job.tuning import Adapter, StoredAs, Tuning
 from advisor.lint.target import lint_target
+from advisor.models.presets import load_model
 from tests.advisor.jobs import job_config, job_of
 
 LORA = Tuning(adapter=Adapter.LORA, rank=16)
@@ -30,12 +31,20 @@ def job_with(tuning: Tuning, model: str = "llama3_8b") -> Job:
     ("framework", "changes", "reason"),
     [
         ("megatron_lm", {"tuning": LORA}, "no adapters; use --framework megatron_bridge"),
-        ("megatron_bridge", {"tuning": replace(LORA, base_weights=StoredAs.NF4)}, "not quantized"),
+        (
+            "megatron_bridge",
+            {"tuning": replace(LORA, base_weights=StoredAs.NF4)},
+            "is not in Megatron",
+        ),
         ("megatron_bridge", {"tuning": replace(LORA, target_modules=("q_proj",))}, "has q_proj"),
-        ("megatron_bridge", {"tuning": replace(LORA, adapter_dtype="float32")}, "the model's own"),
+        (
+            "megatron_bridge",
+            {"tuning": replace(LORA, adapter_dtype="float32")},
+            "is not in Megatron",
+        ),
         ("megatron_bridge", {"tuning": Tuning(num_trainable_layers=2)}, "is not in Megatron"),
         (
-            "megatron_lm",
+            "megatron_bridge",
             {"tuning": Tuning(adapter=Adapter.DORA, cut_by_tokens=True)},
             "is not in ms-swift",
         ),
@@ -49,13 +58,41 @@ def test_what_megatron_refuses(framework: str, changes: dict, reason: str) -> No
 
 def test_what_megatron_takes() -> None:
     takes = {
-        "megatron_lm": (Tuning(), replace(LORA, cut_by_tokens=True), Tuning(freeze_output=True)),
+        "megatron_lm": (Tuning(), Tuning(freeze_output=True)),
+        "megatron_swift": (LORA, replace(LORA, cut_by_tokens=True)),
         "megatron_bridge": (LORA, CANONICAL, replace(LORA, adapter=Adapter.DORA)),
         "nemo": (LORA,),
     }
     for framework, tunings in takes.items():
         for tuning in tunings:
             parts_of(framework).jobs.check_options(job_config(4096, 1, 8, tuning=tuning))
+
+
+def test_ms_swift_has_adapters_of_its_own() -> None:
+    jobs, model = parts_of("megatron_swift").jobs, load_model("llama3_8b")
+    for tuning in (LORA, Tuning()):
+        _, config = jobs.configure(model, job_config(4096, 1, 8, tuning=tuning), frozenset())
+        assert config.tuning == replace(tuning, cut_by_tokens=tuning.has_adapter)
+        words = parts_of("megatron_swift").spelling.layout_flags(job_with(tuning))
+        assert ("--lora_rank 16" in words) == tuning.has_adapter
+        assert "--target_modules linear_qkv" not in words
+
+
+def test_a_remedy_keeps_the_own_tokens_alone() -> None:
+    words = "tuning.sequence_parallel_input_regather=true"
+    for framework, tuning, parallel, offered in (
+        ("megatron_bridge", LORA, True, True),
+        ("megatron_bridge", LORA, False, False),
+        ("megatron_bridge", Tuning(), True, False),
+        ("nemo", LORA, True, False),
+    ):
+        layout = ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=parallel)
+        job = job_of("llama3_8b", layout, job_config(4096, 1, 8, tuning=tuning))
+        changes = list(parts_of(framework).jobs.job_changes(job))
+        found = [change for change in changes if change.words == words]
+        assert bool(found) == offered
+        for change in found:
+            assert change.make().config.tuning.sequence_parallel_input_regather
 
 
 def test_overrides_name_the_linear_layers_of_the_model() -> None:

@@ -71,6 +71,14 @@ def test_regathering_keeps_the_own_part_alone() -> None:
     assert kept(again["linear_fc2.linear_in"]) == [4096 * 28672 // 4 * 2]
 
 
+def test_only_lora_regathers() -> None:
+    again = replace(LORA, sequence_parallel_input_regather=True)
+    dora = of_layer(replace(again, adapter=Adapter.DORA))
+    assert kept(dora["linear_qkv.linear_in"]) == [GATHERED]
+    parts = of_layer(replace(again, target_modules=("linear_q", "linear_k", "linear_v")))
+    assert kept(parts["linear_qkv.linear_k.linear_in"]) == [GATHERED]
+
+
 def test_adapters_cut_by_tokens_gather_nothing_wide() -> None:
     layer = of_layer(OWN)
     assert layer["linear_qkv.linear_in"].saved == layer["linear_qkv"].saved
