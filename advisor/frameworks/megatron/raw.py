@@ -188,6 +188,18 @@ class RawSettings:
         return not (self.has_experts and every)
 
     @property
+    def has_capacity(self) -> bool:
+        """Whether an expert takes only so many tokens."""
+        return self.moe_expert_capacity_factor is not None and self.moe_expert_capacity_factor >= 0
+
+    @property
+    def is_dropless(self) -> bool:
+        """Whether there are experts that take as many tokens as come."""
+        return self.has_experts and not (
+            self.has_capacity and self.moe_pad_expert_input_to_capacity
+        )
+
+    @property
     def layers_per_chunk(self) -> int | None:
         """Layers of a model chunk: num_layers / PP / VPP; None where unknown or uneven."""
         chunks = self.pipeline_model_parallel_size * (

@@ -16,7 +16,6 @@ from advisor.frameworks.megatron.rules import (
     expert_layers,
     launchers,
     layout_precision,
-    megatron_fsdp,
     missing_fields,
     offloading,
     recompute_fields,
@@ -25,7 +24,7 @@ from advisor.frameworks.megatron.rules import (
     unmodelled,
     written_jobs,
 )
-from advisor.frameworks.megatron.rules.stated import Authority, Rule
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, stated
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
@@ -46,7 +45,7 @@ RULES: Final[dict[str, Rule]] = {
     **launchers.RULES,
     **launchers.OPTIMIZER_RULES,
     **launchers.NEMO_RULES,
-    **megatron_fsdp.RULES,
+    **stated("megatron_fsdp"),
     **step_faults.RULES,
     **recompute_fields.UNREAD_RULES,
     **step_faults.HYBRID_RULES,
