@@ -24,7 +24,7 @@ from advisor.frameworks.megatron.rules import (
     unmodelled,
     written_jobs,
 )
-from advisor.frameworks.megatron.rules.stated import Authority, Rule, stated
+from advisor.frameworks.megatron.rules.stated import Authority, Rule
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
@@ -45,7 +45,7 @@ RULES: Final[dict[str, Rule]] = {
     **launchers.RULES,
     **launchers.OPTIMIZER_RULES,
     **launchers.NEMO_RULES,
-    **stated("megatron_fsdp"),
+    **launchers.FSDP_RULES,
     **step_faults.RULES,
     **recompute_fields.UNREAD_RULES,
     **step_faults.HYBRID_RULES,

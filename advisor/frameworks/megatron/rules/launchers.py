@@ -63,3 +63,5 @@ OPTIMIZER_RULES: Final = stated(
 """What Megatron-LM's command line makes of --optimizer."""
 
 NEMO_RULES: Final = stated("launchers.nemo")
+FSDP_RULES: Final = stated("megatron_fsdp")
+"""What Megatron-FSDP cannot be combined with."""
