@@ -26,7 +26,7 @@ from advisor.models.config_json.minimax import (
     MINIMAX_EXPERTS,
 )
 from advisor.models.config_json.mixtral import EXPERT_KEYS, ExpertKeys, expert_fields
-from advisor.models.config_json.vision import TEXT_TYPES, text_of, tower_of
+from advisor.models.config_json.qwen_vl import TEXT_TYPES, text_of, tower_of
 from advisor.models.config_json.windows import Windows, window_fields
 from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.spec import ModelSpec
