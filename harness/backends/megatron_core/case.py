@@ -7,7 +7,7 @@ from inspect import get_annotations
 from math import lcm
 from typing import Any, Final
 
-from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.table import SECTIONS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.models.options import Activation
 
@@ -105,4 +105,4 @@ class MegatronCase(RawSettings):
 
 
 _DECLARED: Final = tuple(get_annotations(MegatronCase))
-_EXPERTS: Final = frozenset(row.name for row in Experts.rows)
+_EXPERTS: Final = frozenset(row.name for row in SECTIONS["Experts"].rows)
