@@ -239,10 +239,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
             offload=time.offload * (offload if known else 1.0),
             host=time.host * host,
         )
-        scale = total / parts.total
-        return TimeBreakdown(
-            **{name: getattr(parts, name) * scale for name in TimeBreakdown.__struct_fields__}
-        )
+        return parts.times(total / parts.total)
 
     @property
     def least_factor(self) -> float:

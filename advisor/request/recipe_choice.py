@@ -265,9 +265,8 @@ def _framework(given: Given, wanted: Wanted, preset: Experiment | None, usual: s
         return usual
     its = registry.parts_of(usual).jobs.for_recipe(preset.framework)
     try:
-        registry.parts_of(its).jobs.check_options(
-            replace(preset.config, **{**given.job_fields, "framework": its})
-        )
+        config = replace(preset.config, **{**given.job_fields, "framework": its})
+        registry.parts_of(its).jobs.check_options(config)
     except UserError:
         return usual
     return its

@@ -109,8 +109,8 @@ def notes_on(evaluations: Sequence[Evaluation]) -> Callable[[Evaluation], tuple[
             if more >= 0:
                 figure = f": peak {human_bytes(more)} above that of none" if alone and more else ""
                 said.insert(0, f"saves nothing{figure}")
-        if job.model.num_moe_experts is not None and evaluation.uneven is not None:
-            said.append(_words_of_routing(evaluation.uneven, job.layout.expert_model_parallel_size))
+        if job.model.num_moe_experts is not None and (uneven := evaluation.detail.uneven):
+            said.append(_words_of_routing(uneven, job.layout.expert_model_parallel_size))
         return tuple(said)
 
     return notes

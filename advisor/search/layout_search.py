@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from advisor.answer.answer import SAME_TIME, Rejection
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, if_legal
 from advisor.base.units import divisors, either
 from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of
@@ -252,13 +252,10 @@ class Search:
     def _jobs_of(self, group: ParallelLayout, refused: list[Rejection]) -> Iterator[Job]:
         for layout in of_group(self._resolution, group):
             for size in micro_batches(self._resolution, layout)[:1]:
-                try:
-                    job = self._resolution.job(layout, size)
-                except UserError:
-                    continue
-                found = self._framework.settings.check_job(job)
+                job = if_legal(self._resolution.job, layout, size)
+                found = self._framework.settings.check_job(job) if job else ()
                 refused += found
-                if not found:
+                if job and not found:
                     yield job
 
     def _wait_at_floor(self, floor: float, item: _Waiting) -> None:
@@ -318,11 +315,9 @@ class Search:
         """Those that give all ranks whole micro batches of `size`."""
         for layout in of_group(self._roots[root].resolution, group):
             if self._batch % (layout.data_parallel_size * size) == 0:
-                try:
-                    floor = self._floors[root].of_layout(layout, size)
-                except UserError:
-                    continue
-                self._wait_at_floor(floor, _Point(root, layout, size))
+                floor = if_legal(self._floors[root].of_layout, layout, size)
+                if floor is not None:
+                    self._wait_at_floor(floor, _Point(root, layout, size))
 
     def _add_lighter(self, bound: float, root: int, layout: ParallelLayout, size: int) -> None:
         """What holds less than a root's job takes no less time, and its own optimizer's."""
@@ -334,10 +329,9 @@ class Search:
     def _add_job(self, root: int | None, job: Job) -> None:
         evaluator = Evaluator(job, self._calibration)
         self._waiting.add(evaluator.at_least_seconds, _Ready(root, evaluator))
-        if self._options and evaluator.at_least_without_host < evaluator.at_least_seconds * (
-            1 - SAME_TIME
-        ):
-            self._waiting.add(evaluator.at_least_without_host, _Graphed(job))
+        fewer = evaluator.at_least_without_host if self._options else inf
+        if fewer < evaluator.at_least_seconds * (1 - SAME_TIME):
+            self._waiting.add(fewer, _Graphed(job))
 
     def _look_at(self, bound: float, root: int | None, evaluator: Evaluator) -> None:
         looked, job = self._found.look_at(evaluator), evaluator.job

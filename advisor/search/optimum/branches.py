@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError
+from advisor.base.errors import if_legal
 from advisor.base.units import divisors, many
 from advisor.frameworks.part_types import Decisions, SettingGroup
 from advisor.frameworks.registry import parts_of
@@ -303,11 +303,8 @@ def each_micro_batch(job: Job, *, free: bool) -> Iterator[Job]:
     for size in divisors(config.global_batch_size // job.layout.data_parallel_size):
         if size == config.micro_batch_size:
             continue
-        try:
-            other = replace(job, config=replace(config, micro_batch_size=size))
-        except UserError:
-            continue
-        if not settings.check_job(other):
+        other = if_legal(replace, job, config=replace(config, micro_batch_size=size))
+        if other is not None and not settings.check_job(other):
             yield other
 
 
