@@ -98,21 +98,13 @@ def _advise(
 
 def _with_optimum(request: Request, resolution: Resolution, calibration: Calibration) -> Answer:
     """The usual answer, with the optimum of its job before the menu's rows, and the proof."""
+    cannot, fix = "cannot be combined with --search optimum", "give one of the two"
     if request.recompute:
-        raise UserError(
-            "--recompute",
-            request.recompute[0],
-            "cannot be combined with --search optimum, which chooses the setting",
-            "give one of the two",
-        )
+        reason = f"{cannot}, which chooses the setting"
+        raise UserError("--recompute", request.recompute[0], reason, fix)
     if type(calibration) is not Calibration:
-        raise UserError(
-            "--calibration",
-            ", ".join(map(str, request.calibration)),
-            "cannot be combined with --search optimum: it corrects single settings, so nothing "
-            "can be proven",
-            "give one of the two",
-        )
+        reason = f"{cannot}: it corrects single settings, so nothing can be proven"
+        raise UserError("--calibration", ", ".join(map(str, request.calibration)), reason, fix)
     from advisor.search.optimum.proven import with_optimum
 
     usual = _advise(replace(request, search=None), resolution, calibration)

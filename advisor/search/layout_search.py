@@ -25,19 +25,13 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.layout_fields import whole_tensors
 from advisor.request.origin import GIVEN
 from advisor.request.resolve import Resolution
+from advisor.search import layouts
 from advisor.search.best_first import BestFirst
 from advisor.search.bounds import Floors, TooLarge
 from advisor.search.changed_options import Root, roots, variants
 from advisor.search.evaluate import Evaluator
 from advisor.search.found import BestFound, Climb, Searched
-from advisor.search.layouts import (
-    dense_groups,
-    expert_degrees,
-    groups,
-    micro_batches,
-    of_group,
-    with_experts,
-)
+from advisor.search.layouts import micro_batches, of_group
 from advisor.time.machine import machine_of
 from advisor.time.optimizer_time import least_optimizer_seconds
 
@@ -158,7 +152,7 @@ class Search:
             for job in known:
                 found.look_at(Evaluator(job, self._calibration))
             for root in range(self._bases):
-                for group in dense_groups(self._roots[root].resolution):
+                for group in layouts.dense_groups(self._roots[root].resolution):
                     self._wait_for_dense(_Dense(root, group))
             if not found.fits:
                 climb.descend(known[0] if known else templates[0])
@@ -213,8 +207,7 @@ class Search:
     def _go(self) -> bool:
         """Look at what may come among the rows, the least bound first; False where it ends before
         it is known that nothing beats the first."""
-        found = self._found
-        start = 0.0
+        found, start = self._found, 0.0
         for steps, (bound, item) in enumerate(self._waiting):
             start = start if steps else bound
             hopeful, self._least = self._options and found.fits, bound
@@ -236,7 +229,7 @@ class Search:
         refused: list[Rejection] = []
         kinds, found = 2 * len(self._framework.jobs.degrees.shardings), dict[object, Job]()
         looked_at = 0
-        for group in sorted(groups(self._resolution), key=_cuts, reverse=True):
+        for group in sorted(layouts.groups(self._resolution), key=_cuts, reverse=True):
             for job in self._jobs_of(group, refused):
                 kind = job.layout.data_parallel_sharding, job.num_microbatches > 1
                 found.setdefault(kind, job)
@@ -268,7 +261,7 @@ class Search:
 
     def _wait_for_dense(self, item: _Dense) -> None:
         tp, model = item.group.tensor_model_parallel_size, self._roots[item.root].resolution.model
-        degrees = tuple(expert_degrees(self._resolution, tp))
+        degrees = tuple(layouts.expert_degrees(self._resolution, tp))
         if degrees and has_whole_heads(model, item.group):
             self._wait_at_floor(
                 self._floors[item.root].of_dense(item.group, degrees, exact=item.exact), item
@@ -300,7 +293,7 @@ class Search:
 
     def _add_groups(self, root: int, dense: ParallelLayout) -> None:
         floors, like = self._floors[root], (root, *self._lighter[root])
-        for group in with_experts(self._roots[root].resolution, dense):
+        for group in layouts.with_experts(self._roots[root].resolution, dense):
             floor = floors.of_group(group)
             if not all(self._too_large.is_group(one, group) for one in like):
                 self._wait_at_floor(floor, _Group(root, group))
@@ -335,11 +328,9 @@ class Search:
 
     def _look_at(self, bound: float, root: int | None, evaluator: Evaluator) -> None:
         looked, job = self._found.look_at(evaluator), evaluator.job
-        if root is None:
-            return
-        if looked.unfit:
+        if root is not None and looked.unfit:
             self._too_large.did_not_fit(root, job)
-        if looked.short:
+        if root is not None and looked.short:
             self._add_lighter(bound, root, job.layout, job.config.micro_batch_size)
 
 
@@ -361,15 +352,9 @@ def _nothing_legal(resolution: Resolution, refused: list[Rejection]) -> UserErro
     given = {name: v for name, v in resolution.layout_fields.items() if name not in implied}
     said = ", ".join(f"{name} = {value}" for name, value in given.items())
     batch = resolution.config.global_batch_size
-    return UserError(
-        "--gpus",
-        resolution.num_gpus,
-        (
-            f"no legal layout of {resolution.model.name} for global batch {batch} on this number "
-            "of GPUs"
-        )
-        + (f" with {said}" if given else ""),
-        f"leave out {either(given)}, so that advise chooses it"
-        if given
-        else "change the number of GPUs or the global batch",
-    )
+    none = f"no legal layout of {resolution.model.name} for global batch {batch}"
+    reason = f"{none} on this number of GPUs" + (f" with {said}" if given else "")
+    fix = "change the number of GPUs or the global batch"
+    if given:
+        fix = f"leave out {either(given)}, so that advise chooses it"
+    return UserError("--gpus", resolution.num_gpus, reason, fix)
