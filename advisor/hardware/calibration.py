@@ -68,6 +68,11 @@ class KnownError(Struct, frozen=True, kw_only=True):
     high: float
 
     @property
+    def in_words(self) -> str:
+        """``8 published runs like this (experts in bf16 on GB200-186GB)``."""
+        return f"{self.rows} published runs like this ({self.of.description})"
+
+    @property
     def description(self) -> str:
         """``25 % too fast in the mean, 20 to 32 %``."""
         mean, *ends = (abs(error) * 100 for error in (self.mean, self.low, self.high))

@@ -146,10 +146,19 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     time = evaluator.time.step(plans)
     passes: dict[tuple[str, str, str], float] = defaultdict(float)
     exchanges: set[tuple[str, str, str]] = set()
+    microbatches = evaluator.samples.mean.num_microbatches
     for operator, layers, replays in _stage_operators(evaluator, evaluation):
-        _add_operator(passes, evaluator, operator, layers, replays)
+        forward = forward_seconds(operator, *evaluator.rates)
+        backward = backward_seconds(operator, *evaluator.rates)
+        name, bound, runs = operator.name, bound_by(operator), layers * microbatches
+        passes["forward", name, bound] += forward.compute * runs
+        passes["backward", name, bound] += backward.compute * runs
+        again = (forward.compute + forward.exposed) * replays * microbatches
+        passes["recompute", name, bound] += again
+        sent = "exposed communication", name, "network"
+        passes[sent] += (forward.exposed + backward.exposed) * runs
         if operator.module in EXCHANGES:
-            exchanges.add(_sent(operator))
+            exchanges.add(sent)
     whole = sum(passes[key] for key in exchanges)
     for key in exchanges if whole else ():
         passes[key] *= evaluator.time.slowest(plans).exchange_seconds / whole
@@ -222,26 +231,3 @@ def _stage_operators(
         yield from (
             (operator, 1, 0) for operator in end_operators(shape, chunk.embedding, chunk.head)
         )
-
-
-def _add_operator(
-    passes: dict[tuple[str, str, str], float],
-    evaluator: Evaluator,
-    operator: Operator,
-    layers: int,
-    replays: int,
-) -> None:
-    machine, network = evaluator.rates
-    forward = forward_seconds(operator, machine, network)
-    backward = backward_seconds(operator, machine, network)
-    microbatches, bound = evaluator.samples.mean.num_microbatches, bound_by(operator)
-    runs = layers * microbatches
-    passes["forward", operator.name, bound] += forward.compute * runs
-    passes["backward", operator.name, bound] += backward.compute * runs
-    again = (forward.compute + forward.exposed) * replays * microbatches
-    passes["recompute", operator.name, bound] += again
-    passes[_sent(operator)] += (forward.exposed + backward.exposed) * runs
-
-
-def _sent(operator: Operator) -> tuple[str, str, str]:
-    return "exposed communication", operator.name, "network"

@@ -235,10 +235,9 @@ class BestFound:
             self._most[found.job] = found.usual_reserved_bytes - over // 2
         if not self._either_segments or self._fits(simulated):
             return simulated
-        config = found.job.config
-        job = replace(
-            found.job, config=replace(config, expandable_segments=not config.expandable_segments)
-        )
+        other_segments = not found.job.config.expandable_segments
+        config = replace(found.job.config, expandable_segments=other_segments)
+        job = replace(found.job, config=config)
         if not is_legal(found.setting, job):
             return simulated
         other = Evaluator(job, self._calibration).evaluate(found.setting).simulated
@@ -272,8 +271,7 @@ class BestFound:
 
     def least_peak(self, evaluator: Evaluator) -> int:
         """Bytes of the job's slowest settings."""
-        peaks = [found.peak_reserved_bytes for found in self._slowest(evaluator)]
-        return min(peaks, default=_NO_PEAK)
+        return min((one.peak_reserved_bytes for one in self._slowest(evaluator)), default=_NO_PEAK)
 
     def _slowest(self, evaluator: Evaluator) -> list[Evaluation]:
         """The job's slowest settings, which keep least, as a rule."""

@@ -108,10 +108,9 @@ _Waiting = _Dense | _Group | _Point | _Graphed | _Ready
 class Search:
     """Search of the jobs of a resolution; what the request fixed stays fixed.
 
-    asked: the settings to choose from; empty means any legal one. within: share above the best step
-    time up to which all layouts are looked at. options: whether options of the job may change as
-    well. likely: probability from which a setting fits, None for the job's certainty. most: effort
-    after which it ends (see BestFound). watch: is told how far it is.
+    asked, within, most: see BestFound. options: whether options of the job may change as well.
+    likely: probability from which a setting fits, None for the job's certainty. watch: is told how
+    far it is.
     """
 
     def __init__(

@@ -21,9 +21,9 @@ from advisor.models.layer_kind import LayerKind, Role
 from advisor.plan import recompute_plan
 from advisor.search.evaluate import Evaluator
 from advisor.time.machine import Machine
-from advisor.time.passes import tiled_operators
+from advisor.time.passes import layer_passes, tiled_operators
 from advisor.time.rank_links import Network
-from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
+from advisor.time.roofline import bound_by
 
 
 class Fate(StrEnum):
@@ -137,23 +137,21 @@ def _without_recompute(
     shape: RankShape, kind: LayerKind, machine: Machine, network: Network
 ) -> tuple[DrawnOperator, ...]:
     """Operators of a layer, their tensors left aside."""
-    drawn = []
-    for operator in transformer_layer(shape, kind):
-        there = forward_seconds(operator, machine, network)
-        back = backward_seconds(operator, machine, network)
-        drawn.append(
-            DrawnOperator(
-                name=operator.name,
-                module=operator.module,
-                work="; ".join(_work(operator)),
-                limit=bound_by(operator),
-                forward_seconds=there.compute + there.exposed,
-                backward_seconds=back.compute + back.exposed,
-                replay_seconds=0.0,
-                tensors=(),
-            )
+    passes = layer_passes(shape, machine, network, kind)
+    return tuple(
+        DrawnOperator(
+            name=operator.name,
+            module=operator.module,
+            work="; ".join(_work(operator)),
+            limit=bound_by(operator),
+            forward_seconds=there.compute + there.exposed,
+            backward_seconds=back.compute + back.exposed,
+            replay_seconds=0.0,
+            tensors=(),
         )
-    return tuple(drawn)
+        for operator in transformer_layer(shape, kind)
+        for there, back in (passes[operator.name],)
+    )
 
 
 def _fates(

@@ -229,17 +229,6 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
         return exchange.seconds - next_to + (1 - self.hidden_fraction) * busy * next_to
 
 
-def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:
-    """ZeRO-Offload's accumulation of this rank's 16-bit gradients on the host: every microbatch
-    but the first brings the sum to the device, and each takes it back. One microbatch alone goes
-    straight into the host's fp32 gradients, which host_optimizer_seconds counts.
-    Source: DeepSpeed runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu."""
-    if microbatches == 1:
-        return 0.0
-    copied = (2 * microbatches - 1) * elements * DType.BF16.itemsize
-    return copied / machine.host_bytes_per_second
-
-
 _LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 _READ_READ_WRITTEN = 3
 """Of an addition in place: both tensors are read, one is written."""
@@ -319,13 +308,16 @@ def reduced_seconds(work: tuple[DataParallelWork, ...] | ShardedWork, pace: Pass
 def accumulation_seconds(
     job: Job, parameters: Sequence[ParameterGroup], machine: Machine, pace: PassTimes
 ) -> float:
-    """Gradients summed on the host, where DeepSpeed's optimizer is: at the same time as the
-    backward in stage 3, on the stream of the kernels in the others."""
-    sharding = job.layout.data_parallel_sharding
-    if sharding is None or not job.config.optimizer_cpu_offload:
+    """ZeRO-Offload's 16-bit gradients of a rank, summed on the host: every microbatch but the first
+    brings the sum to the device, and each takes it back, at the same time as the backward in stage
+    3, on the stream of the kernels in the others. One microbatch alone goes straight into the
+    host's fp32 gradients, which host_optimizer_seconds counts. Source: DeepSpeed
+    runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu."""
+    sharding, microbatches = job.layout.data_parallel_sharding, job.num_microbatches
+    if sharding is None or not job.config.optimizer_cpu_offload or microbatches == 1:
         return 0.0
     shard = sum(part.elements / part.ranks for part in parameters)
-    copies = host_accumulation_seconds(shard, job.num_microbatches, machine)
-    if sharding is DataParallelSharding.FULL:
-        return max(0.0, copies - job.num_microbatches * pace.backward)
-    return copies
+    copied = (2 * microbatches - 1) * shard * DType.BF16.itemsize
+    copies = copied / machine.host_bytes_per_second
+    hidden = microbatches * pace.backward if sharding is DataParallelSharding.FULL else 0.0
+    return max(0.0, copies - hidden)
