@@ -1,7 +1,7 @@
 """From measured runs to a calibration that has learned from them: what the shipped one predicts for
 each run, and how far that is off."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import log
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Final
 from advisor.base.documents import read_yaml
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
+from advisor.base.grouping import grouped
 from advisor.hardware.calibration import Calibration, read_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job
@@ -19,7 +20,7 @@ from advisor.learning.learned import KindResiduals, Learned, MeasuredSetting, pl
 from advisor.learning.memory_residual import MemoryResidual, MemoryRow, Width
 from advisor.learning.runs import MeasuredRun, Runs, read_runs
 from advisor.learning.time_residual import TimeResidual, TimeRow, shares_of
-from advisor.plan.recompute_plan import Setting, words_of
+from advisor.plan.recompute_plan import words_of
 from advisor.search.evaluate import Evaluator
 
 _FLAG: Final = "--calibration"
@@ -61,16 +62,13 @@ def calibration_from(
 
 
 def _learned(found: Iterable[Runs], sources: tuple[str, ...], base: Calibration) -> Learned:
-    left_out, runs = Counter[str](), defaultdict[tuple[Job, Setting], list[MeasuredRun]](list)
+    left_out, every = Counter[str](), list[MeasuredRun]()
     for folder in found:
-        for why, count in folder.left_out:
-            left_out[why] += count
-        for run in folder.usable:
-            runs[plain_job(run.job), run.setting].append(run)
-    by_kind = defaultdict[object, list[list[MeasuredRun]]](list)
-    for together in runs.values():
-        if not all(run.ran_out for run in together):
-            by_kind[learned.kinds_of(together[0].job)].append(together)
+        left_out.update(dict(folder.left_out))
+        every += folder.usable
+    runs = grouped(((plain_job(run.job), run.setting), run) for run in every)
+    ran = (one for one in runs.values() if not all(run.ran_out for run in one))
+    by_kind = grouped((learned.kinds_of(one[0].job), one) for one in ran)
     return Learned(
         sources=sources,
         settings=tuple(_measured(together) for together in runs.values()),

@@ -109,11 +109,8 @@ def drawn_layer(
     such."""
     shape = evaluator.shape
     operators = transformer_layer(shape, kind)
-    replayed = (
-        *recompute_plan.replayed_operators(operators, segment.replay),
-        *tiled_operators(shape, operators),
-    )
-    again = Counter(operator.name for operator in replayed)
+    again = Counter(one.name for one in tiled_operators(shape, operators))
+    again.update(one.name for one in recompute_plan.replayed_operators(operators, segment.replay))
     needed = _fates(evaluator, operators, segment)
     return DrawnLayer(
         kind=kind.name if kind.role is Role.LAYER else f"{kind.name} of multi-token prediction",
@@ -286,9 +283,5 @@ def _tensors(drawn: DrawnLayer) -> Iterator[KeptTensor]:
                     num_bytes=tensor.num_bytes,
                 )
     if drawn.arguments:
-        yield KeptTensor(
-            name="small arguments of the checkpoint",
-            operator="checkpoint",
-            module="checkpoint",
-            num_bytes=drawn.arguments,
-        )
+        name, place = "small arguments of the checkpoint", "checkpoint"
+        yield KeptTensor(name=name, operator=place, module=place, num_bytes=drawn.arguments)

@@ -16,20 +16,11 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs
 from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
-from advisor.memory.static import (
-    stage_elements,
-    stage_expert_elements,
-    stage_weights,
-    trained_elements,
-)
+from advisor.memory import static
+from advisor.time import rank_links
 from advisor.time.communication import Link, collective_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import PassTimes
-from advisor.time.rank_links import (
-    data_parallel_link,
-    expert_data_parallel_link,
-    replicas_link,
-)
 
 
 class Turns(Struct, frozen=True):
@@ -88,24 +79,21 @@ def parameter_groups(
     """Parameters of one rank of a stage: dense ones, and under expert parallelism routed experts in
     a buffer of their own. Source: megatron-core 0.16.1 distributed_data_parallel.py, which makes
     one buffer for each group of ranks."""
-    of_all, of_experts = trained_elements(shape, chunks)
-    experts = stage_expert_elements(shape, chunks)
-    still = stage_elements(shape, chunks) - of_all - (experts - of_experts)
+    of_all, of_experts = static.trained_elements(shape, chunks)
+    experts = static.stage_expert_elements(shape, chunks)
+    still = static.stage_elements(shape, chunks) - of_all - (experts - of_experts)
     if shape.tuning.base_weights is StoredAs.NF4:  # four are gathered as one element of 16 bits
-        packed = (
-            w.num_elements * n
-            for w, n in stage_weights(shape, chunks)
-            if w.stored_as is StoredAs.NF4
-        )
+        weights = static.stage_weights(shape, chunks)
+        packed = (w.num_elements * n for w, n in weights if w.stored_as is StoredAs.NF4)
         still -= sum(packed) * 3 // 4
     dense = ParameterGroup(
         elements=of_all - of_experts,
         frozen=still,
         shards=layout.optimizer_shards,
         ranks=layout.sharding_ranks,
-        joined=data_parallel_link(gpu, calibration, layout),
+        joined=rank_links.data_parallel_link(gpu, calibration, layout),
         replicas=layout.data_parallel_replicate_size,
-        across=replicas_link(gpu, calibration, layout),
+        across=rank_links.replicas_link(gpu, calibration, layout),
     )
     if layout.expert_model_parallel_size == 1:
         frozen = still + experts - of_experts
@@ -115,7 +103,7 @@ def parameter_groups(
         frozen=experts - of_experts,
         shards=layout.expert_optimizer_shards,
         ranks=layout.expert_data_parallel_size,
-        joined=expert_data_parallel_link(gpu, calibration, layout),
+        joined=rank_links.expert_data_parallel_link(gpu, calibration, layout),
     )
 
 
