@@ -19,18 +19,11 @@ from advisor.layers.family import family_of
 from advisor.layers.operators import PoolSide
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
+from advisor.memory import chunk as of_chunk
 from advisor.memory.activations import ActivationPeak, activation_peak, most_in_flight
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
 from advisor.memory.caching_allocator import OutOfMemoryError
-from advisor.memory.chunk import (
-    NO_MASK,
-    AttentionMask,
-    ChunkFootprint,
-    ChunkTrace,
-    chunk_footprint,
-    chunk_trace,
-    forward_without_grad,
-)
+from advisor.memory.chunk import NO_MASK, ChunkFootprint, ChunkTrace, chunk_footprint, chunk_trace
 from advisor.memory.chunk_units import bytes_on_host, kept_bytes
 from advisor.memory.events import Peak
 from advisor.memory.imbalance import EVEN, UnevenStage, most_uneven, routed_bytes, uneven_stage
@@ -179,7 +172,9 @@ class JobMemory:
         microbatches of `shape`. plans: of no recompute."""
         held, working_set = self._pipeline.stages[stage], self.fixed[stage].working_set
         found = [
-            forward_without_grad(shape, plans[group], chunk.embedding, chunk.head, working_set)
+            of_chunk.forward_without_grad(
+                shape, plans[group], chunk.embedding, chunk.head, working_set
+            )
             for chunk, group in (self._chunks[number] for number in held.chunks)
         ]
         return max(peak.num_bytes for peak, _ in found), sum(stays for _, stays in found)
@@ -452,9 +447,9 @@ class JobMemory:
         ]
 
 
-def _attention_mask(job: Job, shape: RankShape) -> AttentionMask:
+def _attention_mask(job: Job, shape: RankShape) -> of_chunk.AttentionMask:
     """The one that comes with a microbatch."""
     if not job.config.loads_attention_mask:
-        return AttentionMask(family_of(job.model).mask_bytes(shape))
+        return of_chunk.AttentionMask(family_of(job.model).mask_bytes(shape))
     pairs = job.config.micro_batch_size * job.config.seq_length**2
-    return AttentionMask(pairs // job.layout.context_parallel_size, pairs)
+    return of_chunk.AttentionMask(pairs // job.layout.context_parallel_size, pairs)

@@ -11,6 +11,7 @@ from math import inf
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.answer import SAME_TIME, Rejection
 from advisor.answer.evaluation import Evaluation
@@ -167,8 +168,8 @@ class Search:
             if found.best is None:
                 raise
         each = len(self._framework.settings.tried(templates[0]))
-        return found.searched(
-            whole=whole,
+        return replace(
+            found.searched(whole=whole),
             interrupted=interrupted,
             least_seconds=self._least,
             excluded=self._waiting.excluded * each,
@@ -182,19 +183,17 @@ class Search:
 
     def _take_roots(self, templates: tuple[Job, ...]) -> None:
         """Those from which groups and layouts come stand first, what is lighter after them."""
-        bases: tuple[Root, ...] = (Root(self._resolution, templates[0]),)
-        if self._options:
-            bases = roots(self._resolution, templates)
+        alone = (Root(self._resolution, templates[0]),)
+        bases = roots(self._resolution, templates) if self._options else alone
         self._bases, every = len(bases), list(bases)
         self._lighter: list[range] = []
         for base in bases:
             self._lighter.append(range(len(every), len(every) + len(base.lighter)))
             every += base.lighter
         self._lighter += [range(0)] * (len(every) - len(bases))
-        self._roots = tuple(every)
+        self._roots, jobs = tuple(every), (root.template for root in every)
         self._optimizer = [
-            least_optimizer_seconds(root.template, machine_of(root.template, self._calibration))
-            for root in every
+            least_optimizer_seconds(job, machine_of(job, self._calibration)) for job in jobs
         ]
         self._floors: list[Floors] = []
         for base in bases:
@@ -250,21 +249,17 @@ class Search:
                 if job and not found:
                     yield job
 
-    def _wait_at_floor(self, floor: float, item: _Waiting) -> None:
-        self._waiting.add(self._shipped(floor), item)
-
-    def _shipped(self, floor: float) -> float:
-        """The bound that a floor is, which is that of the shipped times."""
+    def _wait_at_floor(self, floor: float, item: _Waiting, least: float = 0.0) -> None:
+        """A floor is one of the shipped times; least: another bound of the item."""
         learned = type(self._calibration) is not Calibration
-        return floor * _LEAST_OF_LEARNED if learned else floor
+        self._waiting.add(max(least, floor * _LEAST_OF_LEARNED if learned else floor), item)
 
     def _wait_for_dense(self, item: _Dense) -> None:
         tp, model = item.group.tensor_model_parallel_size, self._roots[item.root].resolution.model
         degrees = tuple(layouts.expert_degrees(self._resolution, tp))
         if degrees and has_whole_heads(model, item.group):
-            self._wait_at_floor(
-                self._floors[item.root].of_dense(item.group, degrees, exact=item.exact), item
-            )
+            floor = self._floors[item.root].of_dense(item.group, degrees, exact=item.exact)
+            self._wait_at_floor(floor, item)
 
     def _expand(self, bound: float, item: _Waiting) -> None:
         match item:
@@ -316,7 +311,7 @@ class Search:
         for lighter in self._lighter[root]:
             more = max(0.0, self._optimizer[lighter] - self._optimizer[root])
             floor = self._floors[root].of_layout(layout, size) + more
-            self._waiting.add(max(bound, self._shipped(floor)), _Point(lighter, layout, size))
+            self._wait_at_floor(floor, _Point(lighter, layout, size), bound)
 
     def _add_job(self, root: int | None, job: Job) -> None:
         evaluator = Evaluator(job, self._calibration)
