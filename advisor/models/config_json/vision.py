@@ -13,7 +13,7 @@ from advisor.models.options import Activation, Normalization
 from advisor.models.vision import VisionTower
 
 TEXT_TYPES: Final = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe"}
-"""Families of the decoders behind the towers that are modelled."""
+"""The family of the decoder of each model type with a vision tower."""
 _OUTER: Final = keys("architectures model_type text_config vision_config rope_scaling")
 _KEYS: Final = keys(
     """
