@@ -40,7 +40,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def assumed_lines(facts: Facts) -> tuple[str, ...]:
     """Of all that the request leaves open, in the page's order."""
-    of_job = *_of_source(facts), *_of_samples(facts.config), *_of_options(facts), *_of_model(facts)
+    of_job = *_of_source(facts), *_of_samples(facts.config), *_of_options(facts), *_of_images(facts)
+    of_job += tuple(_of_model(facts))
     return (*of_job, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
 
 
@@ -156,12 +157,16 @@ def _of_options(facts: Facts) -> Iterator[str]:
         yield "expandable segments"
 
 
+def _of_images(facts: Facts) -> Iterator[str]:
+    """Whether a tower that the model has is predicted."""
+    if facts.sees and facts.model.vision is None:
+        yield f"text alone: vision towers are not modelled for {facts.config.framework}"
+    elif facts.sees and not facts.config.samples.image_tokens:
+        yield "text alone, the tower does not run: samples.image_tokens=N gives it images"
+
+
 def _of_model(facts: Facts) -> Iterator[str]:
     model, config = facts.model, facts.config
-    if facts.sees and model.vision is None:
-        yield f"text alone: vision towers are not modelled for {config.framework}"
-    elif facts.sees and not config.samples.image_tokens:
-        yield "text alone, the tower does not run: samples.image_tokens=N gives it images"
     if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
         yield f"fused cross entropy ({model.cross_entropy_fusion})"
     if model.num_moe_experts is not None:

@@ -97,11 +97,11 @@ class _Jobs(supported_jobs.TorchJobs):
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """See dialect_rows.as_it_runs."""
+        config = as_it_runs(self.framework, config, given)
         model, config = super().configure(model, config, given)
         if model.attention_backend is AttentionBackend.AUTO:  # FlashAttention 3
             model = replace(model, attention_backend=AttentionBackend.FUSED)
-        config = replace(config, weights_dtype=config.weights_dtype or DType.FP32)
-        return model, as_it_runs(self.framework, config, given)
+        return model, replace(config, weights_dtype=config.weights_dtype or DType.FP32)
 
     layout = titan.TitanJobs.layout
 

@@ -25,7 +25,7 @@ from advisor.layers.transformers.liger import liger_rotary, liger_swiglu, tiled_
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
 from advisor.layers.transformers.per_layer_input import own_input, with_own_input
-from advisor.layers.transformers.vision import vision_block
+from advisor.layers.transformers.tower_blocks import vision_block
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
 from advisor.models.options import Activation, PositionEmbedding
 

@@ -91,7 +91,7 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     windows: of its layers, None where it has none. rotary_percent None: no share is read.
     one_activation: no other than `activation` is taken.
     fixed: keys with the only value that is modelled, and `why`. refused: a value that is not
-    modelled, and why not. decoder: of a tower, the family of the model behind it.
+    modelled, and why not. decoder: of a tower, that of its text model.
     """
 
     source: str = ""

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors, nearest_names
-from advisor.models.config_json import expert_layers, linear_attention, windows
+from advisor.models.config_json import linear_attention, routed_layers, windows
 from advisor.models.config_json.families import FILE, Family, FieldsCode, family_of
 from advisor.models.config_json.keys import HuggingFaceConfig, read_config
-from advisor.models.config_json.vision import text_of, tower_of
+from advisor.models.config_json.qwen_vl import text_of, tower_of
 from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 
@@ -138,13 +138,13 @@ _CODE: Final[dict[str, FieldsCode]] = {
     "gpt2": _gpt2,
     "windows": windows.window_fields,
     "gemma4": windows.gemma4_fields,
-    "sparse_steps": expert_layers.sparse_steps,
-    "deepseek_layers": expert_layers.deepseek_layers,
-    "deepseek_router": expert_layers.deepseek_router,
-    "indexer": expert_layers.check_indexer,
-    "ernie_layers": expert_layers.ernie_layers,
-    "minimax": expert_layers.minimax_fields,
-    "llama4_layers": expert_layers.llama4_layers,
+    "sparse_steps": routed_layers.sparse_steps,
+    "deepseek_layers": routed_layers.deepseek_layers,
+    "deepseek_router": routed_layers.deepseek_router,
+    "indexer": routed_layers.check_indexer,
+    "ernie_layers": routed_layers.ernie_layers,
+    "minimax": routed_layers.minimax_fields,
+    "llama4_layers": routed_layers.llama4_layers,
     "linear_layers": linear_attention.linear_layers,
     "nemotron_layers": linear_attention.nemotron_layers,
 }

@@ -8,9 +8,9 @@ and modeling).
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.models.config_json.expert_layers import group_fields
 from advisor.models.config_json.families import Family, family_of
 from advisor.models.config_json.keys import HuggingFaceConfig
+from advisor.models.config_json.routed_layers import group_fields
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import ModelSpec
 
