@@ -398,14 +398,11 @@ def _lacked(precision: Precision, gpu: Gpu) -> str:
 
 def check_precision(precision: Precision, gpu: Gpu) -> None:
     """Raise UserError where the GPU has no tensor cores for `precision`."""
-    usual, lacked = sixteen_bits(gpu), _lacked(precision, gpu)
-    if lacked:
-        raise UserError(
-            "job.precision", precision, f"{gpu.name} has no {lacked} tensor cores", f"use {usual}"
-        )
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
-    refused = ""
-    if needed and gpu.vendor is not Vendor.NVIDIA:
+    refused, instead = "", "use fp8_current"
+    if lacked := _lacked(precision, gpu):
+        refused, instead = f"{gpu.name} has no {lacked} tensor cores", f"use {sixteen_bits(gpu)}"
+    elif needed and gpu.vendor is not Vendor.NVIDIA:
         refused = f"is a recipe of NVIDIA's Transformer Engine, which does not run on {gpu.name}"
     elif precision is Precision.MXFP8 and gpu.cuda_capability >= _WITHOUT_MXFP8:
         capability = f"compute capability {gpu.compute_capability}"
@@ -413,7 +410,7 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
     elif gpu.compute_capability < needed:
         refused = f"needs {chip}; {gpu.name} is older"
     if refused:
-        raise UserError("job.precision", precision, refused, "use fp8_current")
+        raise UserError("job.precision", precision, refused, instead)
 
 
 def sequence_shards(layout: ParallelLayout) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """How a job is spread over GPUs: the parallel degrees, in Megatron's names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 from math import prod
@@ -261,24 +261,9 @@ class _FitRule(Rule[[ModelSpec, ParallelLayout]], frozen=True, kw_only=True):
         return prod(getattr(layout, names[short]) for short in degrees.split(" x "))
 
 
-def _divides(
-    degree: str, name: str, number: str = ""
-) -> Callable[[ModelSpec, ParallelLayout], Match | None]:
-    """A degree must divide a size of experts, where the model has that."""
-
-    def rest(model: ModelSpec, layout: ParallelLayout) -> Match | None:
-        whole, ways = getattr(model, number or name), getattr(layout, degree)
-        return _undivided(name, whole, ways) if whole and whole % ways else None
-
-    return rest
-
-
-def _uneven_stage(_: ModelSpec, layout: ParallelLayout) -> Match | None:
-    stage, ways = layout.world_size // layout.pipeline_model_parallel_size, layout.expert_ranks
-    return _undivided("TP x CP x DP", stage, ways) if stage % ways else None
-
-
-def _undivided(name: str, number: int, ways: int) -> Match:
+def _undivided(name: str, number: int | None, ways: int) -> Match | None:
+    if not number or number % ways == 0:
+        return None
     return Match(f"must divide {name} = {number}", f"nearest: {nearest_divisors(number, ways)}")
 
 
@@ -299,8 +284,8 @@ def _exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
 
 def _sharded_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
     ways = layout.tensor_model_parallel_size * layout.context_parallel_size
-    uneven = (named for named in sharded_heads(model) if named[1] % ways)
-    return next((_undivided(*named, ways) for named in uneven), None)
+    uneven = (_undivided(*named, ways) for named in sharded_heads(model))
+    return next(filter(None, uneven), None)
 
 
 def _illegal_tensor_degree(model: ModelSpec, layout: ParallelLayout) -> str:
@@ -317,14 +302,22 @@ _FITS: Final = refusals(
         "layout.data_parallel_replicate_size": lambda _, layout: (
             layout.data_parallel_size % layout.data_parallel_replicate_size
         ),
-        "experts": _divides("expert_model_parallel_size", "num_moe_experts"),
-        "experts_width": _divides(
-            "expert_tensor_degree", "moe_ffn_hidden_size", "expert_ffn_hidden_size"
+        "experts": lambda model, layout: _undivided(
+            "num_moe_experts", model.num_moe_experts, layout.expert_model_parallel_size
         ),
-        "shared_expert_width": _divides(
-            "tensor_model_parallel_size", "moe_shared_expert_intermediate_size"
+        "experts_width": lambda model, layout: _undivided(
+            "moe_ffn_hidden_size", model.expert_ffn_hidden_size, layout.expert_tensor_degree
         ),
-        "layout EP x ETP": _uneven_stage,
+        "shared_expert_width": lambda model, layout: _undivided(
+            "moe_shared_expert_intermediate_size",
+            model.moe_shared_expert_intermediate_size,
+            layout.tensor_model_parallel_size,
+        ),
+        "layout EP x ETP": lambda _, layout: _undivided(
+            "TP x CP x DP",
+            layout.world_size // layout.pipeline_model_parallel_size,
+            layout.expert_ranks,
+        ),
         "layout.cp_comm_type": _exchanged_heads,
         "layout TP x CP": _sharded_heads,
         "layout.tensor_model_parallel_size": _illegal_tensor_degree,

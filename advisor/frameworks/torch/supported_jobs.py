@@ -104,12 +104,8 @@ class TorchJobs(JobSupport):
                 return version
         if is_newer(wanted, self.facts.versions):
             return self.facts.versions[-1]
-        raise UserError(
-            "--framework-version",
-            text,
-            f"is not a known version of {self.framework}",
-            f"use {either(self.facts.versions)}",
-        )
+        relation = f"is not a known version of {self.framework}"
+        raise UserError("--framework-version", text, relation, f"use {either(self.facts.versions)}")
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """Liger's kernels in layers of transformers."""
@@ -140,12 +136,9 @@ class TorchJobs(JobSupport):
         self.check_options(config)
         known, version = self.facts.newest_with_experts, config.framework_version
         if model.num_moe_experts is not None and known not in (None, version):
-            raise UserError(
-                "--framework-version",
-                version,
-                "has MoE layers of another kind, which are not modelled",
-                f"use --framework-version {known}",
-            )
+            relation = "has MoE layers of another kind, which are not modelled"
+            instead = f"use --framework-version {known}"
+            raise UserError("--framework-version", version, relation, instead)
         return configured(Asked(self.facts, model, config, given))
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
@@ -232,15 +225,6 @@ _RULES: Final = refusals(
             and " or ".join(asked.facts.precisions)
         ),
         "megatrons": _not_default,
-        "model.multi_latent_attention": lambda asked: (
-            asked.model.multi_latent_attention
-            and asked.is_transformers
-            and {
-                "without": ""
-                if asked.model.mtp_num_layers is None
-                else " model.mtp_num_layers=null"
-            }
-        ),
         "variants": _not_default,  # torchtitan's layers: no windows, of one kind
         "widest_head": lambda asked: (
             asked.model.widest_head > WIDEST_FLASH_HEAD and WIDEST_FLASH_HEAD
@@ -287,10 +271,8 @@ def _check_given(asked: Asked, run: ModelSpec) -> None:
 
 def data_parallel_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int) -> ParallelLayout:
     """Data parallel over what context parallelism leaves of the GPUs."""
-    modelled = (
-        "only data and context parallelism are modelled, with "
-        f"layout.data_parallel_sharding={'|'.join(facts.shardings)}"
-    )
+    shardings = f"layout.data_parallel_sharding={'|'.join(facts.shardings)}"
+    modelled = f"only data and context parallelism are modelled, with {shardings}"
     sharding = given_sharding(facts, given, DATA_PARALLEL_ONLY, modelled)
     if given.get("sequence_parallel"):
         relation = f"needs tensor parallelism, which is not modelled for {facts.framework}"
@@ -341,9 +323,8 @@ def given_sharding(
         if given.get(name, 1) != 1:
             own = (framework, name) == (Framework.DEEPSPEED, DATA_PARALLEL_ONLY[0])
             relation = f"is not modelled for {framework}{' (AutoTP)' if own else ''}: {modelled}"
-            raise UserError(
-                f"layout.{name}", given[name], relation, "leave it out, or --framework megatron_lm"
-            )
+            instead = "leave it out, or --framework megatron_lm"
+            raise UserError(f"layout.{name}", given[name], relation, instead)
     for name, value in given.items():
         if name == REPLICAS and value != 1 and not facts.replicates:
             relation = f"HSDP is not modelled for {framework}"
@@ -351,9 +332,8 @@ def given_sharding(
         if name not in (*DATA_PARALLEL_ONLY, *_OWN, REPLICAS):
             relation = f"is an option of Megatron, not of {framework}"
             raise UserError(f"layout.{name}", value, relation, "leave it out")
-    name = "data_parallel_sharding"
-    sharding: DataParallelSharding = given.get(name) or shardings[0]
+    sharding: DataParallelSharding = given.get("data_parallel_sharding") or shardings[0]
     if sharding not in shardings:
-        relation = f"{framework} has no such sharding"
-        raise UserError(f"layout.{name}", sharding, relation, " or ".join(shardings))
+        field, relation = "layout.data_parallel_sharding", f"{framework} has no such sharding"
+        raise UserError(field, sharding, relation, " or ".join(shardings))
     return sharding
