@@ -216,10 +216,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def loads_attention_mask(self) -> bool:
-        """Whether a boolean mask [b, 1, s, s] comes with each microbatch.
-
-        If neither the request nor the framework says it, wherever sequences are not packed.
-        """
+        """Whether a boolean mask [b, 1, s, s] comes with each microbatch. If neither the request
+        nor the framework says it, wherever sequences are not packed."""
         if self.create_attention_mask is not None:
             return self.create_attention_mask
         return not self.is_packed
@@ -240,8 +238,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         an fp32 parameter with an fp32 gradient next to each shard.
 
         Source: megatron-core 0.16.1 and 0.19.2 optimizer_config.py,
-        use_precision_aware_optimizer_no_fp8_or_ds_fp8, which asks for the recipe, not for FP8.
-        """
+        use_precision_aware_optimizer_no_fp8_or_ds_fp8, which asks for the recipe, not for FP8."""
         recipe = RECIPES_OF_PRECISIONS.get(self.precision, self.fp8_recipe)
         return self.use_precision_aware_optimizer and (
             self.main_params_dtype is not DType.FP32
@@ -251,11 +248,9 @@ class JobConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of main parameter and Adam moments of one element.
-
-        Of an fp32 main parameter that it holds, Adam keeps the 16 bits that its bf16 weight lacks
-        (store_param_remainders, from Transformer Engine 2.1 on).
-        """
+        """Bytes of main parameter and Adam moments of one element. Of an fp32 main parameter that
+        it holds, Adam keeps the 16 bits that its bf16 weight lacks (store_param_remainders, from
+        Transformer Engine 2.1 on)."""
         main = self.main_params_dtype.itemsize
         remainders = (
             self.adam_holds_main_params

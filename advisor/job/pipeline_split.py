@@ -96,10 +96,8 @@ class Pipeline:
 
 
 def pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
-    """Chunks of every stage. UserError where the layers cannot be split so.
-
-    Layers go through the first chunk of every stage, then through the second, and so on.
-    """
+    """Chunks of every stage. UserError where the layers cannot be split so. Layers go through the
+    first chunk of every stage, then through the second, and so on."""
     return _pipeline_stages(model, _split(layout))
 
 
@@ -284,10 +282,8 @@ def _repeated(found: re.Match[str]) -> str:
 
 
 def chunk_texts(text: str) -> list[str]:
-    """Chunks of a pipeline_model_parallel_layout, e.g. "Ettt|(tt|)*29,m|L", repeats written out.
-
-    E is the embedding, t a transformer layer, m a multi-token-prediction layer, L the loss.
-    """
+    """Chunks of a pipeline_model_parallel_layout, e.g. "Ettt|(tt|)*29,m|L", repeats written out. E
+    is the embedding, t a transformer layer, m a multi-token-prediction layer, L the loss."""
     text = text.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
         text = re.sub(pattern, _repeated, text)

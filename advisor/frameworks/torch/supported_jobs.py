@@ -312,11 +312,9 @@ def context_ranks(
 def given_sharding(
     facts: StackFacts, given: dict[str, Any], ones: tuple[str, ...], modelled: str
 ) -> DataParallelSharding:
-    """The sharding of the `given` fields of a layout, the stack's first by default.
-
-    UserError on a degree of `ones` that is not 1, with what is modelled; on a field that is
-    Megatron's alone; on another sharding.
-    """
+    """The sharding of the `given` fields of a layout, the stack's first by default. UserError on a
+    degree of `ones` that is not 1, with what is modelled; on a field that is Megatron's alone; on
+    another sharding."""
     framework = facts.framework
     shardings = (*facts.shardings, *[DataParallelSharding.NONE] * facts.has_ddp)
     for name in ones:
