@@ -24,6 +24,7 @@ from advisor.frameworks.dialect_rows import (
     rows_of,
     written,
 )
+from advisor.frameworks.key_rows import written as rules_of
 from advisor.frameworks.torch.keyed_reader import meaning
 from advisor.frameworks.torch.setting import as_torch
 from advisor.frameworks.torch.stack import TorchSpelling
@@ -32,7 +33,6 @@ from advisor.job.reinforcement import Reference
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
 from advisor.reading.key_rules import did_you_mean, key_rule
-from advisor.reading.key_rules import written as rules_of
 from advisor.reading.model_names import named_model
 from advisor.reading.read_configuration import Document, ReadValue
 

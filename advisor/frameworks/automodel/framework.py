@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.frameworks import part_types
+from advisor.frameworks import key_rows, part_types
 from advisor.frameworks.dialect import DialectReader
 from advisor.frameworks.dialect_rows import as_it_runs, nested, options_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
@@ -36,7 +36,7 @@ from advisor.job.samples import Packing
 from advisor.layers.shape import RankShape
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
-from advisor.reading import key_rules, model_names
+from advisor.reading import model_names
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import ReadConfiguration
 
@@ -70,7 +70,7 @@ class _Reader(DialectReader):
     framework = Framework.AUTOMODEL
     label = "NeMo AutoModel"
     options = _OPTIONS
-    rules = tuple(key_rules.written(_NAME))
+    rules = tuple(key_rows.written(_NAME))
 
     def recompute(self, keys: Keys) -> str | None:
         """The setting of the switch, which is off by default."""

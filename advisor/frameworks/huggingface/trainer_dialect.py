@@ -28,6 +28,7 @@ from advisor.frameworks.huggingface.training_arguments import (
     training_arguments,
     words,
 )
+from advisor.frameworks.key_rows import written as written_rules
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import stack
 from advisor.frameworks.torch.setting import Granularity, TorchSetting, as_torch
@@ -114,7 +115,7 @@ class TrainerDialectReader(HuggingFaceReader):
         """Options and rules follow from the name."""
         name = str(cls.framework)
         cls.options = options_of(name, OPTIONS)
-        cls.rules = tuple(key_rules.written(name))
+        cls.rules = tuple(written_rules(name))
         if cls.unknown_key is not None:
             reason, verdict = cls.unknown_key
             unknown = partial(unknown_names, frozenset(names_of(name)))
