@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.dialect_rows import Row, counts, file_of, meant
+from advisor.frameworks.dialect_rows import Row, counts, file_of
+from advisor.frameworks.option import meant
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.reading.command_options import options, program_at
 from advisor.reading.document_keys import Keys, put_tree
