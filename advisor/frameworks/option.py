@@ -7,7 +7,7 @@ only where it differs. Other frameworks list rows by key, the path in their conf
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeVar
 
@@ -276,6 +276,28 @@ def listed(schema: str) -> Iterator[Option]:
                 first = default[0] if isinstance(default, list) else default
                 kind = type(first) if isinstance(first, bool | int) else object
                 yield Option(name=name, kind=kind, default=default, status=status, note=note)
+
+
+def modelled(schema: str) -> Iterator[Option]:
+    """Options of a file of configs/options that fields of ours mean, in the form of `key`; `values`
+    are ours by theirs."""
+    for name, said in _listed(schema)["modelled"].items():
+        default, values = said.get("default"), said.get("values")
+        kind = _KINDS[said["kind"]] if "kind" in said else None
+        means = None if values is None else partial(meant, values)
+        yield key(name, default, said["path"], kind, means=means, note=said.get("note", ""))
+
+
+def text_of(value: Any) -> str:
+    """A value as the files write it: a list with commas, a switch in small letters."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def meant(values: Mapping[str, Any], value: Any) -> Any:
+    """The value of ours that theirs means; `*` are all others."""
+    return values.get(text_of(value), values.get(str(value).lower(), values.get("*")))
 
 
 def names_in(options: Iterable[Option], section: str = "") -> tuple[str, ...]:
