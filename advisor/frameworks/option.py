@@ -278,6 +278,9 @@ def listed(schema: str) -> Iterator[Option]:
                 yield Option(name=name, kind=kind, default=default, status=status, note=note)
 
 
+_KINDS: Final = {kind.__name__: kind for kind in (bool, int, float, str, tuple, object)}
+
+
 def modelled(schema: str) -> Iterator[Option]:
     """Options of a file of configs/options that fields of ours mean, in the form of `key`; `values`
     are ours by theirs."""
