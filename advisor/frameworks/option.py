@@ -1,15 +1,14 @@
 """One option of a framework as one row: its names, what it means, how it is emitted, its status.
 
-Megatron's options are sections: classes whose annotated attributes are rows, with the name and the
-type of the attribute and Megatron's default. Whatever follows from the name is left out: a row says
-only where it differs. Other frameworks list rows by key, the path in their configuration.
+Megatron's options are rows of sections (megatron/options/table.py); other frameworks list rows by
+key, the path in their configuration.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from msgspec import Struct, json
 
@@ -18,8 +17,6 @@ from advisor.base.grouping import grouped
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-
-T = TypeVar("T")
 
 
 class Status(StrEnum):
@@ -116,9 +113,6 @@ class Emitted(Struct, frozen=True, kw_only=True):
     order: int = 0
 
 
-UNEMITTED: Final = Emitted()
-
-
 class Option(Struct, frozen=True, kw_only=True):
     """One option of a framework.
 
@@ -147,7 +141,7 @@ class Option(Struct, frozen=True, kw_only=True):
     ours: str = ""
     value: ValueOf | None = None
     means: Mapping[Any, Any] | Callable[[Any], Any] | None = None
-    emitted: Emitted = UNEMITTED
+    emitted: Emitted = Emitted()
     home: str = ""
     since: tuple[int, ...] | None = None
     until: tuple[int, ...] | None = None
@@ -233,12 +227,9 @@ def number(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.split(".")))
 
 
-@lru_cache(maxsize=4)
-def _listed(schema: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.decode(
-        (packaged_configs() / "options" / f"{schema}.json").read_bytes()
-    )
-    return found
+def options_file(schema: str) -> dict[str, Any]:
+    """What a file of configs/options holds."""
+    return dict(json.decode((packaged_configs() / "options" / f"{schema}.json").read_bytes()))
 
 
 def key(name: str, default: Any, ours: str, kind: type | None = None, **fields: Any) -> Option:
@@ -251,10 +242,7 @@ def key(name: str, default: Any, ours: str, kind: type | None = None, **fields: 
 
 
 def keys(
-    status: Status,
-    section: str,
-    names: Mapping[str, str],
-    kind: type = object,
+    status: Status, section: str, names: Mapping[str, str], kind: type = object
 ) -> Iterator[Option]:
     """Options of a section that no field of ours means: what is to be said of them, and their
     names."""
@@ -268,7 +256,7 @@ def listed(schema: str) -> Iterator[Option]:
     """Options of a file of configs/options, which no field of ours means, by their status and what
     is to be said of them. Values that predictions are for are their defaults; of switches and
     numbers others are of the same kind."""
-    held = _listed(schema)
+    held = options_file(schema)
     for status in (Status.HARMLESS, Status.UNPRICED):
         for note, names in held.get(status, {}).items():
             for name in names:

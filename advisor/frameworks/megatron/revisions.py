@@ -29,9 +29,7 @@ class CheckpointKind(StrEnum):
     """CheckpointWithoutOutput: the output's storage is freed and written again in the backward."""
 
 
-_OUTPUT_DISCARDING: Final = frozenset(
-    {"layernorm", "mla_up_proj", "moe_act", "gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc"}
-)
+_FILE: Final = rows_of("megatron_releases.json")
 
 
 def checkpoint_kind(module: str) -> CheckpointKind:
@@ -39,7 +37,7 @@ def checkpoint_kind(module: str) -> CheckpointKind:
 
     Source: megatron-core 0.16.1 and 0.19.2 transformer_layer.py, attention.py, moe/*.py.
     """
-    discards = module in _OUTPUT_DISCARDING
+    discards = module in _FILE["output_discarding"]
     return CheckpointKind.OUTPUT_DISCARDING if discards else CheckpointKind.PLAIN
 
 
@@ -106,9 +104,6 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
     def at_least(self, major: int, minor: int) -> bool:
         """Whether the megatron-core release is this one or newer."""
         return self.number >= (major, minor)
-
-
-_FILE: Final = rows_of("megatron_releases.json")
 
 
 def _of_core() -> Iterator[Revision]:

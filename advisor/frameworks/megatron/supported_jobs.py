@@ -8,7 +8,6 @@ training/mixed_precision.py, training/comm_overlap.py.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from math import prod
 from typing import Any, ClassVar, Final
 
@@ -18,6 +17,7 @@ from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.base.rule import Match, Rule, refuse
+from advisor.base.rule_rows import rows_of, rules_of
 from advisor.base.units import nearest_divisors
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.loss_heads import check_head, head_changes
@@ -114,102 +114,58 @@ def _te_layers(_: str, model: ModelSpec) -> str:
     return "dsa" if model.has_sparse_attention else " or ".join(sorted(linear))
 
 
-_LAYER_RULES: Final = (
-    *(_only_elsewhere(field, plain) for field, plain in PLAIN if field != "no_rope_freq"),
-    _LayerRule.on(
-        "model.transformer_impl",
-        lambda _, model: model.transformer_impl.is_eager,
-        "is not available in {framework}",
-        "transformer_engine or local",
-    ),
-    _LayerRule.on(
-        "model.transformer_impl",
-        lambda _, model: (
-            model.multi_latent_attention and model.transformer_impl is TransformerImpl.LOCAL
-        ),
-        "has a core attention that does not accept the head dimensions of latent attention "
-        "(dot_product_attention.py)",
-        "use transformer_engine",
-        given=lambda _, model: (
-            model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
-        ),
-    ),
-    _LayerRule.on(
-        "model.transformer_impl",
-        _te_layers,
-        "has no {found} layers (their specs need Transformer Engine)",
-        "use transformer_engine",
-    ),
-)
-_OPTION_RULES: Final = (
-    _OptionRule.on(
-        "job.optimizer_cpu_offload",
-        lambda job, _: not job.use_precision_aware_optimizer,
-        "needs the precision-aware optimizer in Megatron-LM",
-        "set job.use_precision_aware_optimizer=true",
-        given=lambda job, revision: (
-            job.optimizer_cpu_offload and revision.framework == Framework.MEGATRON_LM
-        ),
-    ),
-    _OptionRule.on(
-        "job.optimizer",
-        lambda job, revision: job.optimizer.is_muon and not revision.at_least(*FIRST_WITH_MUON),
-        "is not in {revision.label}",
-        "--framework-version 0.16 or newer, or job.optimizer=adam",
-    ),
-    _OptionRule.on(
-        "job.optimizer",
-        lambda job, _: job.optimizer.is_muon and not job.tuning.trains_all,
-        "is not modelled where weights are frozen",
-        "job.optimizer=adam",
-    ),
-)
+def _is_local_latent(_: str, model: ModelSpec) -> bool:
+    own = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
+    return own and model.multi_latent_attention and model.transformer_impl is TransformerImpl.LOCAL
 
 
 def _unknown_targets(tuning: Tuning, _: Revision) -> Match | None:
     unknown = [name for name in tuning.target_modules if name not in (ALL_LINEAR, *LINEAR_NAMES)]
-    if not (tuning.has_adapter and unknown):
-        return None
-    return Match(f"has {unknown[0]}, which is no linear layer of Megatron", found=unknown)
+    fix = f"use {ALL_LINEAR} or {', '.join(LINEAR_NAMES)}"
+    return Match(fix=fix, found=unknown[0]) if tuning.has_adapter and unknown else None
 
 
-_ONLY: Final[Mapping[str, tuple[Any, ...]]] = {
-    "base_weights": (StoredAs.AS_LOADED,),
-    "adapter_dtype": (None, DType.BF16),
-    "num_trainable_layers": (None,),
-}
-"""What else there is of tuning."""
-
-
-def _untaken(tuning: Tuning, revision: Revision, name: str) -> bool:
-    return getattr(tuning, name) not in _ONLY[name]
-
-
-_TUNING_RULES: Final = (
-    _TuningRule.on(
-        "tuning.adapter",
-        lambda tuning, revision: tuning.has_adapter and revision.framework == Framework.MEGATRON_LM,
-        "is not in Megatron-LM, which has no adapters",
-        "use --framework megatron_bridge or megatron_swift",
-    ),
-    _TuningRule.on(
-        "tuning.adapter",
-        lambda tuning, _: tuning.adapter is Adapter.DORA and tuning.cut_by_tokens,
-        "is not in ms-swift for Megatron",
-        "tuning.adapter=lora",
-    ),
-    _TuningRule.on(
-        "tuning.target_modules",
-        _unknown_targets,
-        "",
-        f"use {ALL_LINEAR} or {', '.join(LINEAR_NAMES)}",
-    ),
-    *(
-        _TuningRule.on(
-            f"tuning.{name}", partial(_untaken, name=name), "is not in Megatron", "leave it out"
-        )
-        for name in _ONLY
-    ),
+_ROWS: Final = rows_of("megatron_support.json")
+_LAYER_RULES: Final = (
+    *(_only_elsewhere(field, plain) for field, plain in PLAIN if field != "no_rope_freq"),
+    *rules_of(
+        _LayerRule,
+        _ROWS["layers"],
+        {
+            "eager_layers": lambda _, model: model.transformer_impl.is_eager,
+            "local_latent_attention": _is_local_latent,
+            "transformer_engine_layers": _te_layers,
+        },
+    ).values(),
+)
+_OPTION_RULES: Final = rules_of(
+    _OptionRule,
+    _ROWS["options"],
+    {
+        "host_optimizer": lambda job, revision: (
+            job.optimizer_cpu_offload
+            and not job.use_precision_aware_optimizer
+            and revision.framework == Framework.MEGATRON_LM
+        ),
+        "muon_release": lambda job, revision: (
+            job.optimizer.is_muon and not revision.at_least(*FIRST_WITH_MUON)
+        ),
+        "muon_of_all_weights": lambda job, _: job.optimizer.is_muon and not job.tuning.trains_all,
+    },
+)
+_TUNING_RULES: Final = rules_of(
+    _TuningRule,
+    _ROWS["tuning"],
+    {
+        "no_adapters": lambda tuning, revision: (
+            tuning.has_adapter and revision.framework == Framework.MEGATRON_LM
+        ),
+        "no_dora": lambda tuning, _: tuning.adapter is Adapter.DORA and tuning.cut_by_tokens,
+        "known_targets": _unknown_targets,
+        "base_weights": lambda tuning, _: tuning.base_weights is not StoredAs.AS_LOADED,
+        "adapter_dtype": lambda tuning, _: tuning.adapter_dtype not in (None, DType.BF16),
+        "num_trainable_layers": lambda tuning, _: tuning.num_trainable_layers is not None,
+    },
 )
 
 
@@ -262,8 +218,8 @@ class MegatronJobs(JobSupport):
         (arguments.py, a check that Bridge 0.6.2 and NeMo 2 do not have)."""
         super().check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
-        refuse(_OPTION_RULES, config, revision)
-        refuse(_TUNING_RULES, config.tuning, revision)
+        refuse(_OPTION_RULES.values(), config, revision)
+        refuse(_TUNING_RULES.values(), config.tuning, revision)
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]

@@ -14,9 +14,8 @@ from math import inf
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct, json
+from msgspec import Struct
 
-from advisor.base.configuration import packaged_configs
 from advisor.frameworks.megatron.options import values
 from advisor.frameworks.megatron.options.harmless import ASIDE
 from advisor.frameworks.option import (
@@ -28,13 +27,14 @@ from advisor.frameworks.option import (
     dashed,
     keys,
     number,
+    options_file,
 )
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.tuning import Tuning
 from advisor.models.spec import ModelSpec
 
-_FILE: Final = json.decode((packaged_configs() / "options" / "megatron.json").read_bytes())
+_FILE: Final = options_file("megatron")
 _KINDS: Final = {kind.__name__: kind for kind in (bool, int, float, str, tuple, object)}
 
 
