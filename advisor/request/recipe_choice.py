@@ -99,13 +99,6 @@ def layouts_elsewhere(wanted: Wanted) -> Iterator[tuple[ParallelLayout, int]]:
             yield preset.layout, preset.config.micro_batch_size
 
 
-def nearest_optimizer(wanted: Wanted) -> Optimizer | None:
-    """That of the recipe for the same GPUs in the nearest number, whether it runs on these or not;
-    None where it says none."""
-    nearest = min(_rows_on(wanted), key=lambda recipe: _nearness(recipe, wanted), default=None)
-    return nearest.fields_of(JobConfig).get("optimizer") if nearest else None
-
-
 def nearest_stating(wanted: Wanted) -> Recipe | None:
     """The framework's recipe of the model that states one of OPTIONS: those for the same GPUs
     first, then those for the nearest number."""
@@ -278,8 +271,10 @@ def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> Re
         return _choice_of(preset, given, wanted)
     left_open = open_degrees(layout_fields, model, wanted.seq_length or DEFAULT_SEQ_LENGTH)
     nearest = nearest_experiment(wanted) if left_open else None
-    if nearest is None:
-        return RecipeChoice(left_open=left_open, optimizer=nearest_optimizer(wanted))
+    if nearest is None:  # of the nearest recipe, whether it runs on these GPUs or not
+        row = min(_rows_on(wanted), key=lambda one: _nearness(one, wanted), default=None)
+        optimizer = row.fields_of(JobConfig).get("optimizer") if row else None
+        return RecipeChoice(left_open=left_open, optimizer=optimizer)
     return replace(_choice_of(nearest, given, wanted), left_open=left_open, borrowed=True)
 
 

@@ -77,11 +77,6 @@ class Recipe(Struct, frozen=True, kw_only=True):
         return self._product("tensor_model_parallel_size", "context_parallel_size")
 
     @property
-    def expert_parallel_size(self) -> int:
-        """GPUs of one replica of the experts: ETP x EP x PP."""
-        return self._product("expert_tensor_parallel_size", "expert_model_parallel_size")
-
-    @property
     def has_experts(self) -> bool:
         """Whether the recipe spreads experts; it then cuts none where the table is silent."""
         return self._product("expert_model_parallel_size") > self._product()
@@ -105,7 +100,8 @@ class Recipe(Struct, frozen=True, kw_only=True):
     def runs_on(self, num_gpus: int) -> bool:
         """Whether whole replicas fill `num_gpus`, and its batch can be divided among them."""
         replicas = num_gpus // self.model_parallel_size
-        whole = num_gpus % self.model_parallel_size == 0 == num_gpus % self.expert_parallel_size
+        experts = self._product("expert_tensor_parallel_size", "expert_model_parallel_size")
+        whole = num_gpus % self.model_parallel_size == 0 == num_gpus % experts
         published = self.num_gpus // self.model_parallel_size
         return whole and int(self.values["global_batch_size"]) * replicas % published == 0
 

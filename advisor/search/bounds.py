@@ -195,19 +195,14 @@ class Floors:
         """Of so many tokens of a rank, which no other parallelism cuts."""
         key = (tokens, ep, etp)
         if key not in self._experts:
+            layout = ParallelLayout(expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
             shape = replace(
-                self._shape,
+                self.shape_of(layout, 1),
                 seq_length=tokens,
-                micro_batch_size=1,
-                tensor_model_parallel_size=1,
-                sequence_parallel=False,
-                context_parallel_size=1,
-                cp_comm_type=CpCommType.P2P,
-                cp_all_to_all_size=1,
+                tp_comm_overlap=self._shape.tp_comm_overlap,
                 expert_model_parallel_size=ep,
                 expert_tensor_parallel_size=etp,
             )
-            layout = ParallelLayout(expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
             rates = network(layout, self._job.gpu, self._calibration, self._job.model)
             found = self._layers(shape, rates, in_experts=True)
             self._experts[key] = {kind: self._waits * seconds for kind, seconds in found.items()}

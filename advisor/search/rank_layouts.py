@@ -66,7 +66,10 @@ def rank_layouts(
         if not stopped:
             if not asked:
                 found += _solved([min(found, key=order), *own])
-            found += _without_recompute(min(found, key=order))
+            best = min(found, key=order)
+            if recomputes(best.setting):  # without, to hold it against
+                plain = parts_of(best.job.config.framework).settings.none
+                found.append(Evaluator(best.job, best.calibration).evaluate(plain))
         rows = first_simulated(list({(row.job, row.setting): row for row in found}.values()))
     except KeyboardInterrupt:
         stopped = True
@@ -163,14 +166,6 @@ def _solved(rows: list[Evaluation]) -> list[Evaluation]:
         solved = parts_of(row.job.config.framework).optimum.solved(evaluator)
         found += [evaluator.evaluate(one) for one in solved.settings] if solved else []
     return found
-
-
-def _without_recompute(row: Evaluation) -> list[Evaluation]:
-    """No recompute on the job of a row that recomputes, to hold it against."""
-    none = parts_of(row.job.config.framework).settings.none
-    if not recomputes(row.setting):
-        return []
-    return [Evaluator(row.job, row.calibration).evaluate(none)]
 
 
 def _usual_job(resolution: Resolution, first: Job) -> Job | None:
