@@ -114,10 +114,8 @@ class HarnessLines:
         """The line of `job`. UserError where none says it."""
         recipe = self._recipe
         given = differing(job, self._bare(job))
-        words = [
-            f"recipe={recipe.name}" if recipe else f"model={self._model}",
-            f"gpus={given.gpus}",
-        ]
+        first = f"recipe={recipe.name}" if recipe else f"model={self._model}"
+        words = [first, f"gpus={given.gpus}"]
         for group, fields in given.by_group.items():
             words += [f"{group}.{name}={_spelled(value)}" for name, value in fields.items()]
         words.append(f"recompute.settings={_spelled(list(specs))}")
@@ -169,9 +167,8 @@ def differing(job: Job, given: Given) -> Given:
         }
         if not any(more.values()):
             return given
-        given = replace(
-            given, **{name: {**getattr(given, name), **of} for name, of in more.items()}
-        )
+        both = {name: {**getattr(given, name), **of} for name, of in more.items()}
+        given = replace(given, **both)
     raise UserError("no harness command", None, "harness run cannot express this job")
 
 

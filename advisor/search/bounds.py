@@ -111,8 +111,7 @@ class Floors:
             seconds = sequence.embedding * stage.embedding + sequence.head * stage.head
             for kind, count in stage.layers:
                 seconds += count * sequence.layers[kind]
-            total += seconds
-            slowest = max(slowest, seconds)
+            total, slowest = total + seconds, max(slowest, seconds)
         bubble = (total - slowest) / layout.virtual_pipeline_model_parallel_size
         each = self._batch / layout.data_parallel_size
         return each * slowest + micro_batch_size * bubble + self.optimizer
@@ -166,10 +165,9 @@ class Floors:
             each * end_times(shape, self._chip, rates, first, not first).total
             for first in (True, False)
         )
-        layers = self._layers(shape, rates, in_experts=False)
-        layers = {kind: each * seconds for kind, seconds in layers.items()}
-        total = embedding + head + self._sum(layers)
-        return Sequence(layers, embedding, head, total)
+        found = self._layers(shape, rates, in_experts=False)
+        layers = {kind: each * seconds for kind, seconds in found.items()}
+        return Sequence(layers, embedding, head, embedding + head + self._sum(layers))
 
     def shape_of(self, layout: ParallelLayout, micro_batch_size: int) -> RankShape:
         """Local sizes of a rank, except what experts have."""

@@ -196,9 +196,7 @@ def _some_found(search: Search, known: tuple[Job, ...], asked: tuple[Setting, ..
 
 
 def rank_best_layout(
-    resolution: Resolution,
-    calibration: Calibration,
-    asked: tuple[Setting, ...],
+    resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
 ) -> Answer:
     """The layout on which the best setting of a search runs."""
     search = Search(resolution, calibration, asked, most=_USUAL_EFFORT)
@@ -250,9 +248,7 @@ def with_another_job(
     best = with_fewest_changes(searched.best, free)
     remedy = other_job(best, advice.candidates[0].evaluation)
     return replace(
-        advice,
-        remedies=(remedy, *advice.remedies),
-        evaluated=advice.evaluated + searched.evaluated,
+        advice, remedies=(remedy, *advice.remedies), evaluated=advice.evaluated + searched.evaluated
     )
 
 
