@@ -28,10 +28,8 @@ from advisor.request.request import Request, SearchScope
 
 def changes_with_precision(request: Request, resolution: resolve.Resolution) -> tuple[str, ...]:
     """In what the recipe for the 8 or 4 bits that are asked for makes another job than the recipe
-    that is taken in 16 bits: ``layout.expert_model_parallel_size 32, not 8 (recipe for bf16, …)``.
-
-    What a search of layouts sets is left out of it. Empty where what is given makes no job of that
-    recipe.
+    that is taken in 16 bits: ``layout.expert_model_parallel_size 32, not 8 (recipe for bf16, …)``;
+    without what a search of layouts sets. Empty where what is given makes no job of that recipe.
     """
     given = read_given(request)
     precision = given.job_fields.get("precision")
@@ -94,9 +92,7 @@ def beside_degrees(request: Request, usual: Job) -> dict[str, Any]:
 
 _ROUNDS: Final = 4
 """What one value implies is settled by the next round."""
-
 _GPUS_OF_A_SERVER: Final = 8
-
 _PLAIN: Final = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][\w.:=+-]*")
 """What Hydra's grammar reads as text without quotes."""
 

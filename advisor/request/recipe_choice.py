@@ -31,10 +31,7 @@ _NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What a recipe is looked for by; None where the request does not say.
-
-    model, gpu_type: names. num_gpus: of the whole job.
-    """
+    """What a recipe is looked for by; None where the request does not say. gpu_type: a name."""
 
     model: str
     num_gpus: int
@@ -67,11 +64,8 @@ def find_experiment(wanted: Wanted, *, complete: bool = False) -> Experiment | N
 
 
 def nearest_experiment(wanted: Wanted) -> Experiment | None:
-    """The recipe for the same GPUs in the nearest number, with as many replicas as these hold.
-
-    The global batch grows and shrinks with the replicas, so that each does what it did. None where
-    no recipe's replicas fill the GPUs, or none makes a job.
-    """
+    """The recipe for the same GPUs in the nearest number, with as many replicas as these hold, each
+    with its batch. None where no recipe's replicas fill the GPUs, or none makes a job."""
     rows = [recipe for recipe in _rows_on(wanted) if recipe.runs_on(wanted.num_gpus)]
     rows.sort(key=lambda recipe: _nearness(recipe, wanted))
     presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
@@ -338,7 +332,6 @@ def _differences(preset: Experiment, wanted: Wanted) -> Iterator[str]:
 
 
 _GATHER: Final = "fp8_param_gather"
-
 _PARTS: Final[tuple[type[Struct], ...]] = (ParallelLayout, JobConfig, ModelSpec)
 
 

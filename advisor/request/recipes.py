@@ -40,23 +40,16 @@ ABOUT: Final = frozenset(
     {"name", "framework", "task", "gpus", "shipped_recompute", "source", "notes"}
 )
 """Columns that say what a recipe is."""
-
 _DEGREES: Final = {short: name for short, name in SHORT_NAMES.items() if short != "DP"}
-
 _COUNTS: Final = (*_DEGREES.values(), "seq_length", "global_batch_size")
 """Columns that are computed with before a row is chosen."""
-
 SUFFIX: Final = ".csv"
-
 _GROUPS: Final = (ParallelLayout, JobConfig, ModelSpec)
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
     """One row: gpu_types are those that the source names, precision is as the table spells it,
-    shipped_recompute is a SPEC.
-
-    values: the cells that are not empty, by column, unconverted.
-    """
+    shipped_recompute is a SPEC; values: the cells that are not empty, by column, unconverted."""
 
     name: str
     model: str
@@ -123,10 +116,8 @@ def recipe_models(config_dir: Path | None = None) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def load_recipes(model: str, config_dir: Path | None = None) -> tuple[Recipe, ...]:
-    """All recipes of a model in the order of its table; none where it has no table.
-
-    Raises UserError on a row without what every recipe must have, or on an unknown column.
-    """
+    """All recipes of a model in the order of its table; none where it has no table. UserError on a
+    row without what every recipe must have, or on an unknown column."""
     for folder in config_folders(config_dir):
         path = folder / ConfigGroup.RECIPE / (model + SUFFIX)
         if path.is_file() and path.parent == folder / ConfigGroup.RECIPE:

@@ -227,7 +227,6 @@ class Floors:
 
 _ROUNDED: Final = 1e-6
 """Share by which bytes and tiles that are rounded up in each part may come to more than in one."""
-
 _ONE_RANK: Final = {
     "context_parallel_size": 1,
     "cp_comm_type": CpCommType.P2P,
@@ -324,7 +323,5 @@ HOLDING: Final = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
     *("expert_model_parallel_size", "expert_tensor_parallel_size", "data_parallel_sharding"),
 )
-"""What of a layout decides how much of weights, gradients and optimizer its stages hold in the
-mean."""
-
+"""What of a layout decides how much of the states its stages hold in the mean."""
 _NO_LAYERS: Final = RecomputePlan(())

@@ -132,18 +132,11 @@ def _better(
     return rows + sorted(surest, key=order)[:1], again.interrupted
 
 
-_EFFORT: Final = 32_000.0
-"""Of a search, some seconds of one core (see BestFound): what is left open then, the answer
-says."""
-
-_USUAL_EFFORT: Final = 12_000.0
-"""Of the search for the usual answer's layout, about a second of one core (see BestFound)."""
-
+_EFFORT, _USUAL_EFFORT, _MOST_SURER = 32_000.0, 12_000.0, 8_000.0
+"""Of a search (some seconds of one core, see BestFound), of that for the usual answer's layout, and
+of that for the fastest row that is sure to fit."""
 SURE: Final = 0.95
 """Likelihood from which a row is sure to fit (a judgement: one job in twenty may fail)."""
-
-_MOST_SURER: Final = 8_000.0
-"""Effort for the fastest row that is sure to fit."""
 
 
 def _beyond_the_menu(

@@ -62,8 +62,6 @@ for the largest value, before it casts (TE common/cast, recipe/current_scaling.c
 and makes the columns' copy of a Hadamard transform, by a kernel of its own (TE common/hadamard).
 Scales of blocks (1/128 or 1/32 of the elements) are left out. Transformer Engine's own table of
 B300 (results/published/kernels, casts.csv) has 0.72, 0.48 and 0.68 ms for 6, 4 and 7 bytes."""
-
-
 _UNFUSED_QUANTIZE_BYTES: Final = 33
 """torchao without torch.compile: absolute values and their largest (6), a copy in fp32 (6), times
 the scale (8), clamped (8), cast (5). torchao 0.18.0 float8/float8_utils.py tensor_to_amax and

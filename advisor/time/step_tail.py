@@ -168,11 +168,10 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
     `reductions` of them reduce gradients; all during the kernels.
 
     groups: of the parameters that the same ranks share: how many are trained, how many are
-    gathered, ranks and link. collectives: of a
-    gathering or a reduction, one a block. from_host: seconds of a gathering's copies from the host,
-    where the shards are there. added: seconds of adding one microbatch's whole gradients to those
-    before, where they are not reduced. across: reductions over replicas of shards, and how many of
-    the last microbatches do them."""
+    gathered, ranks and link. collectives: of a gathering or a reduction, one a block. from_host:
+    seconds of a gathering's copies from the host, where the shards are there. added: seconds of
+    adding one microbatch's whole gradients to those before, where they are not reduced. across:
+    reductions over replicas of shards, and how many of the last microbatches do them."""
 
     groups: tuple[tuple[int, int, int, Link], ...]
     gradient_itemsize: int
