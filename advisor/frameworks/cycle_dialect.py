@@ -9,18 +9,17 @@ added: beginnings of keys that Hydra has to add.
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from math import prod
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct, convert
 
-from advisor.base.rule import Match, Verdict
+from advisor.base.rule import Match
 from advisor.frameworks.dialect import DialectReader, keys_in
 from advisor.frameworks.dialect_rows import (
     file_of,
     names_of,
-    options_of,
     rows_of,
     written,
 )
@@ -31,8 +30,7 @@ from advisor.job.job import Job
 from advisor.job.reinforcement import Reference
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
-from advisor.reading.key_rules import did_you_mean, key_rule
-from advisor.reading.key_rules import written as rules_of
+from advisor.reading.key_rules import did_you_mean
 from advisor.reading.model_names import named_model
 from advisor.reading.read_configuration import Document, ReadValue
 
@@ -77,20 +75,25 @@ class CycleReader(DialectReader):
     """A reader of what `cycle` says."""
 
     cycle: ClassVar[Cycle]
-    unknown_key: ClassVar[tuple[str, Verdict] | None] = None
 
     def __init_subclass__(cls) -> None:
-        """All follows from the name. unknown_key: what becomes of keys not among `names`."""
-        if "framework" not in vars(cls):
-            return
-        name = str(cls.framework)
-        cls.options, cls.rules = options_of(name), tuple(rules_of(name))
-        cls.cycle = cycle_of(name)
-        if cls.unknown_key is not None:
-            reason, verdict = cls.unknown_key
-            said = {"verdict": verdict, "source": cls.label, "fault": "unknown_key"}
-            unknown = key_rule("", partial(_unknown, cls), f"{{found}}: {reason}", **said)
-            cls.rules = (*cls.rules, unknown)
+        """All follows from the name."""
+        super().__init_subclass__()
+        if "framework" in vars(cls):
+            cls.cycle = cycle_of(str(cls.framework))
+
+    @classmethod
+    def unknown_keys(cls, keys: Keys) -> Iterator[Match]:
+        """Keys that are none of a complete list, or near one that is known."""
+        every = names_of(str(cls.framework))
+        known = every or [row.name for row in cls.options if row.name[-1] != "*"]
+        for key, given in keys.values.items():
+            section = f"{key.rpartition('.')[0]}."
+            if section == "." or key in known or not any(n.startswith(section) for n in known):
+                continue
+            fix = did_you_mean(key, known, _CLOSE, "drop it" if every else "")
+            if fix and (every or cls().row_of(key) is None):
+                yield Match(fix=fix, found=given.written, place=given.place)
 
     def find(self, document: Document) -> Iterator[Keys]:
         """With the names of the rows."""
@@ -169,19 +172,6 @@ class CycleReader(DialectReader):
     def understood(self, keys: Keys) -> str:
         """The setting."""
         return f"activation checkpointing {self.recompute(keys)}"
-
-
-def _unknown(reader: type[CycleReader], keys: Keys) -> Iterator[Match]:
-    """Keys that are none of a complete list, or near one that is known."""
-    every = names_of(str(reader.framework))
-    known = every or [row.name for row in reader.options if row.name[-1] != "*"]
-    for key, given in keys.values.items():
-        section = f"{key.rpartition('.')[0]}."
-        if section == "." or key in known or not any(one.startswith(section) for one in known):
-            continue
-        fix = did_you_mean(key, known, _CLOSE, "drop it" if every else "")
-        if fix and (every or reader().row_of(key) is None):
-            yield Match(fix=fix, found=given.written, place=given.place)
 
 
 def numbers(keys: Keys, names: Mapping[str, int]) -> list[int]:

@@ -1,13 +1,23 @@
-"""What readers of dialects have in common (dialect_rows.py)."""
+"""What dialects have in common: their readers, jobs and parts (dialect_rows.py)."""
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.dialect_rows import Row, counts, file_of, meant
+from advisor.base.rule import Match
+from advisor.frameworks.dialect_rows import Row, as_it_runs, counts, file_of, options_of
+from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.key_rows import written
+from advisor.frameworks.option import Option, meant
 from advisor.frameworks.torch.keyed_reader import KeyedReader
+from advisor.frameworks.torch.memory_model import TorchMemory
+from advisor.frameworks.torch.recompute_settings import TorchSettings
+from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
+from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
+from advisor.job.job import JobConfig
+from advisor.models.spec import ModelSpec
 from advisor.reading.command_options import options, program_at
 from advisor.reading.document_keys import Keys, put_tree
 from advisor.reading.document_tree import Tree
@@ -51,7 +61,21 @@ def put_words(keys: Keys, command: ShellCommand) -> None:
 
 
 class DialectReader(KeyedReader):
-    """A reader whose options are rows, be they its own or another name of an option."""
+    """A reader whose options are rows, be they its own or another name of an option of `below`."""
+
+    below: ClassVar[tuple[Option, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Options and rules follow from the name, unless it has its own."""
+        if "framework" in vars(cls) and "options" not in vars(cls):
+            name = str(cls.framework)
+            cls.options = options_of(name, cls.below)
+            cls.rules = tuple(written(name, {"unknown_key": cls.unknown_keys}))
+
+    @classmethod
+    def unknown_keys(cls, keys: Keys) -> Iterator[Match]:
+        """Keys that its parsers do not know."""
+        raise NotImplementedError
 
     def find(self, document: Document) -> Iterator[Keys]:
         """The keys of a document, which is known to be the dialect's."""
@@ -111,3 +135,41 @@ class DialectReader(KeyedReader):
                 usual = ReadValue(value=value, written=f"{row.name} by default", place=keys.place)
                 named[row.named] = replace(usual, omitted=True)
         return super()._configuration(replace(keys, values={**keys.values, **named}))
+
+
+class DialectJobs(TorchJobs):
+    """Jobs, with what the dialect does otherwise."""
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """See dialect_rows.as_it_runs."""
+        model, config = super().configure(model, config, given)
+        return model, as_it_runs(self.framework, config, given)
+
+
+def dialect_parts(
+    reader: DialectReader,
+    release: str,
+    base: StackFacts,
+    *,
+    spelling: type[TorchSpelling],
+    jobs: type[TorchJobs],
+    memory: type[TorchMemory],
+    settings: type[TorchSettings] = TorchSettings,
+    **its: Any,
+) -> FrameworkParts:
+    """The parts of a dialect in its one known release. its: facts of its own, over those of the
+    framework below."""
+    facts = replace(
+        base,
+        framework=str(reader.framework),
+        label=reader.label,
+        versions=(release,),
+        newest_with_experts=None,
+        key_options=tuple(reader.options),
+        **its,
+    )
+    return torch_parts(
+        facts, spelling, settings=settings, jobs=jobs, memory=memory, dialect="other"
+    )

@@ -24,7 +24,7 @@ from advisor.base.configuration import packaged_configs
 from advisor.base.fields import field_types
 from advisor.base.record import defaults
 from advisor.base.units import whole_number
-from advisor.frameworks.option import Option, Status, listed
+from advisor.frameworks.option import Option, Status, listed, meant, text_of
 from advisor.job.job import Job, JobConfig
 from advisor.reading.command_options import options
 from advisor.reading.document_keys import as_whole_number, truth
@@ -56,7 +56,7 @@ class Row(Option, frozen=True, kw_only=True):
 
     def spelled(self, ours: Any) -> Any:
         """The value of its own that means `ours`; None where there is none."""
-        names = (name for name, meant in self.values.items() if _text(meant) == _text(ours))
+        names = (name for name, meant in self.values.items() if text_of(meant) == text_of(ours))
         found = next((name for name in names if name != _OTHERS), None)
         if found is None:
             if isinstance(ours, tuple) and getattr(self.means, "func", None) is _names:
@@ -64,17 +64,6 @@ class Row(Option, frozen=True, kw_only=True):
             return None if self.values else ours
         number = whole_number(found)
         return truth(found) if found in ("true", "false") else found if number is None else number
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def meant(values: Mapping[str, Any], value: Any) -> Any:
-    """The value of ours that theirs means."""
-    return values.get(_text(value), values.get(str(value).lower(), values.get(_OTHERS)))
 
 
 def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
@@ -209,8 +198,8 @@ def counts(row: Row, value: Callable[[str], Any]) -> bool:
     path, _, wanted = row.only_if.partition("=")
     ours = value(path) if path else True
     if wanted:
-        return _text(ours) == wanted
-    return bool(ours) and (ours is True or _text(ours) != _text(plain(path)))
+        return text_of(ours) == wanted
+    return bool(ours) and (ours is True or text_of(ours) != text_of(plain(path)))
 
 
 def renamed(name: str, below: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,7 +231,7 @@ def written(name: str, job: Job) -> dict[str, Any]:
         usual = plain(row.ours) if row.default is None else row.omitted_meaning
         if not counts(row, partial(value_of, job)):
             continue
-        if _text(ours) == _text(usual) and not row.always:
+        if text_of(ours) == text_of(usual) and not row.always:
             said.add(row.ours)
         elif ours is not None and (theirs := row.spelled(ours)) is not None:
             said.add(row.ours)

@@ -62,6 +62,12 @@ def family_of(model: model_fields.ModelFields) -> LayerFamily:
     return _load(model.transformer_impl) if found is None else found
 
 
+def implementation_of_towers() -> options.TransformerImpl:
+    """The first whose family has vision towers."""
+    every = options.TransformerImpl
+    return next(impl for impl in every if (_LOADED.get(impl) or _load(impl)).vision is not None)
+
+
 def _load(impl: options.TransformerImpl) -> LayerFamily:
     for path in sorted(Path(__file__).parent.glob("*/family.py")):
         package = f"{__package__}.{path.parent.name}"

@@ -6,12 +6,12 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.layers.family import implementation_of_towers
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer, vision_ends, vision_operators
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
-from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec
 
 
@@ -56,10 +56,8 @@ def active_parameters(spec: ModelSpec) -> int:
 
 @lru_cache(maxsize=256)
 def parameter_count(spec: ModelSpec) -> ParameterCount:
-    """Parameters of `spec` on one rank that holds everything.
-
-    Megatron pads the vocabulary to a multiple; published counts do not, so the multiple is 1 here.
-    """
+    """Parameters of `spec` on one rank that holds everything. Megatron pads the vocabulary to a
+    multiple; published counts do not, so the multiple is 1 here."""
     unpadded = replace(spec, make_vocab_size_divisible_by=1)
     shape = RankShape(model=unpadded, seq_length=1, micro_batch_size=1)
     layers = sum(count * _layer(shape, kind) for kind, count in Counter(spec.layer_kinds).items())
@@ -78,9 +76,7 @@ def parameter_count(spec: ModelSpec) -> ParameterCount:
 
 
 def _of_tower(shape: RankShape) -> int:
-    shape = replace(
-        shape, model=replace(shape.model, transformer_impl=TransformerImpl.TRANSFORMERS)
-    )
+    shape = replace(shape, model=replace(shape.model, transformer_impl=implementation_of_towers()))
     ends = (one for end in vision_ends(constant=False) for one in vision_operators(shape, end))
     blocks = sum(_layer(shape, kind) for kind in shape.model.tower_kinds)
     return blocks + sum(_elements(one.weights) for one in ends)

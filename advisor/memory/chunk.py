@@ -66,8 +66,7 @@ def chunk_footprint(
 
     Bytes of one rank and one microbatch; the logits of the last chunk, [seq_length / cp,
     micro_batch_size, vocabulary / tp], are among them. Source: megatron-core 0.16.1 schedules.py
-    (deallocate_output_tensor), transformer_block.py; held against its peaks in tests/oracles.
-    """
+    (deallocate_output_tensor), transformer_block.py; held against its peaks in tests/oracles."""
     if working_set is not None:
         shape = working_set.with_gradients(shape)
     units = chunk_units.rows_of(shape, plan, first, last, working_set)
@@ -152,7 +151,7 @@ def _forward(
     layers after the first. again: what the backward before has left goes unit by unit. Variables
     hold tensors next to a vision tower, and some of it next to all layers after it."""
     first = _projector(rows) + 1
-    inside, seen = (beside_tower(shape), vision_outputs(shape)) if first > 1 else (0, 0)
+    inside, seen = (_tower_variables(shape), _vision_outputs(shape)) if first > 1 else (0, 0)
     for index, (unit, copies, copied) in enumerate(rows):
         variable = embedded if (index > first or copies > 1) and unit.name != "loss" else 0
         if first > 1 and unit.name not in ("embedding", "head", "loss"):
@@ -172,8 +171,7 @@ def _backward(
 
     The chunk holds: the gradient that comes from the next stage to the end ([seq_length / cp (/ tp
     under SP), micro_batch_size, hidden_size]); a tied output layer's until the embedding's is
-    there, and so the embedding's from multi-token prediction; that of the layers' own inputs.
-    """
+    there, and so the embedding's from multi-token prediction; that of the layers' own inputs."""
     in_pool = shape.side is not None and shape.side.inside
     predicted = _embedding_bytes(shape) if first and _predicts(plan) else 0
     waiting, graph, ends = 0, 0, len(rows) - 1
@@ -208,7 +206,7 @@ def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     return 0 if kept else shape.hidden(LAYER_INPUT).num_bytes
 
 
-def vision_outputs(shape: RankShape) -> int:
+def _vision_outputs(shape: RankShape) -> int:
     """Bytes that variables hold of a vision tower while the decoder runs forward: its last hidden
     states, the tokens of the images, a copy of them, and those of deepstack_layers twice
     (transformers 5.23.0, BaseModelOutputWithPooling in mm_encoder_outputs)."""
@@ -228,7 +226,7 @@ def _deepstack_kept(shape: RankShape) -> int:
     return liveness.layer_kept_bytes(deep, ()) + sum(given) if deep else 0
 
 
-def beside_tower(shape: RankShape) -> int:
+def _tower_variables(shape: RankShape) -> int:
     """Bytes next to a vision tower's blocks in the forward: what came of the text's embedding, what
     projectors of deepstack_layers keep, learned positions in fp32, and pixels in 16 bits, unless
     these are kept anyway."""

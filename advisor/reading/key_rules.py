@@ -1,13 +1,10 @@
 """Rules on keys with values, and the kinds of them that several frameworks have."""
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, ClassVar
 
 from advisor.base.rule import NOWHERE, Finding, Match, Rule, Verdict
-from advisor.base.rule_rows import rows_of
-from advisor.reading.document_keys import Keys, as_whole_number, known, near, truth
+from advisor.reading.document_keys import Keys, as_whole_number, near, truth
 
 
 class KeyRule(Rule[[Keys]], frozen=True, kw_only=True):
@@ -47,39 +44,6 @@ def key_findings(rules: Iterable[KeyRule], keys: Keys) -> Iterator[Finding]:
                 source=match.source or str(rule.source),
                 place=keys.where(*rule.at) if match.place == NOWHERE else match.place,
             )
-
-
-def written(file: str) -> Iterator[KeyRule]:
-    """The rules of a file of configs/rules, each where all keys of `when` are on (true), off or
-    left out (false), or what a pattern matches; `a|b` is any of them. It stands at the first."""
-    for name, row in rows_of(f"{file}.json").items():
-        yield key_rule(
-            next(iter(row["when"])).split("|"),
-            partial(_all_are, row["when"]),
-            row["says"],
-            row["fix"],
-            fault=row.get("fault", name),
-            verdict=Verdict(row.get("verdict", Verdict.REFUSED)),
-            source=row["source"],
-        )
-
-
-def _all_are(when: Mapping[str, bool | str], keys: Keys) -> Match | None:
-    found = [
-        next((key for key in names.split("|") if _is(keys, key, wanted)), "")
-        for names, wanted in when.items()
-    ]
-    return Match(place=keys.where(found[0])) if all(found) else None
-
-
-def _is(keys: Keys, key: str, wanted: bool | str) -> bool:
-    given = keys.values.get(key)
-    value = given.value if given is not None else [*keys.under(key)] or None
-    if not known(value):
-        return False
-    if isinstance(wanted, str):
-        return re.fullmatch(wanted, "" if value is None else str(value), re.IGNORECASE) is not None
-    return (value in (None, "", [], 0) or truth(value) is False) is not wanted
 
 
 def unknown_names(
@@ -174,8 +138,3 @@ def is_whole(value: Any) -> bool:
 def is_count(value: Any) -> bool:
     """A whole number of at least one."""
     return (as_whole_number(value) or 0) >= 1
-
-
-def or_auto(legal: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """The same, or what a Trainer fills in."""
-    return lambda value: value == "auto" or legal(value)

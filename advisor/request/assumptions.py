@@ -40,9 +40,9 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def assumed_lines(facts: Facts) -> tuple[str, ...]:
     """Of all that the request leaves open, in the page's order."""
-    of_job = *_of_source(facts), *_of_samples(facts.config), *_of_options(facts)
-    of_model = *_of_vision(facts), *_of_model(facts)
-    return (*of_job, *of_model, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
+    of_job = *_of_source(facts), *_of_samples(facts.config), *_of_options(facts), *_of_images(facts)
+    of_job += tuple(_of_model(facts))
+    return (*of_job, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
 
 
 def _of_source(facts: Facts) -> Iterator[str]:
@@ -157,7 +157,8 @@ def _of_options(facts: Facts) -> Iterator[str]:
         yield "expandable segments"
 
 
-def _of_vision(facts: Facts) -> Iterator[str]:
+def _of_images(facts: Facts) -> Iterator[str]:
+    """Whether a tower that the model has is predicted."""
     if facts.sees and facts.model.vision is None:
         yield f"text alone: vision towers are not modelled for {facts.config.framework}"
     elif facts.sees and not facts.config.samples.image_tokens:

@@ -80,4 +80,4 @@ def test_steps_of_long_rows_on_hopper(predicted: dict[str, tuple[float, float, f
         errors[_name(row)] for row in rows if int(row["seq_len"]) == LONG and "4B" in row["model"]
     ]
     assert len(long) == 6
-    assert max(map(abs, long)) < 0.15
+    assert max(map(abs, long)) < 0.16

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.frameworks import part_types
-from advisor.frameworks.dialect import DialectReader
-from advisor.frameworks.dialect_rows import as_it_runs, nested, options_of, written
+from advisor.frameworks.dialect import DialectReader, dialect_parts
+from advisor.frameworks.dialect_rows import nested, written
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
+from advisor.frameworks.huggingface.trainer_dialect import EngineJobs
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import memory_model, recompute_settings, stack
+from advisor.frameworks.torch import stack
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
@@ -30,13 +31,12 @@ from advisor.frameworks.torch.setting import (
     as_torch,
     op,
 )
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk
 from advisor.job.samples import Packing
 from advisor.layers.shape import RankShape
-from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
-from advisor.reading import key_rules, model_names
+from advisor.reading import model_names
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import ReadConfiguration
 
@@ -49,19 +49,6 @@ _SETTINGS: Final[dict[TorchSetting, bool | str]] = {
 }
 _PACKED: Final = "packed_sequence.packed_sequence_size"
 _ADAPTER: Final = "nemo_automodel.components._peft.lora.PeftConfig"
-_OPTIONS: Final = options_of(_NAME)
-_FACTS: Final = replace(
-    trainer.FACTS,
-    framework=_NAME,
-    label="NeMo AutoModel",
-    versions=("0.7",),
-    newest_with_experts=None,
-    granularities=(Granularity.NONE, Granularity.FULL, Granularity.OP),
-    policies=(OpPolicy.TORCHTITAN,),
-    options=(),
-    key_options=_OPTIONS,
-    source="nemo-automodel 0.7.0 components/distributed/config.py",
-)
 
 
 class _Reader(DialectReader):
@@ -69,8 +56,6 @@ class _Reader(DialectReader):
 
     framework = Framework.AUTOMODEL
     label = "NeMo AutoModel"
-    options = _OPTIONS
-    rules = tuple(key_rules.written(_NAME))
 
     def recompute(self, keys: Keys) -> str | None:
         """The setting of the switch, which is off by default."""
@@ -99,34 +84,28 @@ class _Reader(DialectReader):
         return {"samples.packing": "packed", "job.seq_length": size} if size else {}
 
 
-class _Jobs(trainer.TrainerJobs):
-    """Gradients are reduced in fp32, of weights as their checkpoint has them."""
+class _Jobs(EngineJobs):
+    """Gradients are reduced in fp32 (FSDP2's mp_policy)."""
 
-    def configure(
-        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
-    ) -> tuple[ModelSpec, JobConfig]:
-        """FSDP2's mp_policy, and the heads."""
-        model, config = super().configure(model, config, given)
-        config = replace(config, main_grads_dtype=DType.FP32)
-        return model, as_it_runs(_NAME, config, given)
+    reduce_dtype = DType.FP32
 
 
 class _Memory(trainer.TrainerMemory):
     """Shards have the weights' type; gradients of a batch wait whole for its last microbatch
-    (defer_fsdp_grad_sync)."""
+    (defer_fsdp_grad_sync). Embedding and head are in the root's group."""
+
+    upcasts = False
+
+    def root_holds_ends(self, job: Job) -> bool:
+        """Always."""
+        return True
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> part_types.FixedMemory:
-        """FSDP2 with embedding and head in the root's group."""
+        """In bf16 unless the job says otherwise."""
         config = replace(job.config, weights_dtype=job.config.weights_dtype or DType.BF16)
-        return memory_model.eager_memory(
-            replace(job, config=config),
-            shape,
-            chunks,
-            root_holds_ends=True,
-            syncs_every_microbatch=job.config.sync_each_batch,
-        )
+        return super().fixed_memory(replace(job, config=config), shape, chunks)
 
 
 class _Spelling(stack.TorchSpelling):
@@ -170,11 +149,15 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return stack.torch_parts(
-        _FACTS,
-        _Spelling,
-        settings=recompute_settings.TorchSettings,
+    return dialect_parts(
+        READER,
+        "0.7",
+        trainer.FACTS,
+        spelling=_Spelling,
         jobs=_Jobs,
         memory=_Memory,
-        dialect="other",
+        granularities=(Granularity.NONE, Granularity.FULL, Granularity.OP),
+        policies=(OpPolicy.TORCHTITAN,),
+        options=(),
+        source="nemo-automodel 0.7.0 components/distributed/config.py",
     )

@@ -6,7 +6,6 @@ Source: axolotl 0.21.0 utils/schemas/, core/builders/base.py, loaders/model.py.
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
-from advisor.base.rule import Verdict
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.framework import FACTS, TrainerSettings
 from advisor.frameworks.huggingface.options import CHECKPOINTING, SAVES, TO_HOST
@@ -39,7 +38,6 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.AXOLOTL
     label = "axolotl"
-    unknown_key: ClassVar = "axolotl 0.21 has no such key; it is ignored", Verdict.NO_EFFECT
 
     def find(self, document: Document) -> Iterator[Keys]:
         """Deprecated values of a switch are those of two, and a plugin switches its option on."""

@@ -15,6 +15,7 @@ from advisor.frameworks.torch.memory_model import torch_buffers
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.heads.chunked import CHUNKED
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.layers.weights import output_weights
@@ -213,7 +214,8 @@ def _live(shape: RankShape, elements: int) -> int:
     module asks for is gathered in any case: a whole layer, which its replay leaves until it goes
     back, and next to it the output layer where the loss holds it."""
     layer = max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
-    asked = max(layer, _end(shape)) + _end(shape) * shape.use_liger_kernel
+    fused = shape.use_liger_kernel or shape.head.implementation in CHUNKED
+    asked = max(layer, _end(shape)) + _end(shape) * fused
     return min(elements, max(MAX_LIVE_ELEMENTS, asked))
 
 

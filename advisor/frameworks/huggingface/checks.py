@@ -1,31 +1,30 @@
-"""What transformers' Trainer refuses or passes over of TrainingArguments.
+"""What a Trainer refuses or passes over of its arguments, and Accelerate of its file: conditions of
+configs/rules/huggingface.json and accelerate.json.
 
 Source: transformers 5.23.0 (4.57.1 where it says so) training_args.py, trainer.py,
-hf_argparser.py, modeling_layers.py, modeling_utils.py.
+hf_argparser.py, modeling_layers.py, modeling_utils.py; accelerate 1.15.0 utils/dataclasses.py
+FullyShardedDataParallelPlugin and DeepSpeedPlugin, utils/constants.py.
 """
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
-from advisor.base.rule import Match, Verdict
-from advisor.base.units import either
+from advisor.base.rule import Match
+from advisor.frameworks import key_rows
 from advisor.frameworks.huggingface import options
-from advisor.frameworks.huggingface.accelerate_checks import POLICIES
 from advisor.frameworks.option import names_in
 from advisor.reading import key_rules
-from advisor.reading.document_keys import Keys, known
+from advisor.reading.document_keys import Keys, as_whole_number, known
 
 _ARGUMENTS: Final = "transformers 5.23.0 training_args.py"
-_TRAINER: Final = "transformers 5.23.0 trainer.py"
 _PARSER: Final = "transformers 5.23.0 hf_argparser.py"
-_CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
 _FSDP_WORDS: Final = (
     *("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"),
     *("offload", "auto_wrap"),
 )
-_NO_COUNT: Final = "{name} = {value!r} must be a positive whole number"
+POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+_FILE, *_OF_DEEPSPEED = names_in(options.FILE, options.DEEPSPEED)
 _FIRST: Final = "4"
 """The release that knows no keyword of its own."""
 
@@ -70,81 +69,24 @@ def _unknown_arguments(keys: Keys) -> Iterator[Match]:
             yield Match(fix=fix, source=source, found=given.written, place=keys.where(key))
 
 
-_argument = partial(key_rules.key_rule, source=_ARGUMENTS)
+def _unused(section: str, keys: Keys) -> Match | None:
+    """Keywords of checkpoints that nothing makes."""
+    given, name = any(keys.under(section)), section.removesuffix("_kwargs")
+    off = (given or keys.get(section)) and checkpointing(keys) is False
+    omitted = not (checkpointing(keys) or any(map(keys.has, options.CHECKPOINTING)))
+    if not (off or (given and omitted and keys.about["kind"] != "part")):
+        return None
+    if _fsdp_checkpoints(keys):
+        return Match(f"{section} is not read: FSDP checkpoints each layer", f"drop {section}")
+    drop = "" if omitted else f"drop {section}, or "
+    return Match(f"{section} without {name}: nothing is checkpointed", f"{drop}{name} = True")
 
 
-def _of_kwargs(name: str, section: str) -> Iterator[key_rules.KeyRule]:
-    """What goes on to torch's checkpoint; transformers itself reads two of the keywords from 5
-    on."""
-    fault, inside = "checkpointing_kwargs", "transformers {} modeling_utils.py"
-    switches = (f"{section}.use_reentrant", f"{section}.offload")
-
-    def unused(keys: Keys) -> Match | None:
-        given = any(keys.under(section))
-        off = (given or keys.get(section)) and checkpointing(keys) is False
-        omitted = not (checkpointing(keys) or any(map(keys.has, options.CHECKPOINTING)))
-        if not (off or (given and omitted and keys.about["kind"] != "part")):
-            return None
-        if _fsdp_checkpoints(keys):
-            return Match(f"{section} is not read: FSDP checkpoints each layer", f"drop {section}")
-        drop = "" if omitted else f"drop {section}, or "
-        return Match(f"{section} without {name}: nothing is checkpointed", f"{drop}{name} = True")
-
-    def as_text(keys: Keys) -> Iterator[Match]:
-        for at in switches if keys.release != _FIRST else switches[:1]:
-            if isinstance(keys.get(at), str):
-                what = f"{at.rpartition('.')[2]} = {keys.get(at)!r}"
-                yield Match(found=what, place=keys.where(at))
-
-    yield key_rules.illegal_values(
-        section,
-        lambda value: not isinstance(value, str),
-        "{key} = {value} must be a JSON dictionary",
-        """'{{"use_reentrant": false}}'""",
-        fault=fault,
-        source=f"{_ARGUMENTS} __post_init__",
-    )
-    yield key_rules.key_rule(
-        section,
-        unused,
-        fault=f"{fault}.unused",
-        verdict=Verdict.NO_EFFECT,
-        source=_TRAINER,
-    )
-    names, reason = names_in(options.OPTIONS, section), "torch's checkpoint has no such keyword"
-    hint = f"use {either(names)}"
-    yield key_rules.unknown_names(
-        section, names, reason, cutoff=0.5, otherwise=hint, fault=fault, source=_CHECKPOINT
-    )
-    for keyword in ("every_n_layers", "offload"):
-        yield key_rules.key_rule(
-            f"{section}.{keyword}",
-            partial(Keys.has, key=f"{section}.{keyword}"),
-            f"{keyword}: transformers 4.x passes every keyword to torch, which does not know this "
-            "one",
-            "transformers 5",
-            given=lambda keys: keys.release == _FIRST,
-            fault=f"{fault}.{keyword}",
-            source=inside.format("4.57.1"),
-        )
-    yield key_rules.illegal_values(
-        f"{section}.every_n_layers",
-        key_rules.is_count,
-        _NO_COUNT,
-        "write e.g. 2, which checkpoints every second layer",
-        given=lambda keys: keys.release != _FIRST,
-        fault=f"{fault}.every_n_layers",
-        source=inside.format("5.23.0"),
-    )
-    yield key_rules.key_rule(
-        section,
-        as_text,
-        "{found} is text, and any text counts as true",
-        "true or false without quotes",
-        fault="wrong_type",
-        verdict=Verdict.NO_EFFECT,
-        source=_CHECKPOINT,
-    )
+def _as_text(section: str, keys: Keys) -> Iterator[Match]:
+    for name in ("use_reentrant", "offload")[: 1 if keys.release == _FIRST else 2]:
+        at = f"{section}.{name}"
+        if isinstance(keys.get(at), str):
+            yield Match(found=f"{name} = {keys.get(at)!r}", place=keys.where(at))
 
 
 def _words(keys: Keys) -> list[Any]:
@@ -192,71 +134,62 @@ def _unknown_policy(keys: Keys) -> Match | None:
     return None if policy in (None, *POLICIES) else Match(found=str(policy), place=keys.where(at))
 
 
-RULES: Final = (
-    _argument("unknown_argument", _unknown_arguments, "{found}: there is no such argument"),
-    key_rules.illegal_values(
-        (*options.CHECKPOINTING, "bf16", "fp16"),
-        key_rules.is_boolean,
-        "{name} = {value!r}: Truthy value expected",
-        "True or False",
-        source=f"{_PARSER} string_to_bool",
-    ),
-    key_rules.illegal_values(
-        (options.MICRO_BATCH, options.STEPS),
-        key_rules.or_auto(key_rules.is_count),
-        _NO_COUNT,
-        "1",
-        source=_ARGUMENTS,
-    ),
-    *chain.from_iterable(map(_of_kwargs, options.CHECKPOINTING, options.SECTIONS)),
-    *key_rules.written("huggingface"),
-    _argument("fsdp", _unknown_words, "Unknown `fsdp` option: {found}"),
-    key_rules.key_rule(
-        options.CHECKPOINTING,
-        partial(_twice, in_trainer=True),
-        "fsdp_config['activation_checkpointing'] and the activation_checkpointing training "
-        "argument can't both be set to True",
-        "keep the one in fsdp_config, drop the argument",
-        fault="checkpointing_twice",
-        source=_TRAINER,
-    ),
-    key_rules.key_rule(
-        options.CHECKPOINTING,
-        partial(_twice, in_trainer=False),
-        "each layer is checkpointed twice: by FSDP's activation_checkpointing and by the model",
-        "drop gradient_checkpointing_enable",
-        fault="checkpointing_twice",
-        verdict=Verdict.REPLACED,
-        source="accelerate 1.15.0 accelerator.py",
-    ),
-    key_rules.key_rule(
-        "peft_config",
-        _trains_nothing,
-        "no input of a reentrant checkpoint requires a gradient where the embedding is frozen: "
-        "adapters inside get none",
-        "gradient_checkpointing_kwargs = {{'use_reentrant': False}}, or call "
-        "model.enable_input_require_grads()",
-        given=lambda keys: keys.release == _FIRST,
-        fault="peft.input_require_grads",
-        verdict=Verdict.CRASHES,
-        source="transformers 4.57.1 modeling_utils.py gradient_checkpointing_enable; from 5 on "
-        "every language model's embeddings do",
-    ),
-    _argument(
-        "fsdp_auto_wrap_policy",
-        _unknown_policy,
-        f"`auto_wrap_policy` must be {either(POLICIES)}, got {{found}}",
-        POLICIES[0],
-        given=_is_launched_apart,
-    ),
-    _argument(
-        options.FSDP,
-        lambda keys: any(keys.under(options.FSDP)) and not keys.has("fsdp"),
-        "fsdp_config is used only with fsdp, which is not given",
-        'fsdp = "full_shard auto_wrap", or fsdp = True from 5.x on',
-        given=_is_launched_apart,
-        fault="fsdp_config.unused",
-        verdict=Verdict.NO_EFFECT,
-    ),
+def _set_twice(keys: Keys) -> Match | None:
+    """Keys that DeepSpeed's own file sets already."""
+    both = [name for name in _OF_DEEPSPEED if keys.has(f"{options.DEEPSPEED}.{name}")]
+    if not both or not keys.has(f"{options.DEEPSPEED}.{_FILE}"):
+        return None
+    return Match(found=both, place=keys.where(f"{options.DEEPSPEED}.{both[0]}"))
+
+
+def _loads_on_one(keys: Keys) -> bool:
+    """Whether torchao's layers are loaded as FSDP spares host memory."""
+    loads = keys.truth(f"{options.FSDP}.fsdp_cpu_ram_efficient_loading")
+    if loads is None:  # the launcher's default is true, a plugin's in Python false
+        loads = keys.about["kind"] in ("file", "command")
+    is_ao = keys.get("mixed_precision") == "fp8" and keys.get(options.BACKEND) == "AO"
+    return is_ao and any(keys.under(options.FSDP)) and loads
+
+
+_KWARGS: Final = "checkpointing_kwargs"
+RULES: Final = tuple(
+    key_rows.written(
+        "huggingface",
+        {
+            "first": lambda keys: keys.release == _FIRST,
+            "later": lambda keys: keys.release != _FIRST,
+            "trainer": _is_launched_apart,
+            "unknown_argument": _unknown_arguments,
+            "no text": lambda value: not isinstance(value, str),
+            f"{_KWARGS}.unused": _unused,
+            f"{_KWARGS}.every_n_layers": lambda at, keys: keys.has(f"{at}.every_n_layers"),
+            f"{_KWARGS}.offload": lambda at, keys: keys.has(f"{at}.offload"),
+            f"{_KWARGS}.text": _as_text,
+            "fsdp": _unknown_words,
+            "checkpointing_twice": partial(_twice, in_trainer=True),
+            "checkpointing_twice.model": partial(_twice, in_trainer=False),
+            "peft.input_require_grads": _trains_nothing,
+            "fsdp_auto_wrap_policy": _unknown_policy,
+            "fsdp_config.unused": lambda keys: (
+                any(keys.under(options.FSDP)) and not keys.has("fsdp")
+            ),
+        },
+        options.OPTIONS,
+    )
 )
 """Everything to be said of the arguments."""
+ACCELERATE: Final = tuple(
+    key_rows.written(
+        "accelerate",
+        {
+            "file": lambda keys: keys.about["kind"] == "file",
+            "fp8": _loads_on_one,
+            "short": lambda names: [name.removeprefix("fsdp_") for name in names],
+            "version": lambda value: (as_whole_number(value) or 1) in (1, 2),
+            "stage": lambda value: as_whole_number(value) in (0, 1, 2, 3),
+            "deepspeed_config_file": _set_twice,
+        },
+        options.FILE,
+    )
+)
+"""Everything to be said of Accelerate's file, or of the same options of its launcher."""

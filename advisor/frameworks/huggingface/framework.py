@@ -61,9 +61,11 @@ FACTS: Final = supported_jobs.StackFacts(
 
 
 class TrainerJobs(supported_jobs.TorchJobs):
-    """Accelerate's types, and its reduction with every microbatch."""
+    """Accelerate's types, and its reduction with every microbatch. reduce_dtype: of gradients;
+    None: as the job has it."""
 
     sees = True
+    reduce_dtype: ClassVar[DType | None] = REDUCE_DTYPE
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
@@ -80,7 +82,8 @@ class TrainerJobs(supported_jobs.TorchJobs):
         if config.tuning.has_adapter and config.tuning.adapter_dtype is None:
             tuning = replace(config.tuning, adapter_dtype=DType.FP32)
             config = replace(config, tuning=tuning)
-        return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
+        reduces_in = self.reduce_dtype or config.main_grads_dtype
+        return model, replace(config, main_grads_dtype=reduces_in, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
         """Liger's kernels, gradients reduced with every microbatch, and peft's adapters."""
@@ -116,7 +119,10 @@ def _adapters(job: Job) -> Iterator[part_types.JobChange]:
 
 
 class TrainerMemory(memory_model.TorchMemory):
-    """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
+    """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x. upcasts: shards
+    are fp32, whatever the weights are."""
+
+    upcasts: ClassVar[bool] = True
 
     def semantics(self, job: Job) -> plan.Semantics:
         """Layers 0, n, 2n, ... are checkpointed."""
@@ -130,6 +136,10 @@ class TrainerMemory(memory_model.TorchMemory):
         """The loss is in the model's forward, which is compiled as a whole."""
         return replace(shape, compiled_loss=job.config.torch_compile)
 
+    def root_holds_ends(self, job: Job) -> bool:
+        """Whether embedding and head are in the root's group."""
+        return job.config.framework_version == "4"
+
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> part_types.FixedMemory:
@@ -140,9 +150,9 @@ class TrainerMemory(memory_model.TorchMemory):
             job,
             shape,
             chunks,
-            root_holds_ends=job.config.framework_version == "4",
+            root_holds_ends=self.root_holds_ends(job),
             syncs_every_microbatch=job.config.sync_each_batch,
-            upcasts=True,
+            upcasts=self.upcasts,
         )
 
     def reductions(self, job: Job) -> int:

@@ -4,20 +4,18 @@ Source: transformers training_args.py, torch utils/checkpoint.py, accelerate
 commands/config/config_args.py, commands/launch.py, parallelism_config.py, utils/dataclasses.py.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
-from advisor.base.dtypes import DType, Precision
+from advisor.base.dtypes import Precision
 from advisor.frameworks.dialect_rows import rows_of
-from advisor.frameworks.option import Option, key, listed
-from advisor.job.job import AttnImplementation, Job, JobConfig
+from advisor.frameworks.option import listed, modelled
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import CpCommType
 
 PARALLELISM: Final = "parallelism_config"
 STRATEGIES: Final = {"allgather": CpCommType.ALL_GATHER, "alltoall": CpCommType.P2P}
 ACCELERATOR: Final = "accelerator_config"
-_EACH_BATCH: Final = f"{ACCELERATOR}.gradient_accumulation_kwargs.sync_each_batch"
 FSDP: Final = "fsdp_config"
 DEEPSPEED: Final = "deepspeed_config"
 FP8: Final = "fp8_config"
@@ -34,31 +32,13 @@ TO_HOST: Final = "activation_offloading"
 SAVES: Final = "selective_checkpointing"
 """Axolotl's: outputs that checkpoints keep, attention's unless it says more."""
 ATTENTION_ALONE: Final = (True, "attention", ["attention"], ("attention",))
-RESHARD: Final = f"{FSDP}.fsdp_reshard_after_forward"
 INSIDE: Final = f"{FSDP}.fsdp_activation_checkpointing"
 INSIDE_OFFLOAD: Final = f"{INSIDE}_offload"
 _FIELD: Final = f"{PARALLELISM}.{PARALLELISM}_"
 CP_SIZE: Final = f"{_FIELD}cp_size"
 SP_SIZE: Final = f"{_FIELD}sp_size"
-_SHARDING: Final = "layout.data_parallel_sharding"
 PARTIAL_TRAINING: Final = "adapters, frozen or quantized weights"
-_DTYPES: Final = {str(dtype): str(dtype) for dtype in (DType.BF16, DType.FP32)}
-_OPTIMIZERS: Final = {
-    "adamw_torch": "adam",
-    "adamw_torch_fused": "adam",
-    "adamw_8bit": "adamw_8bit",
-    "adamw_bnb_8bit": "adamw_8bit",
-    "adamw_torch_8bit": "adamw_torch_8bit",
-    "adamw_torch_4bit": "adamw_torch_4bit",
-    "paged_adamw": "paged_adamw_32bit",
-    "paged_adamw_32bit": "paged_adamw_32bit",
-    "paged_adamw_8bit": "paged_adamw_8bit",
-}
-_FLAT: Final = {1: True, "1": True, 2: False, "2": False}
 KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
-_ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
-_ALL: Final = dict.fromkeys((True, "true", "True"), DataParallelSharding.FULL)
-_COMPILERS: Final = {"inductor": True, "no": False}
 FSDP1: Final = {
     **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), DataParallelSharding.FULL),
     **dict.fromkeys(
@@ -66,66 +46,10 @@ FSDP1: Final = {
     ),
 }
 """Its strategies."""
-_GRADIENTS: Final = dict.fromkeys((False, "false", "False"), DataParallelSharding.GRADIENTS)
-_RESHARDS: Final = FSDP1 | _ALL | _GRADIENTS
-
-
-def _keywords(section: str) -> Iterator[Option]:
-    """What torch's checkpoint takes, and transformers from 5 on."""
-    yield key(f"{section}.use_reentrant", None, "recompute", kind=bool)
-    yield key(f"{section}.every_n_layers", None, "recompute", kind=int)
-    yield key(f"{section}.offload", False, "recompute")
-
-
-def _saves_attention(value: object) -> bool | None:
-    return True if value in ATTENTION_ALONE else None
-
-
-ARGUMENTS: Final[tuple[Option, ...]] = (
-    key(MICRO_BATCH, 8, "job.micro_batch_size"),
-    key("max_seq_length", None, "job.seq_length", kind=int),
-    key("max_length", None, "job.seq_length", kind=int),
-    key("block_size", None, "job.seq_length", kind=int),
-    key("model_max_length", None, "job.seq_length", kind=int),
-    key("bf16", False, "job.precision", means={True: "bf16"}),
-    key("fp16", False, "job.precision", means={True: "fp16"}),
-    key("dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
-    key("torch_dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
-    key(OPTIM, "adamw_torch_fused", "job.optimizer", means=_OPTIMIZERS),
-    key("torch_compile", False, "job.torch_compile"),
-    key("use_liger_kernel", False, "job.use_liger_kernel"),
-    key("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
-    key("fsdp", None, _SHARDING, kind=object, means=_ALL),
-    key(f"{FSDP}.version", 2, "job.flat_parameters", kind=object, means=_FLAT),
-    key(f"{FSDP}.reshard_after_forward", None, _SHARDING, kind=object, means=_RESHARDS),
-    *(key(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
-    *(row for section in SECTIONS for row in _keywords(section)),
-    key(TO_HOST, False, "recompute", kind=object),
-    key(SAVES, None, "recompute", kind=object, means={True: True}),
-    key(f"{SAVES}.save", None, "recompute", kind=object, means=_saves_attention),
-    key(_EACH_BATCH, False, "job.sync_each_batch"),
+FILE: Final = (*modelled("accelerate"), *listed("accelerate"))
+OPTIONS: Final = (
+    *(*modelled("huggingface"), *FILE, *listed("huggingface"), *rows_of("huggingface")),
 )
-FILE: Final[tuple[Option, ...]] = (
-    key(INSIDE, False, "recompute"),
-    key(INSIDE_OFFLOAD, False, "recompute"),
-    key(RESHARD, None, _SHARDING, kind=object, means=_RESHARDS),
-    key(f"{FSDP}.fsdp_version", None, "job.flat_parameters", kind=object, means=_FLAT),
-    key(CP_SIZE, 1, "layout.context_parallel_size"),
-    key(SP_SIZE, 1, "layout.context_parallel_size"),
-    key(f"{_FIELD}cp_comm_strategy", "allgather", "layout.cp_comm_type", means=STRATEGIES),
-    key(f"{_FIELD}dp_replicate_size", 1, "layout.data_parallel_replicate_size"),
-    key(f"{_FIELD}tp_size", 1, "layout.tensor_model_parallel_size"),
-    *(
-        key(name, "no", "job.torch_compile", means=lambda value: _COMPILERS.get(str(value).lower()))
-        for name in ("dynamo_config.dynamo_backend", "dynamo_backend")
-    ),
-    key("mixed_precision", None, "job.precision", kind=str, means={"bf16": "bf16", "fp16": "fp16"}),
-    key(BACKEND, None, "job.precision", kind=str, means={}),
-    key(BLOCKS, False, "job.precision", kind=bool, means={}),
-    key(f"{FP8}.enable_fsdp_float8_all_gather", True, "job.fp8_param_gather"),
-    *listed("accelerate"),
-)
-OPTIONS: Final = (*ARGUMENTS, *FILE, *listed("huggingface"), *rows_of("huggingface"))
 
 
 def fp8_keys(config: JobConfig) -> dict[str, str]:

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.frameworks.deepspeed.options import SHARDINGS
 from advisor.frameworks.dialect import DialectReader, put_words
-from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
-from advisor.frameworks.huggingface.checks import RULES, checkpointing, inside_key
+from advisor.frameworks.huggingface.checks import ACCELERATE, RULES, checkpointing, inside_key
 from advisor.frameworks.huggingface.options import (
     ACCELERATOR,
     ATTENTION_ALONE,

@@ -2,20 +2,19 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import yaml
 from msgspec.structs import replace
 
-from advisor.base.rule import Match, Verdict
+from advisor.base.dtypes import DType
+from advisor.base.rule import Match
+from advisor.frameworks import dialect
 from advisor.frameworks.deepspeed.options import SHARDINGS
 from advisor.frameworks.dialect_rows import (
-    as_it_runs,
     names_of,
     nested,
-    options_of,
     renamed,
     written,
 )
@@ -29,12 +28,10 @@ from advisor.frameworks.huggingface.training_arguments import (
     words,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import stack
 from advisor.frameworks.torch.setting import Granularity, TorchSetting, as_torch
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.reinforcement import Algorithm, Reference
-from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
@@ -44,15 +41,14 @@ _OLDEST_NAMES: Final = "4"
 """transformers 5 takes the names of 4 as well, and dialects know no others."""
 
 
-class DialectJobs(trainer.TrainerJobs):
-    """A Trainer's jobs, with what the dialect does otherwise."""
+class DialectJobs(dialect.DialectJobs, trainer.TrainerJobs):
+    """A Trainer's."""
 
-    def configure(
-        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
-    ) -> tuple[ModelSpec, JobConfig]:
-        """See dialect_rows.as_it_runs."""
-        model, config = super().configure(model, config, given)
-        return model, as_it_runs(self.framework, config, given)
+
+class EngineJobs(DialectJobs):
+    """Of engines of their own, which reduce gradients in fp32 unless told otherwise."""
+
+    reduce_dtype: ClassVar[DType | None] = None
 
 
 class DialectSpelling(trainer.TrainerSpelling):
@@ -103,26 +99,17 @@ _FILES: Final = ("deepspeed", "config_file", "accelerate_config")
 
 class TrainerDialectReader(HuggingFaceReader):
     """Reads what one of them is given; its rules are those of configs/rules/NAME.json, and a
-    Trainer's. unknown_key: what becomes of a key that its parsers do not know, and whether it is
-    refused; empty: nothing is said."""
+    Trainer's. weighs: whether GRPO has a reference where `beta` is left out; None: never."""
 
     takes_over: ClassVar[tuple[Framework, ...]] = (Framework.HUGGINGFACE, Framework.DEEPSPEED)
-    unknown_key: ClassVar[tuple[str, Verdict] | None] = None
+    below = OPTIONS
     own = True
+    weighs: ClassVar[bool | None] = None
 
-    def __init_subclass__(cls) -> None:
-        """Options and rules follow from the name."""
-        name = str(cls.framework)
-        cls.options = options_of(name, OPTIONS)
-        cls.rules = tuple(key_rules.written(name))
-        if cls.unknown_key is not None:
-            reason, verdict = cls.unknown_key
-            unknown = partial(unknown_names, frozenset(names_of(name)))
-            said = {"verdict": verdict, "source": cls.label, "fault": "unknown_key"}
-            cls.rules = (
-                *cls.rules,
-                key_rules.key_rule("", unknown, f"{{found}}: {reason}", **said),
-            )
+    @classmethod
+    def unknown_keys(cls, keys: Keys) -> Iterator[Match]:
+        """Keys that stand in a document."""
+        return unknown_names(str(cls.framework), keys)
 
     def rules_of(self, keys: Keys) -> tuple[key_rules.KeyRule, ...]:
         """Its own first."""
@@ -141,9 +128,8 @@ class TrainerDialectReader(HuggingFaceReader):
         shards = file or keys.has("fsdp") or any(keys.under(FSDP)) or "launcher" in keys.about
         if not shards and DataParallelSharding.NONE in trainer.FACTS.shardings:
             found["layout.data_parallel_sharding"] = DataParallelSharding.NONE
-        if self.has_reference(keys, said):
-            has_adapter = said.get("tuning.adapter") not in (None, "none")
-            found["rl.reference"] = Reference.ADAPTER_OFF if has_adapter else Reference.GPU
+        if its := reference(keys, said, self.weighs):
+            found["rl.reference"] = its
         return found
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
@@ -157,13 +143,23 @@ class TrainerDialectReader(HuggingFaceReader):
         named = any(_STAGE.search(Path(str(keys.get(key) or "")).name) for key in _FILES)
         return replace(read, hands_to=Framework.DEEPSPEED) if named else read
 
-    def has_reference(self, keys: Keys, said: Mapping[str, Any]) -> bool:
-        """Whether losses are weighed by a reference model."""
-        return said.get("rl.algorithm") == Algorithm.DPO
+
+def reference(keys: Keys, said: Mapping[str, Any], weighs: bool | None) -> Reference | None:
+    """The model that pairs or, by `beta`, texts are compared with, unless its log-probabilities are
+    there before: the trained one where an adapter can be switched off, else a second one. weighs:
+    see TrainerDialectReader."""
+    algorithm, beta = said.get("rl.algorithm"), keys.get("beta")
+    by_beta = weighs if beta is None else weighs is not None and str(beta) not in ("0", "0.0")
+    is_weighed = algorithm == Algorithm.DPO or (algorithm == Algorithm.GRPO and by_beta)
+    if not is_weighed or keys.truth("precompute_ref_log_probs"):
+        return None
+    has_adapter = said.get("tuning.adapter") not in (None, "none")
+    return Reference.ADAPTER_OFF if has_adapter else Reference.GPU
 
 
-def unknown_names(names: frozenset[str], keys: Keys) -> Iterator[Match]:
-    """Keys that stand in a document and are none of `names`, nor of a launcher's file."""
+def unknown_names(framework: str, keys: Keys) -> Iterator[Match]:
+    """Keys that stand in a document and are none of a framework's, nor of a launcher's file."""
+    names = frozenset(names_of(framework))
     of_launcher = {row.name.partition(".")[0] for row in FILE}
     for key, given in keys.values.items():
         name = key.partition(".")[0]
@@ -178,21 +174,18 @@ def trainer_parts(
     release: str,
     *,
     spelling: type[DialectSpelling] = DialectSpelling,
-    jobs: type[DialectJobs] = DialectJobs,
     memory: type[trainer.TrainerMemory] = trainer.TrainerMemory,
     settings: type[trainer.TrainerSettings] = trainer.TrainerSettings,
     **its: Any,
 ) -> FrameworkParts:
     """The parts of a dialect in its one known release; `its` are facts of its own."""
-    facts = replace(
+    return dialect.dialect_parts(
+        reader,
+        release,
         trainer.FACTS,
-        framework=str(reader.framework),
-        label=reader.label,
-        versions=(release,),
-        newest_with_experts=None,
-        key_options=reader.options,
+        spelling=spelling,
+        jobs=DialectJobs,
+        memory=memory,
+        settings=settings,
         **{"granularities": EVERY, "policies": (), "offloads_all": False, **its},
-    )
-    return stack.torch_parts(
-        facts, spelling, settings=settings, jobs=jobs, memory=memory, dialect="other"
     )

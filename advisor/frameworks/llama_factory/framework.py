@@ -9,7 +9,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.base.rule import Verdict
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.framework import TrainerMemory
 from advisor.frameworks.huggingface.options import FSDP
@@ -32,7 +31,6 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.LLAMA_FACTORY
     label = "LLaMA-Factory"
-    unknown_key = "LLaMA-Factory 0.9.5 knows no such argument", Verdict.REFUSED
 
     def is_reentrant(self, keys: Keys) -> bool:
         """Except under FSDP2."""

@@ -9,21 +9,20 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.base.rule import Match
 from advisor.frameworks.cycle_dialect import CycleReader, Made
 from advisor.frameworks.dialect_rows import names_of, rows_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface.trainer_dialect import unknown_names
+from advisor.frameworks.huggingface.trainer_dialect import reference, unknown_names
 from advisor.frameworks.huggingface.training_arguments import words
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job, JobConfig
-from advisor.job.reinforcement import Algorithm, Reference
 from advisor.models.presets import model_names
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
-from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import ReadConfiguration, Untaken
 
@@ -47,9 +46,10 @@ class _Reader(engine_dialect.MegatronCycleReader):
         """Its release, not Megatron's."""
         return f"{self.label} {_RELEASE}"
 
-    def rules_of(self, keys: Keys) -> tuple[key_rules.KeyRule, ...]:
-        """Arguments that it does not know are refused."""
-        return (*self.rules, _UNKNOWN)
+    @classmethod
+    def unknown_keys(cls, keys: Keys) -> Iterator[Match]:
+        """Arguments."""
+        return unknown_names(_NAME, keys)
 
     def _configuration(self, keys: Keys) -> ReadConfiguration:
         """Megatron's fields under Bridge's names; `none` switches recompute off, and another kind
@@ -74,11 +74,7 @@ class _Reader(engine_dialect.MegatronCycleReader):
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
         """A reference where pairs or GRPO weigh one."""
         yield from super().made(keys, said)
-        is_grpo = said.get("rl.algorithm") == Algorithm.GRPO
-        beta = keys.get("beta") not in (0, 0.0, "0", "0.0")
-        if said.get("rl.algorithm") == Algorithm.DPO or (is_grpo and beta):
-            has_adapter = said.get("tuning.adapter") not in (None, "none")
-            its = Reference.ADAPTER_OFF if has_adapter else Reference.GPU
+        if its := reference(keys, said, weighs=True):
             yield "rl.reference", (its, (_TYPE,))
 
     def num_gpus(self, keys: Keys) -> int | None:
@@ -88,15 +84,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
     def recompute(self, keys: Keys) -> str | None:
         """Megatron's reader says it."""
         return None
-
-
-_UNKNOWN: Final = key_rules.key_rule(
-    "",
-    lambda keys: unknown_names(frozenset(names_of(_NAME)), keys),
-    "{found}: Megatron-SWIFT 4.6 knows no such argument",
-    fault="unknown_key",
-    source="ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py",
-)
 
 
 class _Spelling(MegatronSpelling):

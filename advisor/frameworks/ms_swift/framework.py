@@ -4,10 +4,9 @@ Source: ms-swift 4.6.0 swift/arguments/, swift/trainers/arguments.py, swift/rlhf
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
-from advisor.base.rule import Verdict
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.options import MICRO_BATCH, STEPS
 from advisor.frameworks.huggingface.trainer_dialect import (
@@ -32,7 +31,7 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.MS_SWIFT
     label = "ms-swift"
-    unknown_key = "ms-swift 4.6 knows no such argument", Verdict.REFUSED
+    weighs = True
 
     def find(self, document: Document) -> Iterator[Keys]:
         """With the algorithm that `rlhf` means where no option says it."""
@@ -48,12 +47,6 @@ class _Reader(TrainerDialectReader):
         if keys.has(STEPS) or ranks is None:
             return super().num_microbatches(keys)
         return max(1, -(-_SAMPLES // ((keys.number(MICRO_BATCH) or 1) * ranks)))
-
-    def has_reference(self, keys: Keys, said: Mapping[str, Any]) -> bool:
-        """GRPO has one as well unless beta is 0."""
-        is_grpo = said.get("rl.algorithm") == Algorithm.GRPO
-        weighed = keys.get("beta") not in (0, 0.0, "0", "0.0")
-        return super().has_reference(keys, said) or (is_grpo and weighed)
 
 
 class _Spelling(DialectSpelling):

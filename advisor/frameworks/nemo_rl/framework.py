@@ -10,18 +10,16 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base.rule import Verdict
 from advisor.frameworks.cycle_dialect import CycleSpelling, Made, words_of
-from advisor.frameworks.dialect_rows import as_it_runs
+from advisor.frameworks.dialect import dialect_parts
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
+from advisor.frameworks.huggingface.trainer_dialect import EngineJobs
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.setting import Granularity, as_megatron
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import stack
-from advisor.job.job import Job, JobConfig
-from advisor.models.spec import ModelSpec
+from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
 from advisor.reading.inherited import DEFAULTS
@@ -44,7 +42,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
     framework = Framework.NEMO_RL
     label = "NeMo-RL"
-    unknown_key = "NeMo-RL's configuration has no such key", Verdict.REFUSED
 
     def find(self, document: Document) -> Iterator[Keys]:
         """With values that refer to others, and the algorithm of the program or of a section."""
@@ -105,18 +102,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
         return super().megatrons(replace(keys, values=values))
 
 
-class _Jobs(trainer.TrainerJobs):
-    """AutoModel's FSDP2: shards and reduction in fp32."""
-
-    def configure(
-        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
-    ) -> tuple[ModelSpec, JobConfig]:
-        """See dialect_rows.as_it_runs."""
-        types = {"main_grads_dtype": config.main_grads_dtype, "weights_dtype": config.weights_dtype}
-        model, config = super().configure(model, config, given)
-        return model, as_it_runs(self.framework, replace(config, **types), given)
-
-
 def _packing(said: dict[str, Any], job: Job) -> dict[str, Any]:
     budget = job.config.samples.token_budget
     said[_PACKING] = budget is not None
@@ -158,14 +143,11 @@ def parts(framework: Framework) -> FrameworkParts:
     """Those of one backend."""
     if framework == Framework.NEMO_RL_MEGATRON:
         return engine_dialect.megatron_parts(READER, framework, _MegatronSpelling)
-    facts = replace(
+    return dialect_parts(
+        READER,
+        "0.5",
         trainer.FACTS,
-        framework=framework,
-        label=READER.label,
-        versions=("0.5",),
-        newest_with_experts=None,
-        key_options=READER.options,
-    )
-    return stack.torch_parts(
-        facts, _Spelling, jobs=_Jobs, memory=trainer.TrainerMemory, dialect="other"
+        spelling=_Spelling,
+        jobs=EngineJobs,
+        memory=trainer.TrainerMemory,
     )

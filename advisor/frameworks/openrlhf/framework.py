@@ -8,18 +8,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from msgspec.structs import replace
-
-from advisor.base.rule import Verdict
 from advisor.frameworks.cycle_dialect import CycleReader, CycleSpelling, Made
 from advisor.frameworks.deepspeed import framework as deepspeed
-from advisor.frameworks.dialect_rows import as_it_runs
+from advisor.frameworks.dialect import DialectJobs, dialect_parts
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import recompute_settings, stack
-from advisor.job.job import Job, JobConfig
+from advisor.frameworks.torch import recompute_settings
+from advisor.job.job import Job
 from advisor.models.options import CpCommType, TransformerImpl
-from advisor.models.spec import ModelSpec
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document
 
@@ -35,7 +31,6 @@ class _Reader(CycleReader):
 
     framework = Framework.OPENRLHF
     label = "OpenRLHF"
-    unknown_key = "OpenRLHF's parser knows no such argument", Verdict.REFUSED
 
     def find(self, document: Document) -> Iterator[Keys]:
         """With the program; a model under the actor's name."""
@@ -86,15 +81,8 @@ class _Reader(CycleReader):
         return super().num_gpus(keys) if keys.about["program"] == _PPO else keys.num_gpus
 
 
-class _Jobs(deepspeed.ZeroJobs):
-    """With what it does otherwise."""
-
-    def configure(
-        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
-    ) -> tuple[ModelSpec, JobConfig]:
-        """See dialect_rows.as_it_runs."""
-        model, config = super().configure(model, config, given)
-        return model, as_it_runs(self.framework, config, given)
+class _Jobs(DialectJobs, deepspeed.ZeroJobs):
+    """DeepSpeed's."""
 
 
 class _Settings(deepspeed.ZeroSettings):
@@ -128,20 +116,14 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """DeepSpeed's, with transformers' layers."""
-    facts = replace(
+    return dialect_parts(
+        READER,
+        "0.11",
         deepspeed.FACTS,
-        framework=Framework.OPENRLHF,
-        label=READER.label,
-        versions=("0.11",),
-        impl=TransformerImpl.TRANSFORMERS,
-        context_kinds=(CpCommType.P2P,),
-        key_options=READER.options,
-    )
-    return stack.torch_parts(
-        facts,
-        _Spelling,
+        spelling=_Spelling,
         settings=_Settings,
         jobs=_Jobs,
         memory=deepspeed.ZeroMemory,
-        dialect="other",
+        impl=TransformerImpl.TRANSFORMERS,
+        context_kinds=(CpCommType.P2P,),
     )

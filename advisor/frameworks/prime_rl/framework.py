@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.base.rule import Verdict
 from advisor.frameworks import part_types
 from advisor.frameworks.cycle_dialect import CycleReader, CycleSpelling, Made, words_of
+from advisor.frameworks.dialect import dialect_parts
 from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, recompute_settings, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, as_torch
 from advisor.frameworks.torchtitan import framework as titan
 from advisor.frameworks.torchtitan import sharding
@@ -44,7 +44,6 @@ class _Reader(CycleReader):
 
     framework = Framework.PRIME_RL
     label = "prime-rl"
-    unknown_key = "prime-rl's configuration has no such key", Verdict.REFUSED
 
     def is_supervised(self, keys: Keys) -> bool:
         """By its data."""
@@ -97,11 +96,11 @@ class _Jobs(supported_jobs.TorchJobs):
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """See dialect_rows.as_it_runs."""
+        config = as_it_runs(self.framework, config, given)
         model, config = super().configure(model, config, given)
         if model.attention_backend is AttentionBackend.AUTO:  # FlashAttention 3
             model = replace(model, attention_backend=AttentionBackend.FUSED)
-        config = replace(config, weights_dtype=config.weights_dtype or DType.FP32)
-        return model, as_it_runs(self.framework, config, given)
+        return model, replace(config, weights_dtype=config.weights_dtype or DType.FP32)
 
     layout = titan.TitanJobs.layout
 
@@ -180,13 +179,14 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """FSDP2 with compiled blocks, as torchtitan has it."""
-    facts = replace(
+    return dialect_parts(
+        READER,
+        "0.5",
         titan.FACTS,
-        framework=Framework.PRIME_RL,
-        label=READER.label,
-        versions=("0.5",),
-        newest_with_experts=None,
-        key_options=READER.options,
+        spelling=_Spelling,
+        settings=_Settings,
+        jobs=_Jobs,
+        memory=_Memory,
         own_options=(
             *titan.FACTS.own_options,
             *("weights_dtype", "optimizer_cpu_offload", "attn_implementation"),
@@ -194,7 +194,4 @@ def parts() -> FrameworkParts:
         granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
         policies=(),
         options=(Modifier.OFFLOAD,),
-    )
-    return stack.torch_parts(
-        facts, _Spelling, settings=_Settings, jobs=_Jobs, memory=_Memory, dialect="other"
     )

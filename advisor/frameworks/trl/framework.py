@@ -35,6 +35,7 @@ class _Reader(TrainerDialectReader):
 
     framework = Framework.TRL
     label = "TRL"
+    weighs = False
 
     def find(self, document: Document) -> Iterator[Keys]:
         """With the trainer, which the program or the class names."""
@@ -67,14 +68,6 @@ class _Reader(TrainerDialectReader):
         ):
             found["job.weights_dtype"] = DType.FP32
         return found
-
-    def has_reference(self, keys: Keys, said: Mapping[str, Any]) -> bool:
-        """Not where its log-probabilities are there before; GRPO weighs none by default."""
-        if keys.truth("precompute_ref_log_probs"):
-            return False
-        is_grpo = said.get("rl.algorithm") == Algorithm.GRPO
-        weighed = keys.get("beta") not in (None, 0, 0.0, "0", "0.0")
-        return super().has_reference(keys, said) or (is_grpo and weighed)
 
 
 class _Spelling(DialectSpelling):

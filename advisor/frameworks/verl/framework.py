@@ -7,23 +7,15 @@ trainer/config, trainer/ppo/ray_trainer.py.
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from msgspec.structs import replace
-
-from advisor.base.dtypes import DType
-from advisor.base.rule import Verdict
-from advisor.frameworks import part_types
 from advisor.frameworks.cycle_dialect import CycleSpelling, Made
-from advisor.frameworks.dialect_rows import as_it_runs
+from advisor.frameworks.dialect import dialect_parts
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
+from advisor.frameworks.huggingface.trainer_dialect import EngineJobs
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import memory_model, recompute_settings, rules, stack
-from advisor.job.job import Job, JobConfig
-from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.shape import RankShape
+from advisor.frameworks.torch import recompute_settings, rules
 from advisor.models.options import CpCommType
-from advisor.models.spec import ModelSpec
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document
 
@@ -51,7 +43,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
     framework = Framework.VERL
     label = "verl"
-    unknown_key = "Hydra refuses a key that verl's configuration has not", Verdict.REFUSED
 
     def find(self, document: Document) -> Iterator[Keys]:
         """Those of supervised training under the other names."""
@@ -101,30 +92,10 @@ class _Reader(engine_dialect.MegatronCycleReader):
             yield "rl.critic_on_gpu", (None, ())
 
 
-class _Jobs(trainer.TrainerJobs):
-    """Gradients are reduced in fp32, and shards are fp32 unless model_dtype says otherwise."""
-
-    def configure(
-        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
-    ) -> tuple[ModelSpec, JobConfig]:
-        """See dialect_rows.as_it_runs."""
-        types = config.main_grads_dtype, config.weights_dtype or DType.FP32
-        model, config = super().configure(model, config, given)
-        config = replace(config, main_grads_dtype=types[0], weights_dtype=types[1])
-        return model, as_it_runs(self.framework, config, given)
-
-
 class _Memory(trainer.TrainerMemory):
     """Embedding and output layer are groups of their own, unless they are tied (apply_fsdp2)."""
 
-    def fixed_memory(
-        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
-    ) -> part_types.FixedMemory:
-        """Without a switch gradients are reduced with every microbatch."""
-        each = job.config.sync_each_batch
-        return memory_model.eager_memory(
-            job, shape, chunks, root_holds_ends=False, syncs_every_microbatch=each
-        )
+    upcasts = False
 
 
 class _Settings(recompute_settings.TorchSettings):
@@ -142,15 +113,13 @@ def parts(framework: Framework) -> FrameworkParts:
     """Those of one engine."""
     if framework == Framework.VERL_MEGATRON:
         return engine_dialect.megatron_parts(READER, framework)
-    facts = replace(
+    return dialect_parts(
+        READER,
+        "0.9",
         trainer.FACTS,
-        framework=framework,
-        label=READER.label,
-        versions=("0.9",),
-        newest_with_experts=None,
-        key_options=READER.options,
+        spelling=CycleSpelling,
+        settings=_Settings,
+        jobs=EngineJobs,
+        memory=_Memory,
         context_kinds=(CpCommType.A2A,),
-    )
-    return stack.torch_parts(
-        facts, CycleSpelling, settings=_Settings, jobs=_Jobs, memory=_Memory, dialect="other"
     )

@@ -25,7 +25,7 @@ from advisor.layers.transformers.liger import liger_rotary, liger_swiglu, tiled_
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
 from advisor.layers.transformers.per_layer_input import own_input, with_own_input
-from advisor.layers.transformers.vision import vision_block
+from advisor.layers.transformers.tower_blocks import vision_block
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
 from advisor.models.options import Activation, PositionEmbedding
 
@@ -85,9 +85,7 @@ def _attention(
     shape: RankShape, source: Tensor, skip: Tensor, output: Tensor, kind: LayerKind
 ) -> tuple[Operator, ...]:
     """q_proj, k_proj, v_proj (or GPT-2's c_attn), q/k norms, rotary, attention, o_proj, residual.
-
-    sdpa_attention_forward passes grouped keys and values on unexpanded (enable_gqa).
-    """
+    sdpa_attention_forward passes grouped keys and values on unexpanded (enable_gqa)."""
     model = shape.model
     query, key, value, before = _query_key_value(shape, source, kind)
     query, key, cast = _narrow(shape, query, key)

@@ -8,7 +8,7 @@ from advisor.layers.family import LayerFamily
 from advisor.layers.transformers.aux_loss import head_with_aux_loss
 from advisor.layers.transformers.block import transformers_layer
 from advisor.layers.transformers.core_attention import mask_bytes
-from advisor.layers.transformers.vision import vision_end
+from advisor.layers.transformers.tower_blocks import vision_end
 
 FAMILY: Final = LayerFamily(
     source="transformers",
