@@ -39,11 +39,9 @@ _WORKSTATION: Final = re.compile(r"\brtx[\s_-]*(?=a[0-9]{4}\b)")
 
 
 class Datasheet(Struct, frozen=True, kw_only=True):
-    """One GPU type as its file has it: GiB = 2^30 bytes, GB = 10^9 bytes, bandwidths per second.
-
-    Peaks are dense; bandwidths are one direction of one GPU. Without NVLink or xGMI its fields are
-    left out; see Gpu. ``nvlink_pair_gb_per_second``: of one pair of GPUs where no switch
-    joins them. ``calibration`` names the efficiencies that hold for this type.
+    """One GPU type as its file has it: GiB = 2^30 bytes, GB = 10^9 bytes, bandwidths per second, in
+    one direction of one GPU; peaks are dense. Without NVLink or xGMI its fields are left out; see
+    Gpu. ``nvlink_pair_gb_per_second``: of one pair of GPUs where no switch joins them.
     """
 
     memory_torch_total_gib: float

@@ -91,11 +91,9 @@ def _kind(name: str, job: Job) -> str:
 def range_of(jobs: Iterable[Job]) -> MeasuredRange:
     """Of jobs of the same kinds, of which there is one at least."""
     ran = tuple(jobs)
-    sizes = []
-    for name, of in _SIZES.items():
-        found = [of(job) for job in ran]
-        sizes.append((name, Interval(min(found), max(found))))
-    return MeasuredRange(kinds_of(ran[0]), tuple(sizes))
+    sizes = ((name, sorted(map(of, ran))) for name, of in _SIZES.items())
+    ranges = tuple((name, Interval(found[0], found[-1])) for name, found in sizes)
+    return MeasuredRange(kinds_of(ran[0]), ranges)
 
 
 class MeasuredSetting(Struct, frozen=True, kw_only=True):

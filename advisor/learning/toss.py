@@ -112,10 +112,8 @@ def _difference(first: RankedEvaluation, other: RankedEvaluation) -> StepDiffere
 
 def _known(evaluation: Evaluation) -> Known:
     if type(evaluation.calibration) is Calibration:
-        return Known(
-            shares=shares(evaluation.time_seconds),
-            setting=setting_sigma(words_of(evaluation.setting)),
-        )
+        sigma = setting_sigma(words_of(evaluation.setting))
+        return Known(shares=shares(evaluation.time_seconds), setting=sigma)
     from advisor.learning.applied import known
 
     return known(evaluation)

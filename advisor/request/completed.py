@@ -54,10 +54,8 @@ class Sourced(Struct, Generic[T], frozen=True):
 
     def named(self, group: str, default: Origin) -> dict[str, Origin]:
         """``GROUP.FIELD`` -> origin, of every field."""
-        return {
-            f"{group}.{name}": self.origins.get(name, default)
-            for name in self.value.__struct_fields__
-        }
+        names = self.value.__struct_fields__
+        return {f"{group}.{name}": self.origins.get(name, default) for name in names}
 
 
 class Completed(Struct, frozen=True, kw_only=True):

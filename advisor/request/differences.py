@@ -28,10 +28,8 @@ from advisor.request.request import Request, SearchScope
 
 def changes_with_precision(request: Request, resolution: resolve.Resolution) -> tuple[str, ...]:
     """In what the recipe for the 8 or 4 bits that are asked for makes another job than the recipe
-    that is taken in 16 bits: ``layout.expert_model_parallel_size 32, not 8 (recipe for bf16, …)``.
-
-    What a search of layouts sets is left out of it. Empty where what is given makes no job of that
-    recipe.
+    that is taken in 16 bits: ``layout.expert_model_parallel_size 32, not 8 (recipe for bf16, …)``;
+    without what a search of layouts sets. Empty where what is given makes no job of that recipe.
     """
     given = read_given(request)
     precision = given.job_fields.get("precision")
@@ -94,9 +92,7 @@ def beside_degrees(request: Request, usual: Job) -> dict[str, Any]:
 
 _ROUNDS: Final = 4
 """What one value implies is settled by the next round."""
-
 _GPUS_OF_A_SERVER: Final = 8
-
 _PLAIN: Final = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][\w.:=+-]*")
 """What Hydra's grammar reads as text without quotes."""
 
@@ -114,10 +110,8 @@ class HarnessLines:
         """The line of `job`. UserError where none says it."""
         recipe = self._recipe
         given = differing(job, self._bare(job))
-        words = [
-            f"recipe={recipe.name}" if recipe else f"model={self._model}",
-            f"gpus={given.gpus}",
-        ]
+        first = f"recipe={recipe.name}" if recipe else f"model={self._model}"
+        words = [first, f"gpus={given.gpus}"]
         for group, fields in given.by_group.items():
             words += [f"{group}.{name}={_spelled(value)}" for name, value in fields.items()]
         words.append(f"recompute.settings={_spelled(list(specs))}")
@@ -169,9 +163,8 @@ def differing(job: Job, given: Given) -> Given:
         }
         if not any(more.values()):
             return given
-        given = replace(
-            given, **{name: {**getattr(given, name), **of} for name, of in more.items()}
-        )
+        both = {name: {**getattr(given, name), **of} for name, of in more.items()}
+        given = replace(given, **both)
     raise UserError("no harness command", None, "harness run cannot express this job")
 
 

@@ -106,7 +106,10 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
             fix = "job.optimizer_cpu_offload=true job.param_cpu_offload=true"
             raise UserError(path, text, reason, fix)
         if group not in groups or not key:
-            fix = f"write {', '.join(f'{name}.KEY' for name in GROUPS)}; {_known_key(path)}"
+            near = nearest_names(path, {known.key for known in known_keys()})
+            meant = _namesake(path.rpartition(".")[2])
+            hint = f"did you mean {meant}?" if meant else f"{near} (advise keys lists all)"
+            fix = f"write {', '.join(f'{name}.KEY' for name in GROUPS)}; {hint}"
             raise UserError(path, text, "is not a known key", fix)
         if key not in field_types(GROUPS[group]) and (meant := _namesake(key)):
             raise UserError(path, text, "is not a known key", f"did you mean {meant}?")
@@ -131,13 +134,6 @@ def known_keys() -> Iterator[KnownKey]:
                 continue
             default = "" if known.required else spelled(known.default)
             yield KnownKey(f"{group}.{known.name}", takes(types[known.name]), default)
-
-
-def _known_key(path: str) -> str:
-    if meant := _namesake(path.rpartition(".")[2]):
-        return f"did you mean {meant}?"
-    keys = {known.key for known in known_keys()}
-    return f"{nearest_names(path, keys)} (advise keys lists all)"
 
 
 def _namesake(name: str) -> str:

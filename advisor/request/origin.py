@@ -71,9 +71,8 @@ def stated_fields(value: Struct, besides: Collection[str] = ()) -> dict[str, Any
 
 def changed_fields(one: T, other: T) -> tuple[str, ...]:
     """Names of the fields in which two values of a class differ."""
-    return tuple(
-        name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name)
-    )
+    names = one.__struct_fields__
+    return tuple(name for name in names if getattr(one, name) != getattr(other, name))
 
 
 GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}

@@ -31,10 +31,7 @@ _NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What a recipe is looked for by; None where the request does not say.
-
-    model, gpu_type: names. num_gpus: of the whole job.
-    """
+    """What a recipe is looked for by; None where the request does not say. gpu_type: a name."""
 
     model: str
     num_gpus: int
@@ -67,11 +64,8 @@ def find_experiment(wanted: Wanted, *, complete: bool = False) -> Experiment | N
 
 
 def nearest_experiment(wanted: Wanted) -> Experiment | None:
-    """The recipe for the same GPUs in the nearest number, with as many replicas as these hold.
-
-    The global batch grows and shrinks with the replicas, so that each does what it did. None where
-    no recipe's replicas fill the GPUs, or none makes a job.
-    """
+    """The recipe for the same GPUs in the nearest number, with as many replicas as these hold, each
+    with its batch. None where no recipe's replicas fill the GPUs, or none makes a job."""
     rows = [recipe for recipe in _rows_on(wanted) if recipe.runs_on(wanted.num_gpus)]
     rows.sort(key=lambda recipe: _nearness(recipe, wanted))
     presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
@@ -97,13 +91,6 @@ def layouts_elsewhere(wanted: Wanted) -> Iterator[tuple[ParallelLayout, int]]:
         if recipe.runs_on(wanted.num_gpus):
             preset = _on_these_gpus(recipe, wanted)
             yield preset.layout, preset.config.micro_batch_size
-
-
-def nearest_optimizer(wanted: Wanted) -> Optimizer | None:
-    """That of the recipe for the same GPUs in the nearest number, whether it runs on these or not;
-    None where it says none."""
-    nearest = min(_rows_on(wanted), key=lambda recipe: _nearness(recipe, wanted), default=None)
-    return nearest.fields_of(JobConfig).get("optimizer") if nearest else None
 
 
 def nearest_stating(wanted: Wanted) -> Recipe | None:
@@ -278,8 +265,10 @@ def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> Re
         return _choice_of(preset, given, wanted)
     left_open = open_degrees(layout_fields, model, wanted.seq_length or DEFAULT_SEQ_LENGTH)
     nearest = nearest_experiment(wanted) if left_open else None
-    if nearest is None:
-        return RecipeChoice(left_open=left_open, optimizer=nearest_optimizer(wanted))
+    if nearest is None:  # of the nearest recipe, whether it runs on these GPUs or not
+        row = min(_rows_on(wanted), key=lambda one: _nearness(one, wanted), default=None)
+        optimizer = row.fields_of(JobConfig).get("optimizer") if row else None
+        return RecipeChoice(left_open=left_open, optimizer=optimizer)
     return replace(_choice_of(nearest, given, wanted), left_open=left_open, borrowed=True)
 
 
@@ -343,7 +332,6 @@ def _differences(preset: Experiment, wanted: Wanted) -> Iterator[str]:
 
 
 _GATHER: Final = "fp8_param_gather"
-
 _PARTS: Final[tuple[type[Struct], ...]] = (ParallelLayout, JobConfig, ModelSpec)
 
 

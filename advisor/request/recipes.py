@@ -40,23 +40,16 @@ ABOUT: Final = frozenset(
     {"name", "framework", "task", "gpus", "shipped_recompute", "source", "notes"}
 )
 """Columns that say what a recipe is."""
-
 _DEGREES: Final = {short: name for short, name in SHORT_NAMES.items() if short != "DP"}
-
 _COUNTS: Final = (*_DEGREES.values(), "seq_length", "global_batch_size")
 """Columns that are computed with before a row is chosen."""
-
 SUFFIX: Final = ".csv"
-
 _GROUPS: Final = (ParallelLayout, JobConfig, ModelSpec)
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
     """One row: gpu_types are those that the source names, precision is as the table spells it,
-    shipped_recompute is a SPEC.
-
-    values: the cells that are not empty, by column, unconverted.
-    """
+    shipped_recompute is a SPEC; values: the cells that are not empty, by column, unconverted."""
 
     name: str
     model: str
@@ -75,11 +68,6 @@ class Recipe(Struct, frozen=True, kw_only=True):
     def model_parallel_size(self) -> int:
         """GPUs of one replica of the dense layers: TP x CP x PP."""
         return self._product("tensor_model_parallel_size", "context_parallel_size")
-
-    @property
-    def expert_parallel_size(self) -> int:
-        """GPUs of one replica of the experts: ETP x EP x PP."""
-        return self._product("expert_tensor_parallel_size", "expert_model_parallel_size")
 
     @property
     def has_experts(self) -> bool:
@@ -105,7 +93,8 @@ class Recipe(Struct, frozen=True, kw_only=True):
     def runs_on(self, num_gpus: int) -> bool:
         """Whether whole replicas fill `num_gpus`, and its batch can be divided among them."""
         replicas = num_gpus // self.model_parallel_size
-        whole = num_gpus % self.model_parallel_size == 0 == num_gpus % self.expert_parallel_size
+        experts = self._product("expert_tensor_parallel_size", "expert_model_parallel_size")
+        whole = num_gpus % self.model_parallel_size == 0 == num_gpus % experts
         published = self.num_gpus // self.model_parallel_size
         return whole and int(self.values["global_batch_size"]) * replicas % published == 0
 
@@ -127,10 +116,8 @@ def recipe_models(config_dir: Path | None = None) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def load_recipes(model: str, config_dir: Path | None = None) -> tuple[Recipe, ...]:
-    """All recipes of a model in the order of its table; none where it has no table.
-
-    Raises UserError on a row without what every recipe must have, or on an unknown column.
-    """
+    """All recipes of a model in the order of its table; none where it has no table. UserError on a
+    row without what every recipe must have, or on an unknown column."""
     for folder in config_folders(config_dir):
         path = folder / ConfigGroup.RECIPE / (model + SUFFIX)
         if path.is_file() and path.parent == folder / ConfigGroup.RECIPE:

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 def advise(request: Request, watch: "Watch | None" = None) -> Answer:
     """Rank every legal recompute setting of the requested job.
 
-    Raises UserError where the request is wrong. What neither a preset nor the request says of the
-    layout is as in the recipe for the nearest number of the same GPUs; where there is none or
-    nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all,
-    `--search optimum` proves what is the best that can be had on the usual answer's layout.
-
-    watch: is told how far a search of layouts is.
+    UserError where the request is wrong. What neither a preset nor the request says of the layout
+    is as in the recipe for the nearest number of the same GPUs; where there is none or nothing fits
+    in it, the best of a search. `--search layout` ranks all layouts, `--search optimum` proves the
+    best setting on the usual one. watch: is told how far a search of layouts is.
     """
     resolution = resolve(request)
     calibration = _calibration(request, resolution)

@@ -3,7 +3,6 @@ on, how far predictions are known to be off, and the choice that is a toss."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import floor
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy, Toss
 from advisor.answer.evaluation import Evaluation, UnevenRouting
 from advisor.base.errors import UserError
+from advisor.base.grouping import grouped
 from advisor.base.key_value import join_key_values
 from advisor.base.units import human_bytes, percent
 from advisor.frameworks.registry import parts_of
@@ -148,10 +148,14 @@ def command_for(
     which other options it runs them, or why there is none."""
     if not isinstance(request.model, str):
         return "", "no harness command: the model was not given by name"
+    from advisor.request.differences import HarnessLines
+
     one, two = (row.evaluation.job for row in rows)
+    specs = grouped((row.evaluation.job, row.evaluation.setting.spec) for row in rows)
     try:
         lost = {path: value for job in (one, two) for path, value in lost_options(job).items()}
-        lines = _lines(answer, rows, request.model, request.config_dir)
+        harness = HarnessLines(request.model, answer.recipe, request.config_dir)
+        lines = [harness.of(job, of) for job, of in specs.items()]
     except UserError as error:
         return "", str(error)
     apart = {path: value for path, value in lost.items() if path in changed(one, two)}
@@ -165,19 +169,3 @@ def command_for(
 def lost_options(job: Job) -> dict[str, Any]:
     """Options that `harness run` has another value of: ``GROUP.FIELD`` -> its value."""
     return changed(job, parts_of(job.config.framework).harness.job(job))
-
-
-def _lines(
-    answer: Answer,
-    rows: tuple[RankedEvaluation, RankedEvaluation],
-    model: str,
-    config_dir: Path | None,
-) -> list[str]:
-    from advisor.request.differences import HarnessLines
-
-    specs: dict[int, list[str]] = {}
-    jobs = [row.evaluation.job for row in rows]
-    for row in rows:
-        specs.setdefault(jobs.index(row.evaluation.job), []).append(row.evaluation.setting.spec)
-    lines = HarnessLines(model, answer.recipe, config_dir)
-    return [lines.of(jobs[number], of) for number, of in specs.items()]

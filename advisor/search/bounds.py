@@ -111,8 +111,7 @@ class Floors:
             seconds = sequence.embedding * stage.embedding + sequence.head * stage.head
             for kind, count in stage.layers:
                 seconds += count * sequence.layers[kind]
-            total += seconds
-            slowest = max(slowest, seconds)
+            total, slowest = total + seconds, max(slowest, seconds)
         bubble = (total - slowest) / layout.virtual_pipeline_model_parallel_size
         each = self._batch / layout.data_parallel_size
         return each * slowest + micro_batch_size * bubble + self.optimizer
@@ -166,10 +165,9 @@ class Floors:
             each * end_times(shape, self._chip, rates, first, not first).total
             for first in (True, False)
         )
-        layers = self._layers(shape, rates, in_experts=False)
-        layers = {kind: each * seconds for kind, seconds in layers.items()}
-        total = embedding + head + self._sum(layers)
-        return Sequence(layers, embedding, head, total)
+        found = self._layers(shape, rates, in_experts=False)
+        layers = {kind: each * seconds for kind, seconds in found.items()}
+        return Sequence(layers, embedding, head, embedding + head + self._sum(layers))
 
     def shape_of(self, layout: ParallelLayout, micro_batch_size: int) -> RankShape:
         """Local sizes of a rank, except what experts have."""
@@ -195,19 +193,14 @@ class Floors:
         """Of so many tokens of a rank, which no other parallelism cuts."""
         key = (tokens, ep, etp)
         if key not in self._experts:
+            layout = ParallelLayout(expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
             shape = replace(
-                self._shape,
+                self.shape_of(layout, 1),
                 seq_length=tokens,
-                micro_batch_size=1,
-                tensor_model_parallel_size=1,
-                sequence_parallel=False,
-                context_parallel_size=1,
-                cp_comm_type=CpCommType.P2P,
-                cp_all_to_all_size=1,
+                tp_comm_overlap=self._shape.tp_comm_overlap,
                 expert_model_parallel_size=ep,
                 expert_tensor_parallel_size=etp,
             )
-            layout = ParallelLayout(expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
             rates = network(layout, self._job.gpu, self._calibration, self._job.model)
             found = self._layers(shape, rates, in_experts=True)
             self._experts[key] = {kind: self._waits * seconds for kind, seconds in found.items()}
@@ -234,7 +227,6 @@ class Floors:
 
 _ROUNDED: Final = 1e-6
 """Share by which bytes and tiles that are rounded up in each part may come to more than in one."""
-
 _ONE_RANK: Final = {
     "context_parallel_size": 1,
     "cp_comm_type": CpCommType.P2P,
@@ -331,7 +323,5 @@ HOLDING: Final = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
     *("expert_model_parallel_size", "expert_tensor_parallel_size", "data_parallel_sharding"),
 )
-"""What of a layout decides how much of weights, gradients and optimizer its stages hold in the
-mean."""
-
+"""What of a layout decides how much of the states its stages hold in the mean."""
 _NO_LAYERS: Final = RecomputePlan(())

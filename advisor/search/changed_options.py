@@ -75,9 +75,7 @@ CHOSEN = SEARCHED | frozenset(
 
 class Root(Struct, frozen=True):
     """A job as it was resolved, except options that a search has changed; and any of its kind.
-
-    lighter: the same with a change each that saves memory, and no time.
-    """
+    lighter: the same with a change each that saves memory, and no time."""
 
     resolution: Resolution
     template: Job

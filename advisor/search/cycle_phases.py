@@ -146,9 +146,7 @@ class Cycle:
         """Host memory of a rank: of each model what is not on the GPU, except gradients, which have
         served; and the weights of an engine that sleeps lightly."""
         pairs = zip(self._states[stage], self._here(name, stage), strict=True)
-        found = sum(
-            all_.weights - here.weights + all_.optimizer - here.optimizer for all_, here in pairs
-        )
+        found = sum(of.weights - on.weights + of.optimizer - on.optimizer for of, on in pairs)
         asleep = self._rl.sleep_level == 1 and not self._engine_parts(name).get("engine_weights")
         return found + (self.engine.weights if self.engine is not None and asleep else 0)
 

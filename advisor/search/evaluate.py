@@ -40,14 +40,12 @@ class Timed(Struct, frozen=True):
 
 
 class Evaluator:
-    """Evaluates settings of one job; what does not depend on the setting is computed once, when it
-    is first asked for.
+    """Evaluates settings of one job; what does not depend on the setting is computed once.
 
-    `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
-    stages: what they hold, where that is not what the job's layout says.
-    samples: what microbatches hold; shape is that of the worst one, mean_shape of the mean one.
-    time, memory: seconds and bytes under the `plans` of a setting, as they are before measured runs
-    move them (`learned`). rates: how fast a rank computes and communicates.
+    stages: what they hold, where that is not what the job's layout says. samples: what microbatches
+    hold; shape is that of the worst one, mean_shape of the mean one. time, memory: seconds and
+    bytes under the `plans` of a setting, before measured runs move them (`learned`). rates: how
+    fast a rank computes and communicates.
     """
 
     def __init__(self, job: Job, calibration: Calibration, stages: Stages | None = None) -> None:

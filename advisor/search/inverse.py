@@ -144,9 +144,5 @@ def _leap(quantity: Quantity, values: Sequence[int], place: int, step: int) -> i
     if quantity is Quantity.MEMORY or not ahead:
         return ahead[-1] if ahead else -1
     least = 1 if quantity is Quantity.MICRO_BATCH_SIZE else 2
-    far = (
-        one
-        for one in ahead
-        if max(values[one], values[place]) >= least * min(values[one], values[place])
-    )
-    return next(far, ahead[-1])
+    pairs = ((one, sorted((values[one], values[place]))) for one in ahead)
+    return next((one for one, (few, many) in pairs if many >= least * few), ahead[-1])

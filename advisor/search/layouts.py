@@ -90,12 +90,8 @@ def of_group(resolution: Resolution, group: ParallelLayout) -> Iterator[Parallel
     for pp in _wanted(resolution, "pipeline_model_parallel_size", stages):
         if group.data_parallel_size % pp or (experts and resolution.num_gpus // pp % ranks):
             continue
-        staged = replace(
-            group,
-            **own,
-            pipeline_model_parallel_size=pp,
-            data_parallel_size=group.data_parallel_size // pp,
-        )
+        dp = group.data_parallel_size // pp
+        staged = replace(group, **own, pipeline_model_parallel_size=pp, data_parallel_size=dp)
         for split in _splits(resolution, staged):
             for sharding in _wanted(resolution, "data_parallel_sharding", degrees.shardings):
                 layout = replace(split, data_parallel_sharding=sharding)

@@ -66,7 +66,10 @@ def rank_layouts(
         if not stopped:
             if not asked:
                 found += _solved([min(found, key=order), *own])
-            found += _without_recompute(min(found, key=order))
+            best = min(found, key=order)
+            if recomputes(best.setting):  # without, to hold it against
+                plain = parts_of(best.job.config.framework).settings.none
+                found.append(Evaluator(best.job, best.calibration).evaluate(plain))
         rows = first_simulated(list({(row.job, row.setting): row for row in found}.values()))
     except KeyboardInterrupt:
         stopped = True
@@ -129,18 +132,11 @@ def _better(
     return rows + sorted(surest, key=order)[:1], again.interrupted
 
 
-_EFFORT: Final = 32_000.0
-"""Of a search, some seconds of one core (see BestFound): what is left open then, the answer
-says."""
-
-_USUAL_EFFORT: Final = 12_000.0
-"""Of the search for the usual answer's layout, about a second of one core (see BestFound)."""
-
+_EFFORT, _USUAL_EFFORT, _MOST_SURER = 32_000.0, 12_000.0, 8_000.0
+"""Of a search (some seconds of one core, see BestFound), of that for the usual answer's layout, and
+of that for the fastest row that is sure to fit."""
 SURE: Final = 0.95
 """Likelihood from which a row is sure to fit (a judgement: one job in twenty may fail)."""
-
-_MOST_SURER: Final = 8_000.0
-"""Effort for the fastest row that is sure to fit."""
 
 
 def _beyond_the_menu(
@@ -163,14 +159,6 @@ def _solved(rows: list[Evaluation]) -> list[Evaluation]:
         solved = parts_of(row.job.config.framework).optimum.solved(evaluator)
         found += [evaluator.evaluate(one) for one in solved.settings] if solved else []
     return found
-
-
-def _without_recompute(row: Evaluation) -> list[Evaluation]:
-    """No recompute on the job of a row that recomputes, to hold it against."""
-    none = parts_of(row.job.config.framework).settings.none
-    if not recomputes(row.setting):
-        return []
-    return [Evaluator(row.job, row.calibration).evaluate(none)]
 
 
 def _usual_job(resolution: Resolution, first: Job) -> Job | None:
@@ -201,9 +189,7 @@ def _some_found(search: Search, known: tuple[Job, ...], asked: tuple[Setting, ..
 
 
 def rank_best_layout(
-    resolution: Resolution,
-    calibration: Calibration,
-    asked: tuple[Setting, ...],
+    resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
 ) -> Answer:
     """The layout on which the best setting of a search runs."""
     search = Search(resolution, calibration, asked, most=_USUAL_EFFORT)
@@ -255,9 +241,7 @@ def with_another_job(
     best = with_fewest_changes(searched.best, free)
     remedy = other_job(best, advice.candidates[0].evaluation)
     return replace(
-        advice,
-        remedies=(remedy, *advice.remedies),
-        evaluated=advice.evaluated + searched.evaluated,
+        advice, remedies=(remedy, *advice.remedies), evaluated=advice.evaluated + searched.evaluated
     )
 
 

@@ -23,10 +23,8 @@ from advisor.search.near_changes import Neighbour, neighbours
 from advisor.search.ranking import Order, first_simulated, order, rank, tier
 
 _SHOWN = 4
-
 _SIMULATIONS = 2
 """Settings of a changed job whose allocator is simulated at most."""
-
 _LEAST_BYTES = GIB // 20
 """What no page would show (-0.0 GiB)."""
 

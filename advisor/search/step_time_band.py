@@ -74,8 +74,7 @@ def step_time_error(job: Job, calibration: Calibration) -> float:
         return usual
     unsure = {"EP overlap", "DeepEP"} & set(unproven_gains(job)) and not _whole(job)
     known = known_error(job, calibration)
-    ends = () if known is None else (known.low, known.high)
-    reached = (abs(1 / (1 + end) - 1) for end in ends)
+    reached = [abs(1 / (1 + end) - 1) for end in (known.low, known.high)] if known else []
     return max(usual, EXCHANGE_ERROR if unsure else 0.0, *reached)
 
 

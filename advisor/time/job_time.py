@@ -61,11 +61,8 @@ class StepTail(Struct, frozen=True, kw_only=True):
 
 
 class JobTime:
-    """Seconds of a step under any recompute; what does not depend on it is computed once.
-
-    Plans are those of each group of layers of `pipeline`; `graphed` submodules are in CUDA graphs;
-    `turns` says which microbatches gather and reduce.
-    """
+    """Seconds of a step under any recompute, of plans of each group of layers of `pipeline`;
+    `graphed` submodules are in CUDA graphs; `turns` says which microbatches gather and reduce."""
 
     def __init__(
         self,
@@ -107,11 +104,10 @@ class JobTime:
 
     def step(self, plans: list[RecomputePlan]) -> TimeBreakdown:
         """Seconds of a step: the slowest stage sets the pace, the others fill and drain the
-        pipeline around it.
-
-        Source: arXiv 2104.04473 (Narayanan et al. 2021), section 2: a bubble of (p - 1) / v stages
-        of one microbatch, here of stages of unequal length. Every rank waits for the slowest one
-        when gradients are reduced. Left out: the data loader, checkpoints, evaluation, and logging.
+        pipeline around it. Source: arXiv 2104.04473 (Narayanan et al. 2021), section 2: a bubble of
+        (p - 1) / v stages of one microbatch, here of stages of unequal length. Every rank waits for
+        the slowest one when gradients are reduced. Left out: the data loader, checkpoints,
+        evaluation, and logging.
         """
         slowest = self.slowest(plans)
         work, tail = slowest.work, self._tail(slowest)

@@ -54,11 +54,8 @@ class Launches(Struct, frozen=True):
 
     def seconds(self, host: Host) -> float:
         """Seconds of the processor."""
-        return (
-            self.calls * host.call_seconds
-            + self.modules * host.module_seconds
-            + self.quantized * host.quantize_seconds
-        )
+        casts = self.quantized * host.quantize_seconds
+        return self.calls * host.call_seconds + self.modules * host.module_seconds + casts
 
 
 EXCHANGES = (Module.DISPATCH, Module.COMBINE)

@@ -62,8 +62,6 @@ for the largest value, before it casts (TE common/cast, recipe/current_scaling.c
 and makes the columns' copy of a Hadamard transform, by a kernel of its own (TE common/hadamard).
 Scales of blocks (1/128 or 1/32 of the elements) are left out. Transformer Engine's own table of
 B300 (results/published/kernels, casts.csv) has 0.72, 0.48 and 0.68 ms for 6, 4 and 7 bytes."""
-
-
 _UNFUSED_QUANTIZE_BYTES: Final = 33
 """torchao without torch.compile: absolute values and their largest (6), a copy in fp32 (6), times
 the scale (8), clamped (8), cast (5). torchao 0.18.0 float8/float8_utils.py tensor_to_amax and
@@ -135,13 +133,13 @@ def machine(
     FLOP/s are dense, bytes/s in one direction. A GPU without such tensor cores stays at 16 bit.
     Sources: configs/hardware, and configs/calibration with what each was fitted on.
     """
-    sixteen_bit = gpu.fp16_flops if precision is Precision.FP16 else gpu.bf16_flops
+    half = Precision.FP16 if precision is Precision.FP16 else Precision.BF16
     if not eager:  # Transformer Engine runs a GEMM of cuBLAS's for each expert
         calibration = replace(calibration, grouped_gemm_share=1.0)
-    linear = gemm_rates(
-        gpu, calibration, Precision.FP16 if precision is Precision.FP16 else Precision.BF16
-    )
+    linear = gemm_rates(gpu, calibration, half)
     narrow, fused = gpu.quantized_flops(precision), compiled or not eager
+    of_engine = fused or precision is Precision.FP8_DELAYED  # te.Linear's own kernels
+    cast_bytes = _QUANTIZE_BYTES.get(precision, 0) if of_engine else _UNFUSED_QUANTIZE_BYTES
     memory = gpu.memory_bandwidth_bytes_per_second
     reached = memory * calibration.bandwidth_efficiency
     scan_width = min(1.0, _SM_FLOPS * gpu.sm_count / gpu.bf16_flops)  # of the tensor cores' rate
@@ -149,7 +147,7 @@ def machine(
         linear=linear,
         quantized=gemm_rates(gpu, calibration, precision) if narrow is not None else None,
         bf16_flops=linear.sustained_flops,
-        attention=_attention_rates(gpu, calibration, sixteen_bit),
+        attention=_attention_rates(gpu, calibration, gpu.peak_flops(half)),
         memory_bytes_per_second=reached,
         chain_bytes_per_second=reached * (1.0 if fused else calibration.eager_bandwidth_share),
         compiled=compiled,
@@ -159,11 +157,7 @@ def machine(
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
         scan_flops=linear.sustained_flops * calibration.scan_share * scan_width,
-        quantize_bytes=0
-        if narrow is None
-        else _QUANTIZE_BYTES[precision]
-        if fused or precision is Precision.FP8_DELAYED  # te.Linear's own kernels
-        else _UNFUSED_QUANTIZE_BYTES,
+        quantize_bytes=0 if narrow is None else cast_bytes,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
         host=host,
     )

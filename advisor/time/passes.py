@@ -66,8 +66,6 @@ class PassTimes(Struct, frozen=True):
 
 _MLP = (Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2)
 _SHARED = (Module.SHARED_FC1, Module.SHARED_ACTIVATION, Module.SHARED_FC2)
-
-
 Passes = tuple[Seconds, Seconds]
 """Of one operator, forward and backward."""
 

@@ -304,17 +304,6 @@ def context_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> 
     return neighbour_link(gpu, calibration, tp * cp)
 
 
-def expert_data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
-    """Link of the ranks that share routed experts, EP x ETP apart."""
-    return link(gpu, calibration, layout.expert_data_parallel_size, layout.expert_ranks)
-
-
 def data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
     """Link of the ranks over which a model's states are cut: DP x CP of a replica, TP apart."""
     return link(gpu, calibration, layout.sharding_ranks, layout.tensor_model_parallel_size)
-
-
-def replicas_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
-    """Link of the ranks that hold the same shards."""
-    apart = layout.tensor_model_parallel_size * layout.sharding_ranks
-    return link(gpu, calibration, layout.data_parallel_replicate_size, apart)

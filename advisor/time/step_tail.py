@@ -17,10 +17,10 @@ from advisor.job.tuning import StoredAs
 from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
 from advisor.memory import static
-from advisor.time import rank_links
 from advisor.time.communication import Link, collective_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import PassTimes
+from advisor.time.rank_links import data_parallel_link, link
 
 
 class Turns(Struct, frozen=True):
@@ -86,24 +86,26 @@ def parameter_groups(
         weights = static.stage_weights(shape, chunks)
         packed = (w.num_elements * n for w, n in weights if w.stored_as is StoredAs.NF4)
         still -= sum(packed) * 3 // 4
+    replicas, apart = layout.data_parallel_replicate_size, layout.tensor_model_parallel_size
     dense = ParameterGroup(
         elements=of_all - of_experts,
         frozen=still,
         shards=layout.optimizer_shards,
         ranks=layout.sharding_ranks,
-        joined=rank_links.data_parallel_link(gpu, calibration, layout),
-        replicas=layout.data_parallel_replicate_size,
-        across=rank_links.replicas_link(gpu, calibration, layout),
+        joined=data_parallel_link(gpu, calibration, layout),
+        replicas=replicas,
+        across=link(gpu, calibration, replicas, apart * layout.sharding_ranks),
     )
     if layout.expert_model_parallel_size == 1:
         frozen = still + experts - of_experts
         return (replace(dense, elements=of_all, frozen=frozen),)
+    ranks = layout.expert_data_parallel_size
     return dense, ParameterGroup(
         elements=of_experts,
         frozen=experts - of_experts,
         shards=layout.expert_optimizer_shards,
-        ranks=layout.expert_data_parallel_size,
-        joined=rank_links.expert_data_parallel_link(gpu, calibration, layout),
+        ranks=ranks,
+        joined=link(gpu, calibration, ranks, layout.expert_ranks),
     )
 
 
@@ -166,11 +168,10 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
     `reductions` of them reduce gradients; all during the kernels.
 
     groups: of the parameters that the same ranks share: how many are trained, how many are
-    gathered, ranks and link. collectives: of a
-    gathering or a reduction, one a block. from_host: seconds of a gathering's copies from the host,
-    where the shards are there. added: seconds of adding one microbatch's whole gradients to those
-    before, where they are not reduced. across: reductions over replicas of shards, and how many of
-    the last microbatches do them."""
+    gathered, ranks and link. collectives: of a gathering or a reduction, one a block. from_host:
+    seconds of a gathering's copies from the host, where the shards are there. added: seconds of
+    adding one microbatch's whole gradients to those before, where they are not reduced. across:
+    reductions over replicas of shards, and how many of the last microbatches do them."""
 
     groups: tuple[tuple[int, int, int, Link], ...]
     gradient_itemsize: int

@@ -46,10 +46,8 @@ class Branch(Struct, frozen=True, dict=True):
     @property
     def num_points(self) -> int:
         """Settings times the splits that they are legal with."""
-        return sum(
-            len(group.settings) * (self.table_of(group).splits.number)
-            for group in self.decisions.groups
-        )
+        groups = self.decisions.groups
+        return sum(len(one.settings) * self.table_of(one).splits.number for one in groups)
 
     def may_take(self, seconds: float) -> bool:
         """Whether any setting may take less, whatever the stages hold."""

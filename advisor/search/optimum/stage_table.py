@@ -27,7 +27,6 @@ from advisor.time.job_time import StagePart
 
 Counts = tuple[int, ...]
 """Layers of each chunk of one stage."""
-
 Place = tuple[int, int]
 """Stage and number of a chunk on it."""
 

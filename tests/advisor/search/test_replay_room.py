@@ -7,10 +7,11 @@ import pytest
 
 from advisor.frameworks.registry import parts_of
 from advisor.memory.chunk_units import kept_bytes
+from advisor.plan.recompute_plan import tallied
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.replay_room import Made, kept_by_operator, most_freed
-from advisor.time.passes import replay_seconds, tallied
+from advisor.time.passes import replay_seconds
 from tests.advisor.jobs import evaluator_of
 
 
