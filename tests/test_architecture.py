@@ -127,7 +127,6 @@ SAME_ROLE = frozenset(
         "context_parallel",
         "core_attention",
         "ends",
-        "experts",
         "family",
         "flags",
         "framework",

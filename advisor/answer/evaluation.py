@@ -83,6 +83,10 @@ class TimeBreakdown(Struct, frozen=True, kw_only=True):
     host: float = 0.0
     stragglers: float = 0.0
 
+    def times(self, factor: float) -> "TimeBreakdown":
+        """Every part so many times."""
+        return TimeBreakdown(**{n: getattr(self, n) * factor for n in self.__struct_fields__})
+
     @property
     def total(self) -> float:
         """Step time in seconds."""
@@ -105,7 +109,8 @@ class EvaluationDetail(Struct, frozen=True, kw_only=True):
     """What a report shows of an evaluation beyond what ranks it. needs: bytes that a rank of each
     stage must be given, mean and standard deviation. uneven: None where routing is balanced.
     phases: of the job's cycle, where a step is more than its update. host_bytes: of host memory, of
-    the rank that needs most."""
+    the rank that needs most. saved_bytes_per_layer: of one microbatch, by the layer's kind.
+    hardware_flops_per_step: of all ranks, replays included."""
 
     stages: tuple[StageMemory, ...]
     needs: tuple[tuple[float, float], ...]
@@ -168,28 +173,19 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         )
 
     @cached_property
-    def _detail(self) -> EvaluationDetail:
+    def detail(self) -> EvaluationDetail:
+        """What a report shows beyond what ranks it."""
         return self.look()
 
     @property
     def stages(self) -> tuple[StageMemory, ...]:
         """Memory of every pipeline stage."""
-        return self._detail.stages
-
-    @property
-    def needs(self) -> tuple[tuple[float, float], ...]:
-        """Bytes that a rank of each stage must be given: mean and standard deviation."""
-        return self._detail.needs
-
-    @property
-    def uneven(self) -> UnevenRouting | None:
-        """What uneven routing costs; None where it is balanced or given."""
-        return self._detail.uneven
+        return self.detail.stages
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Of the cycle, in order; `stages` are of the update. None where that is all."""
-        return self._detail.phases
+        return self.detail.phases
 
     @property
     def phase(self) -> Phase | None:
@@ -199,23 +195,13 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @property
     def host_bytes(self) -> int:
         """Host memory that the rank needs which needs most of it."""
-        return self._detail.host_bytes
+        return self.detail.host_bytes
 
     @property
     def exceeds_host(self) -> bool:
         """Whether its ranks need more host memory than a server of the job is known to have."""
         has = self.job.config.host_memory_bytes
         return has is not None and self.job.gpus_of_a_server * self.host_bytes > has
-
-    @property
-    def saved_bytes_per_layer(self) -> dict[LayerKind, int]:
-        """Bytes that a layer of each kind keeps of one microbatch."""
-        return self._detail.saved_bytes_per_layer
-
-    @property
-    def hardware_flops_per_step(self) -> float:
-        """FLOPs of one step on all ranks, replays included."""
-        return self._detail.hardware_flops_per_step
 
     @property
     def peak(self) -> StageMemory:
@@ -261,4 +247,4 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @property
     def hfu(self) -> float:
         """Hardware FLOPs, replays included, over the dense peak of the precision."""
-        return self.mfu * (self.hardware_flops_per_step / self.model_flops_per_step)
+        return self.mfu * (self.detail.hardware_flops_per_step / self.model_flops_per_step)

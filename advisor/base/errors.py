@@ -1,7 +1,12 @@
 """The one exception that a user's mistake raises; what to do about a missing package."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class UserError(ValueError):
@@ -23,6 +28,13 @@ class UserError(ValueError):
         self.value = value
         self.relation = relation
         self.nearest = nearest
+
+
+def if_legal(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What `make` returns; None where it raises UserError."""
+    with suppress(UserError):
+        return make(*args, **kwargs)
+    return None
 
 
 class DocumentError(ValueError):

@@ -206,6 +206,8 @@ def findings(
 def refuse(rules: Iterable[Rule[P]], *subject: P.args, **named: P.kwargs) -> None:
     """UserError of the first of `rules` that applies, with the value of its field."""
     for rule in rules:
+        if rule.given is None and not rule.when(*subject, **named):
+            continue  # as in `findings`
         for match in rule.matches(*subject, **named):
             value = rule.stands_in(rule.field, dict(zip(rule.names, subject, strict=False)))
             raise UserError(rule.field, value, match.reason, match.fix)

@@ -1,11 +1,13 @@
-"""Rules whose texts are rows of a file of configs/rules; their conditions are code.
+"""Rules whose texts are rows of a file of configs/rules; their conditions are code, or sides.
 
 A file has tables, a table rows by id, in the order in which its framework checks. A row has fields
 of its rule, and those of the row that it is `like`.
 """
 
-from collections.abc import Callable, Mapping
-from functools import cache
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 from msgspec import json
@@ -16,6 +18,8 @@ from advisor.base.rule import Rule, Verdict
 R = TypeVar("R", bound=Rule[Any])
 Rows = Mapping[str, Mapping[str, Any]]
 _TYPES: Final = {"verdict": Verdict, "since": tuple, "versions": tuple}
+_SIDE: Final = re.compile(r"(\w+)\.([\w.]+)(?:(!=|<=|>=|<|>|=|:)(.+))?")
+_ORDERS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @cache
@@ -48,3 +52,67 @@ def rules_of(
         fields.pop("like", None)
         found[name] = kind(**fields)
     return found
+
+
+def refusals(
+    kind: type[R],
+    table: str,
+    whens: Mapping[str, Callable[..., object]] | None = None,
+    lists: Mapping[str, Iterable[str]] | None = None,
+) -> dict[str, R]:
+    """The rules of a table of configs/rules/jobs.json, which `refuse` asks. A row is about the
+    field of its id, unless it names another.
+
+    Conditions that are no code are `when` and `given`: all of their sides must hold. A side is
+    ``job.NAME`` where that is set, ``job.NAME=value|value``, ``job.NAME!=value``, ``job.NAME<1``
+    (no None is), ``job.NAME:value`` where it holds the value, ``not side``, or ``side or side``.
+    A row with `each`, here or in `lists`, is a rule for each of those names, which its code takes
+    first, and which stands in its texts as {each}.
+    """
+
+    def read(row: dict[str, Any]) -> dict[str, Any]:
+        sides = {one: _all_of(kind.names, row[one]) for one in ("given", "when") if one in row}
+        return {name: value for name, value in row.items() if name != "each"} | sides
+
+    rows, codes = {}, dict(whens or {})
+    for name, row in rows_of("jobs.json")[table].items():
+        code = codes.pop(name, None)
+        for each in (lists or {}).get(name, row.get("each", ("",))):
+            one = f"{name} {each}".rstrip()
+            text = json.encode({"field": name, **row}).replace(b"{each}", each.encode())
+            rows[one] = json.decode(text)
+            if code:
+                codes[one] = partial(code, each) if each else code
+    return rules_of(kind, rows, codes, read)
+
+
+def _all_of(names: tuple[str, ...], sides: Iterable[str]) -> Callable[..., bool]:
+    first, *others = (_side(names, side) for side in sides)
+    if not others:
+        return first
+    return lambda *subject: first(*subject) and all(one(*subject) for one in others)
+
+
+def _side(names: tuple[str, ...], side: str) -> Callable[..., bool]:
+    """Whether what a rule looks at, under these names, has a side, as `refusals` reads it."""
+    if " or " in side:
+        either = [_side(names, one) for one in side.split(" or ")]
+        return lambda *subject: any(one(*subject) for one in either)
+    if side.startswith("not "):
+        other = _side(names, side[4:])
+        return lambda *subject: not other(*subject)
+    found = _SIDE.fullmatch(side)
+    assert found is not None, side
+    place, sign, text = names.index(found[1]), found[3], found[4]
+    read = operator.attrgetter(found[2])
+    if not sign:
+        return lambda *subject: bool(read(subject[place]))
+    if sign == ":":
+        return lambda *subject: text in read(subject[place])
+    if compare := _ORDERS.get(sign):
+        limit = float(text)
+        return lambda *subject: (
+            (value := read(subject[place])) is not None and compare(value, limit)
+        )
+    values = text.split("|")
+    return lambda *subject: (str(read(subject[place])) in values) == (sign == "=")

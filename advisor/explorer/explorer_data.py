@@ -241,20 +241,7 @@ class _Page(Struct, frozen=True):
 
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
-    *(
-        "data",
-        "words",
-        "state",
-        "parts",
-        "controls",
-        "table",
-        "pareto",
-        "near",
-        "memory",
-        "phases",
-        "time",
-    ),
-    *("flags", "step", "layer", "app"),
+    "data words state parts controls table pareto near memory phases time flags step layer app"
 )
 
 
@@ -275,7 +262,7 @@ def explorer_page(
         static=re.sub(_STYLE, lambda found: f'class="s{styles.index(found[1])}"', static),
         data=data,
         vendor=(_HERE / "vendor/htm-preact.js").read_text(encoding="utf-8"),
-        script="".join(_asset(f"{name}.js") for name in _SCRIPTS),
+        script="".join(_asset(f"{name}.js") for name in _SCRIPTS.split()),
     )
     return page.replace("@policy@", _policy(page), 1)
 

@@ -83,7 +83,7 @@ def clearance(evaluation: Evaluation) -> tuple[float, int, float]:
     """By how many standard deviations the row is clear of its budget, one of them in units, of the
     stage that is closest to it, and the most that it is likely to fit."""
     budget = evaluation.budget_bytes
-    mean, sigma = min(evaluation.needs, key=lambda need: (budget - need[0]) / need[1])
+    mean, sigma = min(evaluation.detail.needs, key=lambda need: (budget - need[0]) / need[1])
     stays = not (evaluation.phases or evaluation.exceeds_host)
     if type(evaluation.calibration) is Calibration and stays:
         return round((budget - mean) / sigma, 3), units(sigma), most_likely(evaluation.job.layout)

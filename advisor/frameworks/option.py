@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Final, Protocol, TypeVar
 
 from msgspec import Struct, json
-from msgspec.structs import replace
 
 from advisor.base.configuration import packaged_configs
 from advisor.base.grouping import grouped
@@ -74,18 +73,13 @@ class When(Struct, frozen=True):
 
     always: bool = False
     with_layout: bool = False
-    only_if: Callable[[Described], bool] | None = None
+    only_if: Callable[[Described], object] | None = None
 
     def holds(self, value: object, default: object, job: Described, *, layout: bool = True) -> bool:
         """Whether `value` is emitted for `job`; layout: with the whole layout."""
         if self.only_if is not None and not self.only_if(job):
             return False
         return self.always or (self.with_layout and layout) or value != default
-
-
-DIFFERENT: Final = When()
-ALWAYS: Final = When(always=True)
-WITH_LAYOUT: Final = When(with_layout=True)
 
 
 class Format(StrEnum):
@@ -123,11 +117,6 @@ class Emitted(Struct, frozen=True, kw_only=True):
 
 
 UNEMITTED: Final = Emitted()
-ON_LINE: Final = Emitted(line=DIFFERENT)
-"""A flag where the value is not the default; recipes set it themselves."""
-EMITTED: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT)
-SET_IN_RECIPES: Final = Emitted(line=DIFFERENT, recipe=ALWAYS)
-"""A recipe may have set another value than the default."""
 
 
 class Option(Struct, frozen=True, kw_only=True):
@@ -244,107 +233,12 @@ def number(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.split(".")))
 
 
-@lru_cache(maxsize=64)
-def kind_of(annotation: object) -> type:
-    """The type that values of an annotated one have; of a union the first that is known."""
-    types = {getattr(t, "__origin__", t) for t in get_args(annotation) or (annotation,)}
-    if str(annotation).startswith("tuple"):
-        return tuple
-    return next((kind for kind in (bool, int, float) if kind in types), str)
-
-
-_NAMES: Final = frozenset(Emitted.__struct_fields__)
-
-
-class Row(NamedTuple):
-    """What a section says of one option, until it has its name."""
-
-    default: Any
-    emitted: Emitted
-    fields: dict[str, Any]
-
-    def named(self, name: str, kind: type, home: str) -> Option:
-        """The option of this name."""
-        fields = dict(self.fields)
-        spelled = {key: fields.pop(key) for key in _NAMES & fields.keys()}
-        for key in ("since", "until", "renamed"):
-            if key in fields:
-                fields[key] = number(fields[key])
-        ours = fields.pop("ours", "")
-        return Option(
-            name=name,
-            kind=kind,
-            default=self.default,
-            ours=f"{ours}.{name}" if ours and "." not in ours else ours,
-            emitted=replace(self.emitted, **spelled) if spelled else self.emitted,
-            home=home,
-            **fields,
-        )
-
-
-class Options:
-    """A section: its attributes are options, with the framework's defaults as their values. title:
-    its subject; home: where Megatron Bridge keeps it, except for rows that say it. schema: the file
-    of configs/options that holds those that are not modelled."""
-
-    schema: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    rows: ClassVar[tuple[Option, ...]] = ()
-    option_names: ClassVar[frozenset[str]] = frozenset()
-
-    def __init_subclass__(cls, title: str = "", home: str = "model") -> None:
-        """Name the rows, and leave each one's default in its place."""
-        super().__init_subclass__()
-        kinds = {name: kind_of(kind) for name, kind in cls.__annotations__.items()}
-        own = {name: row for name, row in vars(cls).items() if isinstance(row, Row)}
-        own_rows = (row.named(name, kinds[name], home) for name, row in own.items())
-        cls.title = title
-        cls.rows = (*own_rows, *_unmodelled_of(cls.schema, title, home))
-        for row in cls.rows:
-            setattr(cls, row.name, row.default)
-        cls.option_names = frozenset(kinds).union(
-            (row.name for row in cls.rows),
-            *(vars(base).get("option_names", ()) for base in cls.__mro__),
-        )
-
-
 @lru_cache(maxsize=4)
 def _listed(schema: str) -> dict[str, Any]:
     found: dict[str, Any] = json.decode(
         (packaged_configs() / "options" / f"{schema}.json").read_bytes()
     )
     return found
-
-
-def _unmodelled_of(schema: str, title: str, home: str) -> Iterator[Option]:
-    """Options of a section that are not modelled, by their status and what is to be said of them. A
-    default without a kind is of its kind; a list is a tuple."""
-    for status, notes in (_listed(schema) if schema else {}).get(title, {}).items():
-        for note, options in notes.items():
-            for name, said in options.items():
-                fields = {k: tuple(v) if isinstance(v, list) else v for k, v in said.items()}
-                default = fields.pop("default", None)
-                kind = _KINDS[said.get("kind", type(default).__name__)]
-                fields.pop("kind", None)
-                row = Row(default, UNEMITTED, {"status": Status(status), "note": note, **fields})
-                yield row.named(name, kind, home)
-
-
-_KINDS: Final = {kind.__name__: kind for kind in (bool, int, float, str, tuple, object)}
-
-
-def option(default: T, ours: str = "", emitted: Emitted = UNEMITTED, **fields: Any) -> T:
-    """A row of an option that is modelled: `ours` is the field it means, or the part of a job where
-    the field has its name. `fields` are those of Option, and of Emitted where this row differs from
-    `emitted`; releases are texts: ``since="0.16"``, ``older={"0.15": None}``."""
-    # to a type checker a value of the annotated type, which it becomes
-    row: Any = Row(default, emitted, {"ours": ours, **fields})
-    return row  # type: ignore[no-any-return]
-
-
-def checked(default: T, note: str = "", status: Status = Status.CHECKED, **fields: Any) -> T:
-    """A row of an option that rules read, and no field of ours means."""
-    return option(default, status=status, note=note, **fields)
 
 
 def key(name: str, default: Any, ours: str, kind: type | None = None, **fields: Any) -> Option:
@@ -382,6 +276,9 @@ def listed(schema: str) -> Iterator[Option]:
                 first = default[0] if isinstance(default, list) else default
                 kind = type(first) if isinstance(first, bool | int) else object
                 yield Option(name=name, kind=kind, default=default, status=status, note=note)
+
+
+_KINDS: Final = {kind.__name__: kind for kind in (bool, int, float, str, tuple, object)}
 
 
 def modelled(schema: str) -> Iterator[Option]:

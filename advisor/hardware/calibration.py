@@ -68,6 +68,11 @@ class KnownError(Struct, frozen=True, kw_only=True):
     high: float
 
     @property
+    def in_words(self) -> str:
+        """``8 published runs like this (experts in bf16 on GB200-186GB)``."""
+        return f"{self.rows} published runs like this ({self.of.description})"
+
+    @property
     def description(self) -> str:
         """``25 % too fast in the mean, 20 to 32 %``."""
         mean, *ends = (abs(error) * 100 for error in (self.mean, self.low, self.high))
@@ -212,8 +217,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def error_of(self, gpu: str, *, experts: bool, eager: bool) -> float:
         """Half-width of the band of a class of jobs; of two that both apply, the wider."""
-        own = self._own(gpu)
-        fields = _fields(experts=experts, eager=eager)
+        own, fields = self._own(gpu), _fields(experts=experts, eager=eager)
         errors = [getattr(own, field, 0.0) or getattr(self, field) for field in fields]
         return max(errors) or self.step_time_error
 
@@ -262,10 +266,8 @@ EFFICIENCIES = (
     *("gemm_bandwidth_efficiency", "scan_share", "dispatch_training_share"),
 )
 AT_MOST_ONE = (
-    "eager_bandwidth_share",
-    "optimizer_bandwidth_efficiency",
-    "fused_attention_forward_efficiency",
-    "fused_attention_backward_efficiency",
+    *("eager_bandwidth_share", "optimizer_bandwidth_efficiency"),
+    *("fused_attention_forward_efficiency", "fused_attention_backward_efficiency"),
 )
 SHARED_EFFICIENCIES = ("nvls_efficiency", "all_to_all_efficiency")
 """Of the network's parts, whose values serve every GPU until one is measured."""

@@ -73,19 +73,12 @@ class Datasheet(Struct, frozen=True, kw_only=True):
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if number and (value < 0 or (value == 0 and name not in (_NVLINK, _PAIR))):
                 raise UserError(name, value, "must be positive")
-        if self.nvlink_pair_gb_per_second > self.nvlink_gb_per_second:
-            raise UserError(
-                _PAIR,
-                self.nvlink_pair_gb_per_second,
-                f"must be at most {_NVLINK} = {self.nvlink_gb_per_second}",
-            )
+        joined, pair = f"{_NVLINK} = {self.nvlink_gb_per_second}", self.nvlink_pair_gb_per_second
+        if pair > self.nvlink_gb_per_second:
+            raise UserError(_PAIR, pair, f"must be at most {joined}")
         if (self.nvlink_domain_size > 1) != (self.nvlink_gb_per_second > 0):
-            raise UserError(
-                "nvlink_domain_size",
-                self.nvlink_domain_size,
-                "must be 1 without NVLink and at least 2 with it "
-                f"({_NVLINK} = {self.nvlink_gb_per_second})",
-            )
+            relation = f"must be 1 without NVLink and at least 2 with it ({joined})"
+            raise UserError("nvlink_domain_size", self.nvlink_domain_size, relation)
 
     def gpu(self, name: str, assumed: tuple[str, ...] = ()) -> Gpu:
         """The type in bytes and FLOP/s; assumed: fields that no source gives."""
@@ -143,12 +136,8 @@ def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
     if found := full_name(gpu_type, names):
         return found
     if "mig" in _parts(gpu_type):
-        raise UserError(
-            _FLAG,
-            gpu_type,
-            "is a slice of a GPU (MIG), which has no preset",
-            "use the whole GPU, or describe the slice in --config-dir DIR/hardware/NAME.yaml",
-        )
+        fix = "use the whole GPU, or describe the slice in --config-dir DIR/hardware/NAME.yaml"
+        raise UserError(_FLAG, gpu_type, "is a slice of a GPU (MIG), which has no preset", fix)
     near = f"{nearest_names(gpu_type, names)} {_OTHERS}"
     raise UserError(_FLAG, show(gpu_type), "unknown GPU type", near)
 
@@ -173,12 +162,8 @@ def _assumed_fields(sources: object, path: Path) -> tuple[str, ...]:
         raise UserError(f"{path}: sources", show(sources), "must map a field to its source")
     for key in sources:
         if key not in known:
-            raise UserError(
-                f"{path}: sources.{key}",
-                show(sources[key]),
-                "must name a field",
-                nearest_names(str(key), known),
-            )
+            near, said = nearest_names(str(key), known), show(sources[key])
+            raise UserError(f"{path}: sources.{key}", said, "must name a field", near)
     return tuple(key for key, source in sources.items() if str(source).startswith(_ASSUMED))
 
 

@@ -113,9 +113,5 @@ def check_budget(budget_bytes: int | None, gpu: Gpu, field: str) -> None:
     """UserError, under `field`, where the budget is more than the whole card."""
     if budget_bytes is not None and budget_bytes > gpu.memory_bytes:
         card = human_bytes(gpu.memory_bytes)
-        raise UserError(
-            field,
-            human_bytes(budget_bytes),
-            f"exceeds the {card} of {gpu.name}",
-            "leave it out to use the whole card, or name a larger GPU in --gpus",
-        )
+        fix = "leave it out to use the whole card, or name a larger GPU in --gpus"
+        raise UserError(field, human_bytes(budget_bytes), f"exceeds the {card} of {gpu.name}", fix)

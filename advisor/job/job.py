@@ -1,6 +1,7 @@
 """One training job: model, layout, hardware, batch and precision, checked together."""
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -9,12 +10,13 @@ from msgspec import Struct
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.rule import Match, Rule, refuse
+from advisor.base.rule_rows import refusals
 from advisor.base.units import nearest_divisors
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.layout import DataParallelSharding, ParallelLayout, check_model_fits_layout
 from advisor.job.loss_head import LossHead
 from advisor.job.pipeline_split import pipeline_stages
-from advisor.job.reinforcement import Reference, Reinforcement
+from advisor.job.reinforcement import Reinforcement
 from advisor.job.samples import Samples
 from advisor.job.tuning import Tuning
 from advisor.models.options import CpCommType
@@ -214,10 +216,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def loads_attention_mask(self) -> bool:
-        """Whether a boolean mask [b, 1, s, s] comes with each microbatch.
-
-        If neither the request nor the framework says it, wherever sequences are not packed.
-        """
+        """Whether a boolean mask [b, 1, s, s] comes with each microbatch. If neither the request
+        nor the framework says it, wherever sequences are not packed."""
         if self.create_attention_mask is not None:
             return self.create_attention_mask
         return not self.is_packed
@@ -238,8 +238,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         an fp32 parameter with an fp32 gradient next to each shard.
 
         Source: megatron-core 0.16.1 and 0.19.2 optimizer_config.py,
-        use_precision_aware_optimizer_no_fp8_or_ds_fp8, which asks for the recipe, not for FP8.
-        """
+        use_precision_aware_optimizer_no_fp8_or_ds_fp8, which asks for the recipe, not for FP8."""
         recipe = RECIPES_OF_PRECISIONS.get(self.precision, self.fp8_recipe)
         return self.use_precision_aware_optimizer and (
             self.main_params_dtype is not DType.FP32
@@ -249,11 +248,9 @@ class JobConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of main parameter and Adam moments of one element.
-
-        Of an fp32 main parameter that it holds, Adam keeps the 16 bits that its bf16 weight lacks
-        (store_param_remainders, from Transformer Engine 2.1 on).
-        """
+        """Bytes of main parameter and Adam moments of one element. Of an fp32 main parameter that
+        it holds, Adam keeps the 16 bits that its bf16 weight lacks (store_param_remainders, from
+        Transformer Engine 2.1 on)."""
         main = self.main_params_dtype.itemsize
         remainders = (
             self.adam_holds_main_params
@@ -271,13 +268,14 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         return self.torch_compile and "loss" in self.compile_components
 
     def __post_init__(self) -> None:
-        refuse(_CONFIG_RULES, self)
+        refuse(_CONFIG_RULES.values(), self)
 
 
-_OPTIMIZER_DTYPES = {
+_MOMENTS: Final = (DType.FP32, DType.FP16, DType.BF16, DType.FLOAT8)
+_OPTIMIZER_DTYPES: Final = {
     "main_params_dtype": (DType.FP32, DType.FP16),
-    "exp_avg_dtype": (DType.FP32, DType.FP16, DType.BF16, DType.FLOAT8),
-    "exp_avg_sq_dtype": (DType.FP32, DType.FP16, DType.BF16, DType.FLOAT8),
+    "exp_avg_dtype": _MOMENTS,
+    "exp_avg_sq_dtype": _MOMENTS,
 }
 """Megatron-LM arguments.py: choices of --main-params-dtype, --exp-avg-dtype, --exp-avg-sq-dtype."""
 
@@ -292,102 +290,36 @@ class _ConfigRule(Rule[[JobConfig]], frozen=True, kw_only=True):
     names: ClassVar[tuple[str, ...]] = ("job",)
 
 
-_on = _ConfigRule.on
+def _reduces_in(name: str, job: JobConfig) -> bool:
+    return getattr(job, name) not in (None, DType.FP32, DType.BF16, job.precision.parameter_dtype)
 
 
-def _positive(name: str) -> _ConfigRule:
-    def below(job: JobConfig) -> bool:
-        return (value := getattr(job, name)) is not None and value < 1
-
-    return _on(f"job.{name}", below, "must be at least 1")
-
-
-def _reduces_in(name: str) -> _ConfigRule:
-    def found(job: JobConfig) -> bool:
-        legal = (None, DType.FP32, DType.BF16, job.precision.parameter_dtype)
-        return getattr(job, name) not in legal
-
-    return _on(f"job.{name}", found, "must be fp32 or bf16, or fp16 where job.precision is")
-
-
-def _held_in(name: str, allowed: tuple[DType, ...]) -> _ConfigRule:
+def _held_in(name: str, job: JobConfig) -> Match | None:
     """Types of the optimizer's tensors other than fp32 need the precision-aware optimizer."""
-
-    def found(job: JobConfig) -> Match | None:
-        value = getattr(job, name)
-        legal = allowed if job.use_precision_aware_optimizer else (DType.FP32,)
-        switch = "set job.use_precision_aware_optimizer=true" if value in allowed else ""
-        return None if value in legal else Match(f"must be {' or '.join(legal)}", switch)
-
-    return _on(f"job.{name}", found, "")
+    value, allowed = getattr(job, name), _OPTIMIZER_DTYPES[name]
+    legal = allowed if job.use_precision_aware_optimizer else (DType.FP32,)
+    switch = "set job.use_precision_aware_optimizer=true" if value in allowed else ""
+    return None if value in legal else Match(f"must be {' or '.join(legal)}", switch)
 
 
-def _only_adams(name: str) -> _ConfigRule:
-    """What OptimizerConfig and get_megatron_muon_optimizer refuse (megatron-core 0.16.1)."""
-    return _on(
-        f"job.{name}",
-        lambda job: job.optimizer.is_muon and getattr(job, name),
-        "works only with Adam, but job.optimizer is {job.optimizer}",
-        f"leave it off, or use job.optimizer={Optimizer.ADAM}",
-    )
-
-
-_CONFIG_RULES: Final = (
-    *map(
-        _positive,
-        (
-            *("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length"),
-            "host_memory_bytes",
+_CONFIG_RULES: Final = refusals(
+    _ConfigRule,
+    "config",
+    {
+        "job.transformer_engine_version": lambda job: (
+            not re.fullmatch(r"(\d+\.\d+(\.\w+)*)?", job.transformer_engine_version)
+            and NEWEST_TRANSFORMER_ENGINE
         ),
-    ),
-    _on(
-        "job.transformer_engine_version",
-        lambda job: not re.fullmatch(r"(\d+\.\d+(\.\w+)*)?", job.transformer_engine_version),
-        "must be a release number",
-        f"write e.g. {NEWEST_TRANSFORMER_ENGINE}",
-    ),
-    _on(
-        "job.moe_load_imbalance",
-        lambda job: not 1.0 <= job.moe_load_imbalance <= 1000.0,
-        "must be at least 1 (busiest rank / mean)",
-        "use 1",
-    ),
-    *map(_reduces_in, ("main_grads_dtype", "weights_dtype")),
-    *(_held_in(*row) for row in _OPTIMIZER_DTYPES.items()),
-    _on(
-        "job.compile_components",
-        lambda job: (
+        "reduces_in": _reduces_in,
+        "held_in": _held_in,
+        "job.compile_components": lambda job: (
             not {*job.compile_components} <= {*COMPILED}
             or (job.torch_compile and "model" not in job.compile_components)
         ),
-        "must be model, or model and loss: a loss that is compiled alone is not modelled",
-        "use model, or model,loss",
-    ),
-    _on(
-        "job.fp8_recipe",
-        lambda job: (
+        "job.fp8_recipe": lambda job: (
             job.fp8_recipe not in (None, RECIPES_OF_PRECISIONS.get(job.precision, job.fp8_recipe))
         ),
-        "does not match job.precision={job.precision}",
-    ),
-    _on(
-        "job.fp8_param_gather",
-        lambda job: job.fp8_param_gather and not job.precision.is_fp8,
-        "needs FP8, but job.precision is {job.precision}",
-        "--precision fp8_current, or leave it out",
-    ),
-    _on(
-        "job.optimizer",
-        lambda job: job.optimizer.is_muon and job.precision is Precision.FP16,
-        "does not support fp16",
-        "--precision bf16",
-    ),
-    *map(_only_adams, ("optimizer_cpu_offload", "use_precision_aware_optimizer")),
-    _on(
-        "job.optimizer_offload_fraction",
-        lambda job: not 0.0 <= job.optimizer_offload_fraction <= 1.0,
-        "must be between 0 and 1",
-    ),
+    },
 )
 
 
@@ -408,44 +340,11 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         layout, config = self.layout, self.config
-        if layout.world_size != self.num_gpus:
-            model_parallel = layout.world_size // layout.data_parallel_size
-            raise UserError(
-                "layout TP x CP x PP x DP",
-                layout.world_size,
-                f"must equal the number of GPUs = {self.num_gpus}",
-                f"TP x CP x PP = {model_parallel} must divide {self.num_gpus}: nearest "
-                f"{nearest_divisors(self.num_gpus, model_parallel)}",
-            )
-        if config.optimizer.is_muon and layout.use_distributed_optimizer:
-            raise UserError(
-                "layout.use_distributed_optimizer",
-                True,
-                f"splits tensors, but job.optimizer={config.optimizer} needs them whole",
-                "use layout.use_distributed_optimizer=false (dist_muon then assigns whole tensors "
-                "to data-parallel ranks)",
-            )
-        sharded = layout.use_distributed_optimizer or layout.data_parallel_sharding is not None
-        if config.optimizer_cpu_offload and not sharded:
-            raise UserError(
-                "layout.use_distributed_optimizer",
-                False,
-                "cannot be combined with job.optimizer_cpu_offload: the optimizer's step fails",
-                "use layout.use_distributed_optimizer=true",
-            )
-        if layout.data_parallel_sharding is not None and layout.pipeline_model_parallel_size > 1:
-            raise UserError(
-                "layout.pipeline_model_parallel_size",
-                layout.pipeline_model_parallel_size,
-                "pipelines are not modelled with layout.data_parallel_sharding",
-                "use 1",
-            )
+        refuse(_WORLD_RULES.values(), layout, config, self.num_gpus)
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)
         pipeline_stages(self.model, layout)
-        _check_sequence(config, layout)
-        _check_batch(config, layout)
-        _check_phases(config, self.num_gpus)
+        refuse(_BATCH_RULES.values(), layout, config, self.num_gpus)
 
     @property
     def num_microbatches(self) -> int:
@@ -494,14 +393,11 @@ def _lacked(precision: Precision, gpu: Gpu) -> str:
 
 def check_precision(precision: Precision, gpu: Gpu) -> None:
     """Raise UserError where the GPU has no tensor cores for `precision`."""
-    usual, lacked = sixteen_bits(gpu), _lacked(precision, gpu)
-    if lacked:
-        raise UserError(
-            "job.precision", precision, f"{gpu.name} has no {lacked} tensor cores", f"use {usual}"
-        )
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
-    refused = ""
-    if needed and gpu.vendor is not Vendor.NVIDIA:
+    refused, instead = "", "use fp8_current"
+    if lacked := _lacked(precision, gpu):
+        refused, instead = f"{gpu.name} has no {lacked} tensor cores", f"use {sixteen_bits(gpu)}"
+    elif needed and gpu.vendor is not Vendor.NVIDIA:
         refused = f"is a recipe of NVIDIA's Transformer Engine, which does not run on {gpu.name}"
     elif precision is Precision.MXFP8 and gpu.cuda_capability >= _WITHOUT_MXFP8:
         capability = f"compute capability {gpu.compute_capability}"
@@ -509,7 +405,7 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
     elif gpu.compute_capability < needed:
         refused = f"needs {chip}; {gpu.name} is older"
     if refused:
-        raise UserError("job.precision", precision, refused, "use fp8_current")
+        raise UserError("job.precision", precision, refused, instead)
 
 
 def sequence_shards(layout: ParallelLayout) -> tuple[int, str]:
@@ -522,68 +418,73 @@ def sequence_shards(layout: ParallelLayout) -> tuple[int, str]:
     return layout.sequence_shards * (2 * cp if cp > 1 else 1), "2 CP"
 
 
-def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
-    packed = config.mean_packed_length
-    if packed is not None and packed > config.seq_length:
-        raise UserError(
-            "job.mean_packed_length",
-            packed,
-            f"must not exceed job.seq_length = {config.seq_length}, the length that sequences "
-            "are packed to",
-            f"nearest: {config.seq_length}",
-        )
+_Found = dict[str, int | str] | None
+
+
+class _JobRule(Rule[[ParallelLayout, JobConfig, int]], frozen=True, kw_only=True):
+    """A rule on options and degrees."""
+
+    names: ClassVar[tuple[str, ...]] = ("layout", "job", "gpus")
+
+    def stands_in(self, field: str, values: Mapping[str, object]) -> object:
+        """See Rule; `rl` is of the job."""
+        if field == _WORLD:
+            field = "layout.world_size"
+        group, _, name = field.partition(".")
+        owner = values[group] if group in values else getattr(values["job"], group)
+        return getattr(owner, name)
+
+
+def _other_number(layout: ParallelLayout, _: JobConfig, gpus: int) -> _Found:
+    if layout.world_size == gpus:
+        return None
+    degrees = layout.world_size // layout.data_parallel_size
+    return {"degrees": degrees, "nearest": nearest_divisors(gpus, degrees)}
+
+
+def _cut_sequence(layout: ParallelLayout, job: JobConfig, _: int) -> _Found:
     shards, pieces = sequence_shards(layout)
-    if config.seq_length % shards and not config.samples.varies:  # else rows are padded
-        down = config.seq_length // shards * shards
-        raise UserError(
-            "job.seq_length",
-            config.seq_length,
-            f"must be divisible by {shards} (TP with sequence parallelism x {pieces})",
-            _nearest(down, down + shards),
-        )
+    if job.seq_length % shards == 0 or job.samples.varies:  # else rows are padded
+        return None
+    return {"shards": shards, "pieces": pieces, "nearest": _nearest(job.seq_length, shards)}
 
 
-def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
-    per_pass = config.micro_batch_size * layout.data_parallel_size
-    if config.global_batch_size % per_pass:
-        down = config.global_batch_size // per_pass * per_pass
-        raise UserError(
-            "job.global_batch_size",
-            config.global_batch_size,
-            f"must be divisible by micro_batch_size x DP = {config.micro_batch_size} x "
-            f"{layout.data_parallel_size}",
-            _nearest(down, down + per_pass),
-        )
-    pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
-    microbatches = config.global_batch_size // per_pass
-    if vpp > 1 and microbatches % pp and config.samples.token_budget is None:
-        down = microbatches // pp * pp
-        raise UserError(
-            "job.global_batch_size",
-            config.global_batch_size,
-            f"gives {microbatches} microbatches; the interleaved schedule (VPP {vpp}) needs a "
-            f"multiple of PP = {pp}",
-            _nearest(down * per_pass, (down + pp) * per_pass),
-        )
+def _of_pass(layout: ParallelLayout, job: JobConfig) -> int:
+    return job.micro_batch_size * layout.data_parallel_size
 
 
-def _check_phases(config: JobConfig, num_gpus: int) -> None:
-    rl, engine = config.rl, config.rl.engine_tensor_parallel_size
-    if rl.shares_gpus and num_gpus % engine:
-        raise UserError(
-            "rl.engine_tensor_parallel_size",
-            engine,
-            f"must divide the {num_gpus} GPUs that the engines share",
-            f"nearest: {nearest_divisors(num_gpus, engine)}",
-        )
-    if rl.reference is Reference.ADAPTER_OFF and not config.tuning.has_adapter:
-        raise UserError(
-            "rl.reference",
-            rl.reference,
-            "needs an adapter to switch off",
-            "use tuning.adapter=lora",
-        )
+def _other_microbatches(layout: ParallelLayout, job: JobConfig, _: int) -> _Found:
+    of_pass, pp = _of_pass(layout, job), layout.pipeline_model_parallel_size
+    microbatches = job.global_batch_size // of_pass
+    if microbatches % pp == 0 or job.samples.token_budget is not None:
+        return None
+    nearest = _nearest(job.global_batch_size, of_pass * pp)
+    return {"microbatches": microbatches, "nearest": nearest}
 
 
-def _nearest(*sizes: int) -> str:
-    return f"nearest: {' or '.join(str(size) for size in sizes if size)}"
+def _nearest(size: int, step: int) -> str:
+    down = size // step * step
+    return f"nearest: {' or '.join(str(near) for near in (down, down + step) if near)}"
+
+
+_WORLD: Final = "layout TP x CP x PP x DP"
+_WORLD_RULES: Final = refusals(_JobRule, "job", {_WORLD: _other_number})
+_BATCH_RULES: Final = refusals(
+    _JobRule,
+    "batch",
+    {
+        "job.mean_packed_length": lambda _, job, __: (
+            job.mean_packed_length and job.mean_packed_length > job.seq_length
+        ),
+        "job.seq_length": _cut_sequence,
+        "job.global_batch_size": lambda layout, job, _: (
+            job.global_batch_size % _of_pass(layout, job)
+            and _nearest(job.global_batch_size, _of_pass(layout, job))
+        ),
+        "interleaved": _other_microbatches,
+        "rl.engine_tensor_parallel_size": lambda _, job, gpus: (
+            gpus % job.rl.engine_tensor_parallel_size
+            and nearest_divisors(gpus, job.rl.engine_tensor_parallel_size)
+        ),
+    },
+)

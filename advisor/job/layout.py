@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, Final
 
@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.rule import Match, Rule, refuse
+from advisor.base.rule_rows import refusals
 from advisor.base.units import divisors, nearest_divisors
 from advisor.models.layer_kinds import sharded_heads
-from advisor.models.options import CpCommType, TokenDispatcher, TransformerImpl
+from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec
 
 
@@ -85,20 +86,7 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     scatter_gather_tensors_in_pipeline: bool = False
 
     def __post_init__(self) -> None:
-        for field in (*DEGREES, *END_STAGES, "data_parallel_replicate_size"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise UserError(f"layout.{field}", value, "must be at least 1")
-        if self.sequence_parallel and self.tensor_model_parallel_size == 1:
-            relation = "needs tensor_model_parallel_size > 1"
-            raise UserError("layout.sequence_parallel", True, relation, "drop it at TP 1")
-        if self.virtual_pipeline_model_parallel_size > 1 and self.pipeline_model_parallel_size == 1:
-            raise UserError(
-                "layout.virtual_pipeline_model_parallel_size",
-                self.virtual_pipeline_model_parallel_size,
-                "needs pipeline_model_parallel_size > 1",
-                "use 1",
-            )
+        refuse(_RULES.values(), self)
         _check_hierarchy(self)
 
     @property
@@ -246,6 +234,15 @@ def _check_hierarchy(layout: ParallelLayout) -> None:
         )
 
 
+class _LayoutRule(Rule[[ParallelLayout]], frozen=True, kw_only=True):
+    """A rule on degrees."""
+
+    names: ClassVar[tuple[str, ...]] = ("layout",)
+
+
+_RULES: Final = refusals(_LayoutRule, "layout")
+
+
 class _FitRule(Rule[[ModelSpec, ParallelLayout]], frozen=True, kw_only=True):
     """A rule that a model does not fit a layout."""
 
@@ -254,7 +251,7 @@ class _FitRule(Rule[[ModelSpec, ParallelLayout]], frozen=True, kw_only=True):
     def stands_in(self, field: str, values: Mapping[str, object]) -> object:
         """See Rule; of ``layout EP x ETP`` the product."""
         layout = values["layout"]
-        if field == _ETP:
+        if field == "layout.expert_tensor_parallel_size":
             assert isinstance(layout, ParallelLayout)
             return layout.expert_tensor_degree
         _, several, degrees = field.partition(" ")
@@ -264,46 +261,10 @@ class _FitRule(Rule[[ModelSpec, ParallelLayout]], frozen=True, kw_only=True):
         return prod(getattr(layout, names[short]) for short in degrees.split(" x "))
 
 
-_on = _FitRule.on
-_ETP: Final = "layout.expert_tensor_parallel_size"
-
-
-def _has_experts(model: ModelSpec, _: ParallelLayout) -> bool:
-    return model.num_moe_experts is not None
-
-
-_of_experts = partial(_on, given=_has_experts)
-
-
-def _divides(field: str, degree: str, name: str, number: str = "") -> _FitRule:
-    """A degree must divide a size of experts, where the model has that."""
-
-    def rest(model: ModelSpec, layout: ParallelLayout) -> Match | None:
-        whole, ways = getattr(model, number or name), getattr(layout, degree)
-        return _undivided(name, whole, ways) if whole and whole % ways else None
-
-    return _of_experts(f"layout.{field}", rest, "")
-
-
-def _uneven_stage(_: ModelSpec, layout: ParallelLayout) -> Match | None:
-    stage, ways = layout.world_size // layout.pipeline_model_parallel_size, layout.expert_ranks
-    return _undivided("TP x CP x DP", stage, ways) if stage % ways else None
-
-
-def _undivided(name: str, number: int, ways: int) -> Match:
+def _undivided(name: str, number: int | None, ways: int) -> Match | None:
+    if not number or number % ways == 0:
+        return None
     return Match(f"must divide {name} = {number}", f"nearest: {nearest_divisors(number, ways)}")
-
-
-def _needs_experts(field: str) -> _FitRule:
-    return _on(
-        field,
-        lambda model, layout: (
-            model.num_moe_experts is None
-            and getattr(layout, field.partition(".")[2]) not in (None, 1)
-        ),
-        "needs a model with experts",
-        "use 1",
-    )
 
 
 def _exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
@@ -323,8 +284,8 @@ def _exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
 
 def _sharded_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
     ways = layout.tensor_model_parallel_size * layout.context_parallel_size
-    uneven = (named for named in sharded_heads(model) if named[1] % ways)
-    return next((_undivided(*named, ways) for named in uneven), None)
+    uneven = (_undivided(*named, ways) for named in sharded_heads(model))
+    return next(filter(None, uneven), None)
 
 
 def _illegal_tensor_degree(model: ModelSpec, layout: ParallelLayout) -> str:
@@ -334,87 +295,41 @@ def _illegal_tensor_degree(model: ModelSpec, layout: ParallelLayout) -> str:
     return "" if tp in legal else f"nearest: {' or '.join(map(str, near))}"
 
 
-def _unmodelled_replicas(model: ModelSpec, layout: ParallelLayout) -> str:
-    """What is wrong with Megatron's replicas of shards; torch's stacks say it themselves."""
-    replicas, ranks = layout.data_parallel_replicate_size, layout.data_parallel_size
-    if replicas == 1 or model.transformer_impl.is_eager:
-        return ""
-    if ranks % replicas:
-        return f"must divide data_parallel_size = {ranks}"
-    return "is not modelled with EP" if layout.expert_model_parallel_size > 1 else ""
-
-
-_HEADS: Final = (
-    _on("layout.cp_comm_type", _exchanged_heads, ""),
-    _on("layout TP x CP", _sharded_heads, ""),
-)
-_FITS: Final = (
-    _on(
-        "layout.context_parallel_size",
-        lambda model, layout: model.has_sparse_attention and layout.context_parallel_size > 1,
-        "is not modelled with sparse attention (DSA)",
-        "use 1",
-    ),
-    _on("layout.data_parallel_replicate_size", _unmodelled_replicas, "{found}", "use 1"),
-    *map(_needs_experts, ("layout.expert_model_parallel_size", _ETP)),
-    _divides("expert_model_parallel_size", "expert_model_parallel_size", "num_moe_experts"),
-    _divides(
-        "expert_tensor_parallel_size",
-        "expert_tensor_degree",
-        "moe_ffn_hidden_size",
-        "expert_ffn_hidden_size",
-    ),
-    _divides(
-        "tensor_model_parallel_size",
-        "tensor_model_parallel_size",
-        "moe_shared_expert_intermediate_size",
-    ),
-    _of_experts("layout EP x ETP", _uneven_stage, ""),
-    _of_experts(
-        "layout.sequence_parallel",
-        lambda _, layout: layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel,
-        "must be on: experts with tensor parallelism need it (MoELayer.forward)",
-        "use --sp",
-    ),
-    _of_experts(
-        "model.moe_token_dispatcher_type",
-        lambda model, layout: (
-            model.moe_token_dispatcher_type is TokenDispatcher.FLEX and layout.expert_ranks == 1
+_FITS: Final = refusals(
+    _FitRule,
+    "model_in_layout",
+    {
+        "layout.data_parallel_replicate_size": lambda _, layout: (
+            layout.data_parallel_size % layout.data_parallel_replicate_size
         ),
-        "needs EP x ETP > 1",
-        "use alltoall",
-    ),
-    _of_experts(
-        _ETP,
-        lambda model, layout: model.add_bias_linear and layout.expert_tensor_degree > 1,
-        "cannot split experts that have biases",
-        "use 1",
-    ),
-    _on(
-        "layout.context_parallel_size",
-        lambda model, layout: (
-            layout.context_parallel_size > 1 and model.attn_logit_softcapping is not None
+        "experts": lambda model, layout: _undivided(
+            "num_moe_experts", model.num_moe_experts, layout.expert_model_parallel_size
         ),
-        "cannot be combined with model.attn_logit_softcapping",
-        "use 1",
-    ),
-    *_HEADS,
-    _on(
-        "layout.tensor_model_parallel_size",
-        _illegal_tensor_degree,
-        "must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size = "
-        "{model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} or be a "
-        "multiple of it",
-        "{found}",
-    ),
+        "experts_width": lambda model, layout: _undivided(
+            "moe_ffn_hidden_size", model.expert_ffn_hidden_size, layout.expert_tensor_degree
+        ),
+        "shared_expert_width": lambda model, layout: _undivided(
+            "moe_shared_expert_intermediate_size",
+            model.moe_shared_expert_intermediate_size,
+            layout.tensor_model_parallel_size,
+        ),
+        "layout EP x ETP": lambda _, layout: _undivided(
+            "TP x CP x DP",
+            layout.world_size // layout.pipeline_model_parallel_size,
+            layout.expert_ranks,
+        ),
+        "layout.cp_comm_type": _exchanged_heads,
+        "layout TP x CP": _sharded_heads,
+        "layout.tensor_model_parallel_size": _illegal_tensor_degree,
+    },
 )
-"""What Megatron refuses: of experts parallel_state.py, moe_layer.py; TransformerConfig; and what is
-not computed (Megatron Bridge 0.3.1 models/gemma/gemma2_provider.py)."""
+"""What Megatron refuses, and what is not computed."""
+_HEADS: Final = (_FITS["layout.cp_comm_type"], _FITS["layout TP x CP"])
 
 
 def fits_layout(model: ModelSpec, layout: ParallelLayout) -> bool:
     """See check_model_fits_layout."""
-    return not any(rule.applies(model, layout) for rule in _FITS)
+    return not any(rule.applies(model, layout) for rule in _FITS.values())
 
 
 def has_whole_heads(model: ModelSpec, layout: ParallelLayout) -> bool:
@@ -425,7 +340,7 @@ def has_whole_heads(model: ModelSpec, layout: ParallelLayout) -> bool:
 def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     """Raise UserError where the degrees do not divide the model's shape, or the model is not
     computed under them."""
-    refuse(_FITS, model, layout)
+    refuse(_FITS.values(), model, layout)
 
 
 @lru_cache(maxsize=256)

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 from msgspec import Struct
 
 from advisor.base.rule import Rule, refuse
+from advisor.base.rule_rows import refusals
 
 
 class HeadImplementation(StrEnum):
@@ -94,7 +95,7 @@ class LossHead(Struct, frozen=True, kw_only=True):
         return ", ".join(words for words, on in said.items() if on)
 
     def __post_init__(self) -> None:
-        refuse(_RULES, self)
+        refuse(_RULES.values(), self)
 
 
 class _HeadRule(Rule[[LossHead]], frozen=True, kw_only=True):
@@ -103,16 +104,4 @@ class _HeadRule(Rule[[LossHead]], frozen=True, kw_only=True):
     names: ClassVar[tuple[str, ...]] = ("head",)
 
 
-_RULES: Final = (
-    _HeadRule.on(
-        "head.chunk_size",
-        lambda head: head.chunk_size is not None and head.chunk_size < 1,
-        "must be at least 1",
-    ),
-    _HeadRule.on(
-        "head.logits_to_keep",
-        lambda head: head.logits_to_keep is not None and head.logits_to_keep < 1,
-        "must be at least 1",
-    ),
-    _HeadRule.on("head.temperature", lambda head: head.temperature <= 0, "must be above 0"),
-)
+_RULES: Final = refusals(_HeadRule, "head")

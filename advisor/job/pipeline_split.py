@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -96,10 +96,8 @@ class Pipeline:
 
 
 def pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
-    """Chunks of every stage. UserError where the layers cannot be split so.
-
-    Layers go through the first chunk of every stage, then through the second, and so on.
-    """
+    """Chunks of every stage. UserError where the layers cannot be split so. Layers go through the
+    first chunk of every stage, then through the second, and so on."""
     return _pipeline_stages(model, _split(layout))
 
 
@@ -170,21 +168,14 @@ def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     if layout.pipeline_model_parallel_layout:
         return _from_text(model, layout)
     if _counted(layout):  # Megatron takes one way of splitting (transformer_config.py)
-        relation = (
-            "cannot be combined with account_for_embedding_in_pipeline_split or "
-            "account_for_loss_in_pipeline_split"
-        )
+        relation = f"cannot be combined with {' or '.join(_COUNTED)}"
         _refuse_given(layout, END_STAGES, relation, "use one or the other")
     per_stage = _layers_of_stages(model, layout)
     vpp = layout.virtual_pipeline_model_parallel_size
     for count in per_stage:
         if count % vpp:
-            raise UserError(
-                "layout.virtual_pipeline_model_parallel_size",
-                vpp,
-                f"must divide the {count} layers of a stage{_counted(layout)}",
-                f"nearest: {nearest_divisors(count, vpp)}",
-            )
+            relation = f"must divide the {count} layers of a stage{_counted(layout)}"
+            raise _refused(layout, _VPP, relation, f"nearest: {nearest_divisors(count, vpp)}")
     counts = [count // vpp for count in per_stage] * vpp
     counts[0] -= layout.account_for_embedding_in_pipeline_split
     counts[-1] -= layout.account_for_loss_in_pipeline_split
@@ -197,31 +188,28 @@ def _refuse_given(
     """UserError where one of these fields has another value than its default."""
     usual = defaults(ParallelLayout)
     for name in names:
-        if (value := getattr(layout, name)) != usual[name]:
-            raise UserError(f"layout.{name}", value, relation, instead)
+        if getattr(layout, name) != usual[name]:
+            raise _refused(layout, name, relation, instead)
 
 
-_NOT_OF_HYBRID = (
-    "virtual_pipeline_model_parallel_size",
-    "pipeline_model_parallel_layout",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-)
+def _refused(layout: ParallelLayout, name: str, relation: str, nearest: str = "") -> UserError:
+    return UserError(f"layout.{name}", getattr(layout, name), relation, nearest)
+
+
+_VPP: Final = "virtual_pipeline_model_parallel_size"
+_TEXT: Final = "pipeline_model_parallel_layout"
+_COUNTED: Final = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
+_NOT_OF_HYBRID: Final = (_VPP, _TEXT, *_COUNTED)
 
 
 def _from_pattern(pattern: str, layout: ParallelLayout) -> list[int]:
     """Layers between the | of a hybrid pattern (0.19.0 hybrid_layer_allocation.py)."""
-    segments = hybrid_segments(pattern)
-    for field in layout.uneven_split_fields:
-        raise UserError(
-            "model.hybrid_layer_pattern", pattern, f"cannot be combined with {field}", "give one"
-        )
+    segments, field = hybrid_segments(pattern), "model.hybrid_layer_pattern"
+    for other in layout.uneven_split_fields:
+        raise UserError(field, pattern, f"cannot be combined with {other}", "give one")
     if len(segments) != layout.num_model_chunks:
-        raise UserError(
-            "model.hybrid_layer_pattern",
-            pattern,
-            f"has {len(segments)} segments, but PP x VPP = {layout.num_model_chunks}",
-        )
+        relation = f"has {len(segments)} segments, but PP x VPP = {layout.num_model_chunks}"
+        raise UserError(field, pattern, relation)
     return [len(segment) for segment in segments]
 
 
@@ -243,20 +231,16 @@ def _layers_of_stages(model: ModelSpec, layout: ParallelLayout) -> list[int]:
 def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) -> UserError:
     vpp = layout.virtual_pipeline_model_parallel_size
     if layout.splits_evenly and vpp > 1:
-        text = "" if stages * vpp > model.num_layers else f", or write the chunks in {_FIELD}"
-        return UserError(
-            "layout.virtual_pipeline_model_parallel_size",
-            vpp,
-            f"PP x VPP = {stages * vpp} must divide num_layers = {model.num_layers}",
-            f"leave VPP out for a balanced split over the stages{text}",
-        )
+        text = f", or write the chunks in {_FIELD}" if stages * vpp <= model.num_layers else ""
+        relation = f"PP x VPP = {stages * vpp} must divide num_layers = {model.num_layers}"
+        nearest = f"leave VPP out for a balanced split over the stages{text}"
+        return _refused(layout, _VPP, relation, nearest)
     if layout.splits_evenly:
         relation = f"must divide num_layers = {model.num_layers}"
         nearest = f"nearest: {nearest_divisors(model.num_layers, stages)}"
     else:
         relation, nearest = _unequal(model, layout, left, stages)
-    field = "layout.pipeline_model_parallel_size"
-    return UserError(field, layout.pipeline_model_parallel_size, relation, nearest)
+    return _refused(layout, "pipeline_model_parallel_size", relation, nearest)
 
 
 def _unequal(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) -> tuple[str, str]:
@@ -286,10 +270,8 @@ def _counted(layout: ParallelLayout) -> str:
     return f" ({' and '.join(named)} counted)" if named else ""
 
 
-_FIELD = "layout.pipeline_model_parallel_layout"
-
-
-_MOST_LAYERS = 100_000
+_FIELD: Final = f"layout.{_TEXT}"
+_MOST_LAYERS: Final = 100_000
 
 
 def _repeated(found: re.Match[str]) -> str:
@@ -300,10 +282,8 @@ def _repeated(found: re.Match[str]) -> str:
 
 
 def chunk_texts(text: str) -> list[str]:
-    """Chunks of a pipeline_model_parallel_layout, e.g. "Ettt|(tt|)*29,m|L", repeats written out.
-
-    E is the embedding, t a transformer layer, m a multi-token-prediction layer, L the loss.
-    """
+    """Chunks of a pipeline_model_parallel_layout, e.g. "Ettt|(tt|)*29,m|L", repeats written out. E
+    is the embedding, t a transformer layer, m a multi-token-prediction layer, L the loss."""
     text = text.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
         text = re.sub(pattern, _repeated, text)
@@ -324,42 +304,34 @@ def holds_layers(model: ModelSpec, text: str) -> bool:
 
 
 def _from_text(model: ModelSpec, layout: ParallelLayout) -> list[int]:
-    text = layout.pipeline_model_parallel_layout
-    chunks = chunk_texts(text)
+    chunks = chunk_texts(layout.pipeline_model_parallel_layout)
     for field in layout.uneven_split_fields:
-        if f"layout.{field}" != _FIELD:
-            raise UserError(_FIELD, text, f"cannot be combined with {field}", "give one")
+        if field != _TEXT:
+            raise _refused(layout, _TEXT, f"cannot be combined with {field}", "give one")
     if len(chunks) != layout.num_model_chunks:
-        raise UserError(
-            _FIELD, text, f"has {len(chunks)} chunks, but PP x VPP = {layout.num_model_chunks}"
-        )
+        relation = f"has {len(chunks)} chunks, but PP x VPP = {layout.num_model_chunks}"
+        raise _refused(layout, _TEXT, relation)
     flat = "".join(chunks)
     if not flat.startswith("E") or not flat.endswith("L") or flat.count("E") + flat.count("L") != 2:
-        raise UserError(_FIELD, text, "must begin with its only E and end with its only L")
+        raise _refused(layout, _TEXT, "must begin with its only E and end with its only L")
     _check_mtp(model, layout, chunks)
     if flat.count("t") != model.num_layers:
-        raise UserError(
-            _FIELD, text, f"has {flat.count('t')} layers (t), but the model has {model.num_layers}"
-        )
+        relation = f"has {flat.count('t')} layers (t), but the model has {model.num_layers}"
+        raise _refused(layout, _TEXT, relation)
     return [chunk.count("t") for chunk in chunks]
 
 
 def _check_mtp(model: ModelSpec, layout: ParallelLayout, chunks: list[str]) -> None:
     """All multi-token-prediction layers stand in one chunk after the last layer, in the last
     virtual stage (pipeline_parallel_layer_layout.py validate_layer_layout)."""
-    text, wanted = layout.pipeline_model_parallel_layout, model.mtp_num_layers or 0
-    flat = "".join(chunks)
-    if flat.count("m") != wanted:
-        relation = (
-            f"has {flat.count('m')} MTP layers (m), but mtp_num_layers = {model.mtp_num_layers}"
-        )
-        raise UserError(_FIELD, text, relation)
+    flat, wanted = "".join(chunks), model.mtp_num_layers or 0
+    if (found := flat.count("m")) != wanted:
+        relation = f"has {found} MTP layers (m), but mtp_num_layers = {model.mtp_num_layers}"
+        raise _refused(layout, _TEXT, relation)
     first = next((index for index, chunk in enumerate(chunks) if "m" in chunk), None)
     if first is None:
         return
     early = first < len(chunks) - layout.pipeline_model_parallel_size
     if early or chunks[first].count("m") != wanted or "t" in flat[flat.index("m") :]:
-        relation = (
-            "must have all MTP layers (m) in one chunk of the last virtual stage, after the last t"
-        )
-        raise UserError(_FIELD, text, relation)
+        place = "in one chunk of the last virtual stage, after the last t"
+        raise _refused(layout, _TEXT, f"must have all MTP layers (m) {place}")

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 from msgspec import Struct
 
 from advisor.base.rule import Rule, refuse
+from advisor.base.rule_rows import refusals
 
 
 class Algorithm(StrEnum):
@@ -96,7 +97,7 @@ class Reinforcement(Struct, frozen=True, kw_only=True):
         return 2 if self.algorithm is Algorithm.DPO else 1
 
     def __post_init__(self) -> None:
-        refuse(_RULES, self)
+        refuse(_RULES.values(), self)
 
 
 class _PhaseRule(Rule[[Reinforcement]], frozen=True, kw_only=True):
@@ -105,47 +106,4 @@ class _PhaseRule(Rule[[Reinforcement]], frozen=True, kw_only=True):
     names: ClassVar[tuple[str, ...]] = ("rl",)
 
 
-_on = _PhaseRule.on
-
-
-def _positive(name: str) -> _PhaseRule:
-    def below(rl: Reinforcement) -> bool:
-        return (value := getattr(rl, name)) is not None and value < 1
-
-    return _on(f"rl.{name}", below, "must be at least 1")
-
-
-_RULES: Final = (
-    *map(
-        _positive,
-        (
-            *("engine_tensor_parallel_size", "log_prob_micro_batch_size", "prompt_length"),
-            *("log_prob_token_budget", "weight_sync_bucket_bytes", "response_length"),
-            "num_generations",
-        ),
-    ),
-    _on(
-        "rl.gpu_memory_utilization",
-        lambda rl: not 0.0 < rl.gpu_memory_utilization <= 1.0,
-        "must be above 0 and at most 1: it is a part of the GPU's memory",
-    ),
-    _on("rl.sleep_level", lambda rl: rl.sleep_level not in (0, 1, 2), "must be 0, 1 or 2"),
-    _on(
-        "rl.engine",
-        lambda rl: rl.engine is not Engine.NONE and not rl.algorithm.rolls_out,
-        "generates samples, which rl.algorithm={rl.algorithm} has none of",
-        "use rl.algorithm=grpo or ppo, or leave it out",
-    ),
-    _on(
-        "rl.sleep_level",
-        lambda rl: rl.sleep_level and not rl.shares_gpus,
-        "needs a rollout engine on the GPUs of the training",
-        "give rl.engine=vllm or sglang, or leave it out",
-    ),
-    _on(
-        "rl.critic_on_gpu",
-        lambda rl: not rl.critic_on_gpu and rl.algorithm is not Algorithm.PPO,
-        "needs a critic, which rl.algorithm={rl.algorithm} has not",
-        "use rl.algorithm=ppo, or leave it out",
-    ),
-)
+_RULES: Final = refusals(_PhaseRule, "rl")

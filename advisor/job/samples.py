@@ -1,10 +1,12 @@
 """`samples.KEY`: how long the samples are, and how they become microbatches."""
 
 from enum import StrEnum
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError
+from advisor.base.rule import Rule, refuse
+from advisor.base.rule_rows import refusals
 
 
 class Packing(StrEnum):
@@ -76,10 +78,13 @@ class Samples(Struct, frozen=True, kw_only=True):
         return not self.packed and (self.packing is Packing.PADDED or bool(self.lengths))
 
     def __post_init__(self) -> None:
-        least = {"token_budget": 1, "pad_to_multiple_of": 1, "images": 1, "image_tokens": 0}
-        for name, number in least.items():
-            if (value := getattr(self, name)) is not None and value < number:
-                raise UserError(f"samples.{name}", value, f"must be at least {number}")
-        if self.packing is Packing.PADDED and self.token_budget is not None:
-            relation = "cannot be combined with samples.token_budget, which packs"
-            raise UserError("samples.packing", self.packing, relation, "leave one out")
+        refuse(_RULES.values(), self)
+
+
+class _SampleRule(Rule[[Samples]], frozen=True, kw_only=True):
+    """A rule on the samples."""
+
+    names: ClassVar[tuple[str, ...]] = ("samples",)
+
+
+_RULES: Final = refusals(_SampleRule, "samples")

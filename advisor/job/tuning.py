@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.base.rule import Rule, refuse
+from advisor.base.rule_rows import refusals
 
 
 class Adapter(StrEnum):
@@ -120,7 +121,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
         return self == FULL
 
     def __post_init__(self) -> None:
-        refuse(_RULES, self)
+        refuse(_RULES.values(), self)
 
 
 class _TuningRule(Rule[[Tuning]], frozen=True, kw_only=True):
@@ -129,23 +130,7 @@ class _TuningRule(Rule[[Tuning]], frozen=True, kw_only=True):
     names: ClassVar[tuple[str, ...]] = ("tuning",)
 
 
-_RULES: Final = (
-    _TuningRule.on("tuning.rank", lambda tuning: tuning.rank < 1, "must be at least 1"),
-    _TuningRule.on(
-        "tuning.dropout", lambda tuning: not 0.0 <= tuning.dropout < 1.0, "must be from 0 to 1"
-    ),
-    _TuningRule.on(
-        "tuning.base_weights",
-        lambda tuning: tuning.base_weights is not StoredAs.AS_LOADED and not tuning.has_adapter,
-        "is of frozen weights, but there is no adapter",
-        "tuning.adapter=lora",
-    ),
-    _TuningRule.on(
-        "tuning.num_trainable_layers",
-        lambda tuning: tuning.num_trainable_layers is not None and tuning.num_trainable_layers < 1,
-        "must be at least 1",
-    ),
-)
+_RULES: Final = refusals(_TuningRule, "tuning")
 
 FULL: Final = Tuning()
 """All parameters are trained."""

@@ -56,10 +56,8 @@ def active_parameters(spec: ModelSpec) -> int:
 
 @lru_cache(maxsize=256)
 def parameter_count(spec: ModelSpec) -> ParameterCount:
-    """Parameters of `spec` on one rank that holds everything.
-
-    Megatron pads the vocabulary to a multiple; published counts do not, so the multiple is 1 here.
-    """
+    """Parameters of `spec` on one rank that holds everything. Megatron pads the vocabulary to a
+    multiple; published counts do not, so the multiple is 1 here."""
     unpadded = replace(spec, make_vocab_size_divisible_by=1)
     shape = RankShape(model=unpadded, seq_length=1, micro_batch_size=1)
     layers = sum(count * _layer(shape, kind) for kind, count in Counter(spec.layer_kinds).items())

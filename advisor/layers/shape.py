@@ -231,17 +231,14 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     def column_parallel_forward(self, num_bytes: int | None = None) -> tuple[Collective, ...]:
         """All-gather of a column-parallel input under SP (Megatron layers.py).
 
-        num_bytes: of the gathered input, here and below; None is a hidden state's.
-        """
+        num_bytes: of the gathered input, here and below; None is a hidden state's."""
         if not self.sequence_parallel:
             return ()
         return self._over_tp(CollectiveKind.ALL_GATHER, num_bytes, overlapped=self.tp_comm_overlap)
 
     def column_parallel_backward(self, num_bytes: int | None = None) -> tuple[Collective, ...]:
         """Under SP the input's all-gather and the gradient's reduce-scatter, else an all-reduce.
-
-        All run next to the weight- and data-gradient GEMMs (asynchronous in Megatron and TE).
-        """
+        All run next to the weight- and data-gradient GEMMs (asynchronous in Megatron and TE)."""
         if not self.sequence_parallel:
             return self._over_tp(CollectiveKind.ALL_REDUCE, num_bytes, overlapped=True)
         return (

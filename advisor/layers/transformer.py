@@ -145,8 +145,7 @@ def one_side(operators: tuple[Operator, ...], side: PoolSide) -> Operators:
     A tensor lies where it is written, the layer's input where its output does. What a graph hands
     to others stays from forward to backward, whoever reads it; what it is handed is copied into an
     input of the graph's own, and then nobody's. A gradient lies with its tensor: at the edge of a
-    graph that is the wrong side, by one tensor of the running layer.
-    """
+    graph that is the wrong side, by one tensor of the running layer."""
     held = [side.capture.holds(operator) for operator in operators]
     if all(captured is side.inside for captured in held):
         return operators if isinstance(operators, Operators) else Operators(operators)

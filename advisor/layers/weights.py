@@ -53,10 +53,8 @@ def per_layer_weights(model: ModelSpec) -> tuple[Weight, ...]:
 
 
 def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, ...]:
-    """Final norm, and the output layer unless it is the embedding of the same rank.
-
-    Under multi-token prediction the norm is a member of the chunk with the last layer.
-    """
+    """Final norm, and the output layer unless it is the embedding of the same rank. Under
+    multi-token prediction the norm is a member of the chunk with the last layer."""
     model, tuning, main = shape.model, shape.tuning, output_weight(shape)
     weights: tuple[Weight, ...] = ()
     if model.mtp_num_layers is None:

@@ -36,7 +36,7 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
     measured_outside: int | None
 
 
-class Width(Struct, frozen=True, kw_only=True):
+class Width(Struct, frozen=True):
     """Standard deviations that the shipped predictions state, as the rows are relative."""
 
     allocated: float

@@ -29,11 +29,7 @@ _OK, _UNSTABLE, _OUT_OF_MEMORY = "ok", "unstable", "oom"
 _SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})
 """Concerns that leave bytes as good as ever, as for harness.trial.result."""
 _OF_A_WORKLOAD: Final = (
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "precision",
-    "main_grads_dtype",
+    *("seq_length", "micro_batch_size", "global_batch_size", "precision", "main_grads_dtype"),
 )
 """Fields of a job's configuration that a workload has."""
 
@@ -80,12 +76,8 @@ def read_runs(folder: Path, gpu: Gpu, config_dir: Path | None = None) -> Runs:
         except (_LeftOutError, UserError) as error:
             counts[str(error) if isinstance(error, _LeftOutError) else "cannot be read"] += 1
     if not usable and not counts:
-        raise UserError(
-            "--calibration",
-            show_path(folder),
-            f"holds no {RESULT}",
-            "name the folder of a run, of a sweep or of ingested logs",
-        )
+        fix = "name the folder of a run, of a sweep or of ingested logs"
+        raise UserError("--calibration", show_path(folder), f"holds no {RESULT}", fix)
     return Runs(usable=tuple(usable), left_out=tuple(counts.most_common()))
 
 
@@ -96,9 +88,8 @@ def _results(folder: Path) -> list[Path]:
         if RESULT in files:
             found.append(Path(where) / RESULT)
         if len(found) > MOST_RESULTS:
-            raise UserError(
-                "--calibration", show_path(folder), f"holds more than {MOST_RESULTS:,} results"
-            )
+            reason = f"holds more than {MOST_RESULTS:,} results"
+            raise UserError("--calibration", show_path(folder), reason)
     return found
 
 
@@ -111,7 +102,8 @@ def _run(result: Mapping[str, Any], source: str, gpu: Gpu, config_dir: Path | No
     workload = _mapping(trial, "workload")
     _check_device(result, workload, gpu, config_dir)
     status = convert(result.get("status"), str, "", "status")
-    if status == _UNSTABLE and not _bytes_hold(result):
+    fatal = {str(one.get("name")) for one in _mappings(result, "concerns") if one.get("fatal")}
+    if status == _UNSTABLE and not (fatal and fatal <= _SPOIL_TIMES_ALONE):
         raise _LeftOutError("unstable")
     if status not in (_OK, _UNSTABLE, _OUT_OF_MEMORY):
         raise _LeftOutError(f"ended as {status}")
@@ -148,11 +140,6 @@ def _check_device(
         raise _LeftOutError(f"ran on {ran_on}")
 
 
-def _bytes_hold(result: Mapping[str, Any]) -> bool:
-    fatal = {str(one.get("name")) for one in _mappings(result, "concerns") if one.get("fatal")}
-    return bool(fatal) and fatal <= _SPOIL_TIMES_ALONE
-
-
 def _job(
     trial: Mapping[str, Any], workload: Mapping[str, Any], gpu: Gpu, source: str
 ) -> tuple[Job, float]:
@@ -175,9 +162,8 @@ def _job(
             num_gpus=layout.world_size,
         )
     except UserError:
-        raise _LeftOutError(
-            "without the whole job (for logs: harness ingest LOG experiment=NAME states it)"
-        ) from None
+        fix = "for logs: harness ingest LOG experiment=NAME states it"
+        raise _LeftOutError(f"without the whole job ({fix})") from None
     other = _mapping(trial, "prediction").get("other_seconds", 0.0)
     return job, float(convert(other, float, "", "other_seconds"))
 

@@ -239,10 +239,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
             offload=time.offload * (offload if known else 1.0),
             host=time.host * host,
         )
-        scale = total / parts.total
-        return TimeBreakdown(
-            **{name: getattr(parts, name) * scale for name in TimeBreakdown.__struct_fields__}
-        )
+        return parts.times(total / parts.total)
 
     @property
     def least_factor(self) -> float:
@@ -254,12 +251,9 @@ class JobTimes(Struct, frozen=True, kw_only=True):
     @property
     def widths(self) -> Widths:
         """Of the differences between two of its settings, or between it and a like job."""
-        sigmas = {
-            name: self.scatter * self.posterior.sigma(number)
-            for number, name in enumerate((*TERMS, "job"))
-            if name != "base"
-        }
-        return Widths(**sigmas, setting=self.scatter * WIDTHS.setting)
+        sigmas = map(self.posterior.sigma, range(1, _JOB + 1))
+        found = (self.scatter * sigma for sigma in (*sigmas, WIDTHS.setting))
+        return Widths(**dict(zip(Widths.__struct_fields__, found, strict=True)))
 
 
 def shares_of(time: TimeBreakdown, other_seconds: float = 0.0) -> Shares:

@@ -68,8 +68,7 @@ def activation_peak(
     microbatches: of the step. Bytes of one rank; parameters, gradients and optimizer states are
     left out.
     Source: megatron-core 0.16.1 pipeline_parallel/schedules.py, by plan.schedule.schedule_points;
-    held against it in tests/oracles.
-    """
+    held against it in tests/oracles."""
     each = [chunk.kept for chunk in distinct]
     left = [chunk.left for chunk in distinct]
     # of one chunk every forward but those of the warm-up follows a backward

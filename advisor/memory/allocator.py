@@ -130,8 +130,7 @@ def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
     Experts cut by EP are reduced over a group of their own, their dispatcher counts tokens over
     tensor and expert ranks. Chunks that overlap their sends (VPP > 1) send to each neighbour on a
     communicator of the two (p2p_communication.py, not batched; torch ProcessGroupNCCL.cpp).
-    Source: megatron-core 0.16.1 parallel_state.py, moe/token_dispatcher.py.
-    """
+    Source: megatron-core 0.16.1 parallel_state.py, moe/token_dispatcher.py."""
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
     pp, dp = layout.pipeline_model_parallel_size, layout.data_parallel_size
     ep = layout.expert_model_parallel_size
@@ -169,10 +168,8 @@ def _fixed_terms(
 
 
 def model_error(precision: Precision, *, derived: bool) -> float:
-    """How far predicted allocated bytes may be off, one sigma as a fraction of them.
-
-    Source: the comments at the constants; 16 bits are measured, the others are judgements.
-    """
+    """How far predicted allocated bytes may be off, one sigma as a fraction of them. Source: the
+    comments at the constants; 16 bits are measured, the others are judgements."""
     if derived or precision in (Precision.MXFP8, Precision.NVFP4):
         return _DERIVED_MODEL_ERROR
     return _EIGHT_BIT_MODEL_ERROR if precision.is_quantized else _MODEL_ERROR
@@ -223,8 +220,7 @@ def reserved_memory(
     unsure: bytes by which activations may differ, one sigma.
     unused: bytes that the allocator holds beyond what is allocated at the peak, by a simulation.
     engine: whether the layers are Transformer Engine's; eager: torch's own kernels.
-    others: what other processes hold of the card, to the byte.
-    """
+    others: what other processes hold of the card, to the byte."""
     beyond, share = _beyond_simulation(expandable_segments=expandable_segments, engine=engine)
     spread = share * allocated
     if unused is None:

@@ -52,8 +52,7 @@ def cheapest(
 ) -> Chosen | None:
     """The cheapest choice whose peak is at most `capacity` bytes; None where there is none.
 
-    kinds: from which of the lists of `options` the layer at each of the room's places takes.
-    """
+    kinds: from which of the lists of `options` the layer at each of the room's places takes."""
     if room.floor > capacity:
         return None
     search = _Search(options, kinds, room, capacity)

@@ -66,8 +66,7 @@ def chunk_footprint(
 
     Bytes of one rank and one microbatch; the logits of the last chunk, [seq_length / cp,
     micro_batch_size, vocabulary / tp], are among them. Source: megatron-core 0.16.1 schedules.py
-    (deallocate_output_tensor), transformer_block.py; held against its peaks in tests/oracles.
-    """
+    (deallocate_output_tensor), transformer_block.py; held against its peaks in tests/oracles."""
     if working_set is not None:
         shape = working_set.with_gradients(shape)
     units = chunk_units.rows_of(shape, plan, first, last, working_set)
@@ -172,8 +171,7 @@ def _backward(
 
     The chunk holds: the gradient that comes from the next stage to the end ([seq_length / cp (/ tp
     under SP), micro_batch_size, hidden_size]); a tied output layer's until the embedding's is
-    there, and so the embedding's from multi-token prediction; that of the layers' own inputs.
-    """
+    there, and so the embedding's from multi-token prediction; that of the layers' own inputs."""
     in_pool = shape.side is not None and shape.side.inside
     predicted = _embedding_bytes(shape) if first and _predicts(plan) else 0
     waiting, graph, ends = 0, 0, len(rows) - 1

@@ -175,8 +175,7 @@ def unit_of(shape: RankShape, row: Row, overhead: ShardingOverhead | None = None
     A checkpoint keeps its input, [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]
     in the type of the activations; a layer what its operators save and no run replays, less what is
     offloaded. Sources: megatron-core 0.16.1 tensor_parallel/random.py and transformer_block.py,
-    torch 2.13 utils/checkpoint.py.
-    """
+    torch 2.13 utils/checkpoint.py."""
     if isinstance(row, str) or not row.whole:
         unit = _plain(shape, row)
     else:
@@ -354,8 +353,7 @@ def _again(
     Around several layers that are gathered one after another: the last one's parameters are there
     already, the all-gather of the one before has begun, that of the running one lives to the
     layer's end, and parameters stay until their layer has gone back. Source: torch 2.13
-    distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_forward, wait_for_unshard).
-    """
+    distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_forward, wait_for_unshard)."""
     hidden, number = _hidden(shape, layers), layers.num_layers
     reentrant, found = layers.checkpoint is Checkpoint.REENTRANT, overhead or ShardingOverhead()
     each = _layers_of(shape, layers)

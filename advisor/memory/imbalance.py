@@ -127,8 +127,7 @@ def uneven_stage(shape: RankShape, chunks: Sequence[RoutedBytes], most: float) -
     """Of a stage that holds `chunks`.
 
     What is kept of all layers is the sum of different experts' loads; the layer that runs is the
-    busiest of all layers and ranks. most: the largest excess over the mean that capacity allows.
-    """
+    busiest of all layers and ranks. most: the largest excess over the mean that capacity allows."""
     layers = sum(chunk.layers for chunk in chunks)
     ranks = shape.expert_model_parallel_size
     if not layers or ranks == 1 or most <= 0:
@@ -153,10 +152,8 @@ def _excesses(ranks: int, experts: int, layers: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def largest_of(number: int) -> float:
-    """Where the largest of so many standard normal variables lies on average.
-
-    Source: Blom 1958, the quantile at (n - 3/8) / (n + 1/4).
-    """
+    """Where the largest of so many standard normal variables lies on average. Source: Blom 1958,
+    the quantile at (n - 3/8) / (n + 1/4)."""
     wanted = (number - 0.375) / (number + 0.25)
     low, high = 0.0, 10.0
     for _ in range(40):

@@ -50,8 +50,7 @@ def footprint(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> L
     Kept are the tensors that operators save for the backward, in their own shapes and types (a
     layer's input is [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]); of a
     replayed run only what plan.recompute_plan.kept_tensors leaves. Weights and their gradient
-    buffer are left out, and so is what the caching allocator rounds up.
-    """
+    buffer are left out, and so is what the caching allocator rounds up."""
     kept = kept_tensors(operators, runs)
     enters, leaves = handed(operators)
     there, back = (_arena_with(sum(run.extra_kept_bytes for run in runs)) for _ in range(2))
@@ -201,11 +200,9 @@ def _first_keepers(operators: tuple[Operator, ...]) -> dict[str, int]:
 def _due_replays(
     runs: tuple[ReplayRun, ...], operator: Operator, run: ReplayRun | None, replayed: set[ReplayRun]
 ) -> list[ReplayRun]:
-    """Runs to replay before the backward of `operator`.
-
-    A reentrant checkpoint replays when its last operator is reached, one by hooks when a saved
-    tensor is asked for, an output-discarding one before the module that it names.
-    """
+    """Runs to replay before the backward of `operator`. A reentrant checkpoint replays when its
+    last operator is reached, one by hooks when a saved tensor is asked for, an output-discarding
+    one before the module that it names."""
     hooked = [r for r in runs if r.discards_output and r.replayed_before is operator.module]
     plain = []
     if run is not None and not run.discards_output and (_is_nested(run) or operator.saved):
@@ -221,9 +218,7 @@ def _is_nested(run: ReplayRun) -> bool:
 
 def _replay(arena: Arena, members: tuple[Operator, ...], run: ReplayRun) -> None:
     """Run the forward of `members` again; what they save stays, and a nested run's last outputs.
-
-    Outputs that were kept are let go as the replay comes to them; after an early stop they stay.
-    """
+    Outputs that were kept are let go as the replay comes to them; after an early stop they stay."""
     outputs, reached = members[-1].outputs, computed_again(members, run)
     stays = {tensor.storage.name for operator in members for tensor in operator.saved}
     if run.checkpoint is Checkpoint.REENTRANT:

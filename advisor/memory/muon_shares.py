@@ -62,8 +62,7 @@ def newton_schulz_flops(rows: int, columns: int) -> int:
     its square (2 m m m) and the sum of both with X (2 m m n).
 
     Source: Jordan et al. 2024, "Muon"; emerging_optimizers muon_utils.py newton_schulz. Left out:
-    Megatron takes query, key and value apart (muon_split_qkv), which costs less.
-    """
+    Megatron takes query, key and value apart (muon_split_qkv), which costs less."""
     m, n = sorted((rows, columns))
     return _NEWTON_SCHULZ_STEPS * (4 * m * m * n + 2 * m**3)
 
@@ -77,8 +76,7 @@ def muon_shares(
     Ranks count TP first, then CP, then DP; the experts' ETP first, then EP (parallel_state.py).
     With one rank in the data-parallel group nothing is dealt, experts neither. State bytes are fp32
     main parameters and momentum, for Adam's tensors two moments. Held against the real optimizer in
-    tests/oracles.
-    """
+    tests/oracles."""
     ranks = layout.data_parallel_size * layout.context_parallel_size
     dealt = dealt and ranks > 1
     apart = layout.expert_model_parallel_size > 1

@@ -139,9 +139,8 @@ def simulate(
     Main parameters are made with the model, Adam's two moments when it first steps, after the
     copies that its step makes; weights that the traces have by `stays` come and go with them.
     Microbatches beyond those that fill the pipeline repeat what was.
-    graphs: captured after the first step, when what lies free is returned to the driver (torch
-    2.13 cuda/graphs.py, __enter__).
-    """
+    graphs: captured after the first step, when what lies free is returned to the driver (torch 2.13
+    cuda/graphs.py, __enter__)."""
     order = _order(pp, len(classes), min(microbatches, 2 * pp), stage)
     found = _peaks(held, traces, classes, order, expandable_segments, capacity, graphs)
     if found is None:

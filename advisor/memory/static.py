@@ -120,8 +120,7 @@ def stage_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
 
     The first stage holds the embeddings, and the one that predicts further tokens a copy. The last
     stage holds the final norm and the output layer: a copy of the word embeddings where they are
-    tied and the stage is not the first as well.
-    """
+    tied and the stage is not the first as well."""
     kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
     count = sum(number * layer_elements(shape, kind) for kind, number in kinds.items())
     return count + num_elements(_end_weights(shape, chunks))
@@ -188,8 +187,7 @@ def stored_bytes(weight: Weight, dtype: DType, tuning: Tuning) -> int:
 
     int8 has an fp32 scale a row. NF4 has two elements a byte, an fp32 scale for 64 of them and a
     table of 16 values; with double quantization the scales are a byte each, with an fp32 scale for
-    256 of them and their mean (bitsandbytes 0.50.2 functional.py, quantize_4bit).
-    """
+    256 of them and their mean (bitsandbytes 0.50.2 functional.py, quantize_4bit)."""
     elements = weight.num_elements
     each = {
         StoredAs.AS_LOADED: elements * (weight.dtype or dtype).itemsize,
@@ -234,8 +232,7 @@ def static_memory(
     each over the shards.
 
     Source: megatron-core 0.16.1 param_and_grad_buffer.py, distrib_optimizer.py. The padding of its
-    buckets is left out. Held against its real optimizer on DP 1 to 64 in tests/oracles.
-    """
+    buckets is left out. Held against its real optimizer on DP 1 to 64 in tests/oracles."""
     trained = elements if trained is None else trained
     optimizer = trained * optimizer_bytes
     return StaticMemory(
@@ -247,12 +244,11 @@ def static_memory(
 
 
 def gradient_copies(static: StaticMemory, config: JobConfig) -> int:
-    """fp32 copies of 16-bit gradients while the optimizer runs, of this rank's shard: as many
-    bytes as its main parameters, until the next step begins; an Adam that holds the main parameters
-    reads the gradients as they are.
+    """fp32 copies of 16-bit gradients while the optimizer runs, of this rank's shard: as many bytes
+    as its main parameters, until the next step begins; an Adam that holds the main parameters reads
+    the gradients as they are.
 
-    Source: megatron-core 0.16.1 optimizer/distrib_optimizer.py, _copy_model_grads_to_main_grads.
-    """
+    Source: megatron-core 0.16.1 optimizer/distrib_optimizer.py, _copy_model_grads_to_main_grads."""
     sixteen_bit = config.main_grads_dtype is not DType.FP32
     if not (sixteen_bit and config.copies_gradients) or config.adam_holds_main_params:
         return 0
@@ -265,8 +261,7 @@ def fp32_states(config: JobConfig) -> int:
     experts and of the rest.
 
     Source: Transformer Engine 2.20 optimizers/fused_adam.py, get_unscaled_state; two bf16 moments
-    go to its kernel as they are from 2.13 on (fuse_unscale).
-    """
+    go to its kernel as they are from 2.13 on (fuse_unscale)."""
     states = [config.exp_avg_dtype, config.exp_avg_sq_dtype]
     if set(states) == {DType.BF16} and config.transformer_engine >= (2, 13):
         states = []

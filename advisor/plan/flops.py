@@ -31,8 +31,7 @@ def model_flops(
     norms, softmax, routers and embeddings are not counted, except one a channel of the three norms
     of multi-token prediction. Of the routed experts, topk a token. A window changes nothing; of
     packed sequences it takes the lengths that attention sees. A depth of multi-token prediction is
-    counted with the attention that it has, where Megatron goes on with linear_attention_freq.
-    """
+    counted with the attention that it has, where Megatron goes on with linear_attention_freq."""
     tokens = global_batch_size * seq_length
     kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * (model.mtp_num_layers or 0))
     layers, end = _weights(model, kinds), _end_weights(model, padded_vocab_size)
@@ -80,8 +79,7 @@ def _mixer_weights(model: ModelSpec, kind: LayerKind) -> int:
     training.py transformer_flops, mamba_layer_flops).
 
     Megatron takes twice the hidden size for Mamba's inner width, whatever its heads are, and seven
-    operations a channel and state for its scan.
-    """
+    operations a channel and state for its scan."""
     h = model.hidden_size
     match kind.mixer:
         case Mixer.NONE:
@@ -100,10 +98,8 @@ def _mixer_weights(model: ModelSpec, kind: LayerKind) -> int:
 
 
 def _projection_weights(model: ModelSpec, *, reuses_keys: bool) -> int:
-    """Weights of one layer's attention projections that a token is multiplied by.
-
-    Multi-latent attention: the norms of both ranks count one a channel, as Megatron counts them.
-    """
+    """Weights of one layer's attention projections that a token is multiplied by. Multi-latent
+    attention: the norms of both ranks count one a channel, as Megatron counts them."""
     h, heads = model.hidden_size, model.num_attention_heads
     output = heads * model.v_channels * h
     if not model.multi_latent_attention:

@@ -240,9 +240,8 @@ def kept_tensors(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -
 
     Outside runs: what each operator saves. For a run: the inputs that it reads from outside it.
     Outputs of output-discarding runs are dropped wherever else they are kept, and no quantized copy
-    of them is kept (Megatron has the layer save its original input: set_save_original_input).
-    A view keeps its whole storage. The result is shared: do not change it.
-    """
+    of them is kept (Megatron has the layer save its original input: set_save_original_input). A
+    view keeps its whole storage. The result is shared: do not change it."""
     kept: dict[str, Tensor] = {}
     discarded: set[str] = set()
     for operator, run in zip(operators, assign_runs(operators, runs), strict=True):
@@ -366,10 +365,8 @@ def computed_again(members: tuple[Operator, ...], run: ReplayRun) -> tuple[Opera
 
 
 def computed_until_stop(members: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """Operators up to the last tensor that the backward needs.
-
-    An operator's inputs are noted before it runs, what it makes itself after that.
-    """
+    """Operators up to the last tensor that the backward needs. An operator's inputs are noted
+    before it runs, what it makes itself after that."""
     last = max((i for i, operator in enumerate(members) if operator.saved), default=-1)
     if last < 0:
         return ()

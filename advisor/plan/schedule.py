@@ -96,10 +96,9 @@ def schedule_points(
 
     `classes` says which chunks are alike: one number a chunk, from 0 without a gap. Of passes of
     the same direction through the same class only those stay whose loads (microbatches in flight by
-    class, held tensors, and where `spent` is asked for,
-    spent chunks) no other exceeds. After PP + 1 microbatches, of several chunks after
-    `_STEADY_ROUNDS` groups of PP, the loads only repeat, so that longer steps need not be walked.
-    """
+    class, held tensors, and where `spent` is asked for, spent chunks) no other exceeds. After PP +
+    1 microbatches, of several chunks after `_STEADY_ROUNDS` groups of PP, the loads only repeat, so
+    that longer steps need not be walked."""
     steady = pp + 1 if vpp == 1 else _STEADY_ROUNDS * pp
     return _walked(pp, vpp, min(microbatches, steady), stage, classes, spent)
 
@@ -188,10 +187,8 @@ def _maximal(every: Iterable[SchedulePoint], classes: tuple[int, ...]) -> tuple[
 
 
 def held_tensors(pp: int, vpp: int, microbatches: int, stage: int) -> list[int]:
-    """Hidden-state tensors that the schedule holds during each pass, in the order of `passes`.
-
-    The running pass's own input (kept by its first layer) and received gradient are not counted.
-    """
+    """Hidden-state tensors that the schedule holds during each pass, in the order of `passes`. The
+    running pass's own input (kept by its first layer) and received gradient are not counted."""
     if pp == 1:
         return [0] * (2 * microbatches)
     if vpp == 1:
@@ -204,8 +201,7 @@ def _plain_held(pp: int, microbatches: int, stage: int) -> list[int]:
 
     input_tensor_grad stays through the next forward and backward (every stage but the first). In a
     forward of the steady state so do the received gradient (every stage but the last) and, through
-    the spent graph, the previous input (every stage but the first).
-    """
+    the spent graph, the previous input (every stage but the first)."""
     first, last = stage == 0, stage == pp - 1
     held, backwards = [], 0
     for step in passes(pp, 1, microbatches, stage):

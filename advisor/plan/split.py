@@ -43,8 +43,7 @@ def split_evenly(
     divide, or where it says itself how to split them.
 
     as_text: by a pipeline_model_parallel_layout; else by the numbers of layers in the first and
-    last stage, which the releases before it have. Whether VPP divides those a Job says.
-    """
+    last stage, which the releases before it have. Whether VPP divides those a Job says."""
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     divides = model.num_layers % (pp * vpp) == 0
     if divides or model.hybrid_layer_pattern is not None or not layout.splits_evenly:
@@ -59,11 +58,9 @@ def split_evenly(
 
 @lru_cache(maxsize=1024)
 def balanced_text(model: ModelSpec, pp: int, vpp: int) -> str:
-    """The layout's text, e.g. "Et|(tt|)*30mL" for 61 layers and one more token on 32 chunks.
-
-    A layer is left out of the chunk that works longest: the last one as long as output layer and
-    multi-token prediction outweigh it, then the first one, whose stage keeps most microbatches.
-    """
+    """The layout's text, e.g. "Et|(tt|)*30mL" for 61 layers and one more token on 32 chunks. A
+    layer is left out of the chunk that works longest: the last one as long as output layer and
+    multi-token prediction outweigh it, then the first one, whose stage keeps most microbatches."""
     counts = [-(-model.num_layers // (pp * vpp))] * (pp * vpp)
     left_out, ends = sum(counts) - model.num_layers, _weight_of_end(model)
     for _ in range(left_out):

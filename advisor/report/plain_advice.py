@@ -155,7 +155,7 @@ def _candidate(
         host_memory_bytes=evaluation.host_bytes,
         replayed=evaluation.requests is not None,
         peak_stage=peak.stage,
-        saved_bytes_per_layer=_saved(evaluation.saved_bytes_per_layer),
+        saved_bytes_per_layer=_saved(evaluation.detail.saved_bytes_per_layer),
         price_per_trillion_tokens=None if price is None else hours * price,
         flags=_plain(all_flags(evaluation)),
         job_flags=job_flags,

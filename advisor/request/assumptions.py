@@ -181,9 +181,8 @@ def _of_model(facts: Facts) -> Iterator[str]:
             )
     linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
     if linear:
-        yield (
-            f"{' and '.join(linear)} layers modelled from their kernels' source code, not measured"
-        )
+        which = " and ".join(linear)
+        yield f"{which} layers modelled from their kernels' source code, not measured"
 
 
 def _of_gpu(gpu: Gpu) -> Iterator[str]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
+from advisor.base.rule_rows import rows_of
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
@@ -19,17 +20,10 @@ from advisor.job.samples import SampleMasks
 from advisor.layers.family import family_of
 from advisor.models.options import AttentionBackend, PositionEmbedding
 from advisor.models.spec import ModelSpec
+from advisor.request import origin as origin_fields
 from advisor.request.given import Given
 from advisor.request.layout_fields import lowered, made_legal, reshaped, whole_tensors
-from advisor.request.origin import (
-    GIVEN,
-    Origin,
-    OriginKind,
-    assumed,
-    changed_fields,
-    recipe,
-    stated_fields,
-)
+from advisor.request.origin import GIVEN, Origin, OriginKind, assumed, recipe
 from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, LentOptions, RecipeChoice
 from advisor.request.recipes import Experiment
 
@@ -55,7 +49,7 @@ class Sourced(Struct, Generic[T], frozen=True):
 
     def turned_into(self, value: T, origin: Origin) -> "Sourced[T]":
         """`value`, whose differing fields come from `origin`."""
-        changed = dict.fromkeys(changed_fields(self.value, value), origin)
+        changed = dict.fromkeys(origin_fields.changed_fields(self.value, value), origin)
         return Sourced(value, {**self.origins, **changed})
 
     def named(self, group: str, default: Origin) -> dict[str, Origin]:
@@ -98,12 +92,12 @@ def completed(
         by_text = jobs.splits(config.value).by_text
         yields = given.recipe is None
         layout = _layout(fields, choice, model.value, num_gpus, by_text=by_text, yields=yields)
-    default = _default(config.value)
+    default, no_default = _default(config.value), rows_of(_WHY)["no_frameworks"]
     origins = {
         **model.named("model", Origin(OriginKind.DEFAULT, model.value.name)),
         **_layout_origins(layout, given.layout_fields, its, choice.lent, default),
         **config.named("job", default),
-        **{f"job.{k}": why for k, why in _NO_FRAMEWORKS.items() if k not in config.origins},
+        **{f"job.{k}": assumed(why) for k, why in no_default.items() if k not in config.origins},
         **dict.fromkeys(given.omitted, default),
         **dict.fromkeys(choice.left_out, _REFUSED),
     }
@@ -133,8 +127,7 @@ def _layout_origins(
     yet to be chosen."""
     if layout is None:
         return {}
-    found = {}
-    usual = defaults(ParallelLayout)
+    found, usual, follows = {}, defaults(ParallelLayout), rows_of(_WHY)["follows"]
     for name in layout.__struct_fields__:
         value = getattr(layout, name)
         if name in given:
@@ -146,32 +139,15 @@ def _layout_origins(
         elif value == usual.get(name):
             origin = default
         else:
-            origin = assumed(_FOLLOWS.get(name, "required by the other values"))
+            origin = assumed(follows.get(name, "required by the other values"))
         found[f"layout.{name}"] = origin
     return found
 
 
-_FOLLOWS: Final = {
-    "data_parallel_size": "number of GPUs / (TP x CP x PP)",
-    "sequence_parallel": "TP is above 1",
-    "cp_comm_type": "the framework's default",
-    "pipeline_model_parallel_layout": "layers split as evenly as possible",
-    "num_layers_in_first_pipeline_stage": "layers split as evenly as possible",
-    "num_layers_in_last_pipeline_stage": "layers split as evenly as possible",
-    "expert_tensor_parallel_size": "EP x TP does not divide the ranks of a pipeline stage",
-}
-
-
 _LEAST_CERTAIN, _MOST_CERTAIN = 0.5, 0.999
-_NO_FRAMEWORKS: Final = {
-    "memory_budget_bytes": assumed("all of the GPU's memory"),
-    "certainty": assumed("one job in ten may run out of memory"),
-    "moe_load_imbalance": assumed("uneven experts in memory, balanced ones in time"),
-    "transformer_engine_version": assumed("the newest known release"),
-    "expandable_segments": assumed("off, torch's default"),
-    "mean_packed_length": assumed("sequences are not packed"),
-}
-"""Fields of a job that no framework has a default for."""
+_WHY: Final = "assumed.json"
+"""Why a value of the layout that nobody said follows from others, and why one of the job is assumed
+that no framework has a default for."""
 
 
 def _model(shape: ModelSpec, given: Given, choice: RecipeChoice) -> Sourced[ModelSpec]:
@@ -244,7 +220,7 @@ def base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Source
         return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe states it")))
     its = recipe(preset.name)
     if choice.as_it_stands is not None:
-        stated = (*_BATCH, *stated_fields(preset.config, FRAMEWORKS_OWN))
+        stated = (*_BATCH, *origin_fields.stated_fields(preset.config, FRAMEWORKS_OWN))
         return Sourced(preset.config, dict.fromkeys(stated, its))
     batch = {name: getattr(preset.config, name) for name in _BATCH}
     batch["global_batch_size"] = max(1, batch["global_batch_size"] // num_gpus) * num_gpus
@@ -294,12 +270,9 @@ def _with_attention_of(gpu: Gpu, model: ModelSpec, *, asked: bool) -> ModelSpec:
         instead = AttentionBackend.UNFUSED
     if asked and backend not in (instead, AttentionBackend.AUTO):
         kernel = "cuDNN's" if backend is AttentionBackend.FUSED else backend
-        raise UserError(
-            "model.attention_backend",
-            backend,
-            f"is {kernel} attention, which does not run on {gpu.name}",
-            f"model.attention_backend={instead}",
-        )
+        reason = f"is {kernel} attention, which does not run on {gpu.name}"
+        field = "model.attention_backend"
+        raise UserError(field, backend, reason, f"{field}={instead}")
     return model if instead is backend else replace(model, attention_backend=instead)
 
 
@@ -330,21 +303,15 @@ def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu, jobs: JobSupport
     """UserError on what positions, tensor cores or memory do not allow."""
     usual = sixteen_bits(gpu)
     if usual not in jobs.precisions:
-        raise UserError(
-            "job.precision",
-            config.precision,
-            f"{gpu.name} has only {usual}, which is not modelled for {jobs.framework}",
-            f"use a GPU that has bf16, or --framework {default_framework(model)}",
-        )
+        reason = f"{gpu.name} has only {usual}, which is not modelled for {jobs.framework}"
+        fix = f"use a GPU that has bf16, or --framework {default_framework(model)}"
+        raise UserError("job.precision", config.precision, reason, fix)
     learned = model.position_embedding_type is PositionEmbedding.LEARNED
-    if learned and config.seq_length > model.max_position_embeddings:
-        raise UserError(
-            "job.seq_length",
-            config.seq_length,
-            f"must not exceed max_position_embeddings = {model.max_position_embeddings} of "
-            "learned positions",
-            f"nearest: {model.max_position_embeddings}, or raise model.max_position_embeddings",
-        )
+    most = model.max_position_embeddings
+    if learned and config.seq_length > most:
+        reason = f"must not exceed max_position_embeddings = {most} of learned positions"
+        fix = f"nearest: {most}, or raise model.max_position_embeddings"
+        raise UserError("job.seq_length", config.seq_length, reason, fix)
     check_precision(config.precision, gpu)
     check_budget(config.memory_budget_bytes, gpu, "--memory-budget")
     if not _LEAST_CERTAIN <= config.certainty <= _MOST_CERTAIN:

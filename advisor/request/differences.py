@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, if_legal
 from advisor.base.fields import spelled
 from advisor.base.units import parse_gpus
 from advisor.frameworks.registry import default_framework, parts_of
@@ -40,9 +40,8 @@ def changes_with_precision(request: Request, resolution: resolve.Resolution) -> 
     usual = resolve.usual_recipe(given)
     if usual is None or usual.name == resolution.recipe:
         return ()
-    try:
-        other = resolve.resolve_given(replace(given, recipe=usual))
-    except UserError:
+    other = if_legal(resolve.resolve_given, replace(given, recipe=usual))
+    if other is None:
         return ()
     aside = SEARCHED if request.search is SearchScope.LAYOUT else _FOLLOWS
     ending = f" (recipe for {usual.config.precision}, {usual.name})"
@@ -79,9 +78,8 @@ def beside_degrees(request: Request, usual: Job) -> dict[str, Any]:
     if degrees[_ETP] is None:
         del degrees[_ETP]
     own = replace(given, layout_fields={**degrees, **given.layout_fields})
-    try:
-        made = differing(usual, own)
-    except UserError:
+    made = if_legal(differing, usual, own)
+    if made is None:
         return {}
     graphs = [name for name in GRAPHS if getattr(usual.config, name) != GRAPHS[name]]
     found = {f"job.{name}": getattr(usual.config, name) for name in graphs}

@@ -30,11 +30,7 @@ GROUPS: Final[dict[str, type[Struct]]] = {
     "job": JobConfig,
     **RECORDS,
 }
-SAMPLES: Final = {
-    "lengths": "lengths",
-    "packing": "packing",
-    "token_budget": "max_tokens_per_gpu",
-}
+SAMPLES: Final = {k: k for k in ("lengths", "packing")} | {"token_budget": "max_tokens_per_gpu"}
 """Keys of `samples` that have a flag, and the request's field."""
 _BUDGET: Final = "memory_budget_bytes"
 _JOB_FLAGS: Final = (
@@ -77,7 +73,10 @@ def read_given(request: Request) -> Given:
     for key, name in SAMPLES.items():
         if (said := getattr(request, name)) is not None:
             pairs["samples"].setdefault(key, str(said))
-    job_fields = {**_job_fields(request, pairs["job"]), **_records(pairs)}
+    job_fields = _job_fields(request, pairs["job"])
+    for name, kind in RECORDS.items():
+        if pairs[name]:
+            job_fields[name] = kind(**parse_all(kind, pairs[name], f"{name}."))
     if lengths := pairs["samples"].get("lengths"):
         from advisor.job.lengths import read_lengths
 
@@ -96,15 +95,6 @@ def read_given(request: Request) -> Given:
     )
 
 
-def _records(pairs: Mapping[str, Mapping[str, str]]) -> dict[str, Struct]:
-    """Of each group of keys that is one field of a job, where any key is given."""
-    return {
-        name: kind(**parse_all(kind, pairs[name], f"{name}."))
-        for name, kind in RECORDS.items()
-        if pairs[name]
-    }
-
-
 def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """KEY=VALUE pairs by their group: model, layout or job."""
     groups: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
@@ -112,19 +102,12 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
         path, text = split_key_value(pair, "overrides")
         group, _, key = path.partition(".")
         if "nvme" in pair.lower():
-            raise UserError(
-                path,
-                text,
-                "offload to NVMe (ZeRO-Infinity) is not modelled; offload to the host is",
-                "job.optimizer_cpu_offload=true job.param_cpu_offload=true",
-            )
+            reason = "offload to NVMe (ZeRO-Infinity) is not modelled; offload to the host is"
+            fix = "job.optimizer_cpu_offload=true job.param_cpu_offload=true"
+            raise UserError(path, text, reason, fix)
         if group not in groups or not key:
-            raise UserError(
-                path,
-                text,
-                "is not a known key",
-                f"write {', '.join(f'{name}.KEY' for name in GROUPS)}; {_known_key(path)}",
-            )
+            fix = f"write {', '.join(f'{name}.KEY' for name in GROUPS)}; {_known_key(path)}"
+            raise UserError(path, text, "is not a known key", fix)
         if key not in field_types(GROUPS[group]) and (meant := _namesake(key)):
             raise UserError(path, text, "is not a known key", f"did you mean {meant}?")
         groups[group][key] = text

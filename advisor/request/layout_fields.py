@@ -67,9 +67,9 @@ def reshaped(
     """A recipe's layout `base` under what is given; None where neither says anything about it."""
     if base is None and not any(name in given for name in SHAPING):
         return None
-    values = asdict(base) if base else {}
+    values = {}
     if base is not None:
-        _drop_what_follows(values, given)
+        _drop_what_follows(values := asdict(base), given)
         if base.world_size != num_gpus:
             values.pop("data_parallel_size", None)
     values |= given
@@ -137,13 +137,10 @@ def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int
         its = [name for name in SHAPING if name not in given and degrees[name] > 1]
         omitted = " and ".join(f"{_SHORT[name]} {values[name]}" for name in its)
         flags = ", ".join(f"--{_SHORT[name].lower()}" for name in its)
-        raise UserError(
-            "layout TP x PP x CP",
-            product,
-            f"must divide the number of GPUs = {num_gpus}"
-            + (f" ({omitted} from the recipe; change with {flags})" if its else ""),
-            f"nearest: {nearest_divisors(num_gpus, product)}",
-        )
+        lent = f" ({omitted} from the recipe; change with {flags})" if its else ""
+        relation = f"must divide the number of GPUs = {num_gpus}{lent}"
+        near = f"nearest: {nearest_divisors(num_gpus, product)}"
+        raise UserError("layout TP x PP x CP", product, relation, near)
     return num_gpus // product
 
 

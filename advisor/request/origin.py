@@ -22,6 +22,13 @@ class OriginKind(StrEnum):
     SEARCHED = "searched"
 
 
+_BEGINS: Final = {
+    OriginKind.RECIPE: "recipe",
+    OriginKind.DEFAULT: "default of",
+    OriginKind.ASSUMED: "assumed:",
+}
+
+
 class Origin(Struct, frozen=True):
     """Who decided a value; `detail` is the recipe's name, the framework's release or the model, or
     the reason.
@@ -34,14 +41,8 @@ class Origin(Struct, frozen=True):
     detail: str = ""
 
     def __str__(self) -> str:
-        match self.kind:
-            case OriginKind.RECIPE:
-                return f"recipe {self.detail}"
-            case OriginKind.DEFAULT:
-                return f"default of {self.detail}"
-            case OriginKind.ASSUMED:
-                return f"assumed: {self.detail}"
-        return str(self.kind)
+        begins = _BEGINS.get(self.kind)
+        return str(self.kind) if begins is None else f"{begins} {self.detail}"
 
 
 GIVEN = Origin(OriginKind.GIVEN)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
@@ -19,21 +19,12 @@ from advisor.hardware.catalogue import full_name, gpu_names, load_gpu
 from advisor.job.job import CudaGraphImpl, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
+from advisor.request import recipes
 from advisor.request.given import Given
 from advisor.request.layout_fields import LONG_CONTEXT, open_degrees
 from advisor.request.origin import Origin, OriginKind
 from advisor.request.origin import recipe as of_recipe
-from advisor.request.recipes import (
-    OPTIONS,
-    Experiment,
-    Recipe,
-    experiment_names,
-    is_job,
-    load_experiment,
-    load_recipes,
-    preset_of,
-    with_split,
-)
+from advisor.request.recipes import OPTIONS, Experiment, Recipe, is_job, load_recipes
 
 DEFAULT_SEQ_LENGTH: Final = 4096
 _NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0-9_]+))?")
@@ -70,7 +61,7 @@ def find_experiment(wanted: Wanted, *, complete: bool = False) -> Experiment | N
         None if any(_is_meant(recipe, wanted) for recipe in rows) else files.get(None)
     )
     if name is not None:
-        return load_experiment(name, wanted.config_dir)
+        return recipes.load_experiment(name, wanted.config_dir)
     presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
     return next((p for p in presets if not complete or is_job(p, wanted.config_dir)), None)
 
@@ -91,7 +82,7 @@ def experiments_on(wanted: Wanted) -> Iterator[Experiment]:
     """Every recipe for these GPUs, in so many of them or in another number whose replicas fill
     them, that makes a job."""
     for name in _files_of(wanted).values():
-        yield load_experiment(name, wanted.config_dir)
+        yield recipes.load_experiment(name, wanted.config_dir)
     for recipe in _rows_on(wanted):
         if recipe.runs_on(wanted.num_gpus):
             preset = _on_these_gpus(recipe, wanted)
@@ -145,7 +136,9 @@ def _gpu_test(wanted: Wanted) -> Callable[[str], bool]:
 
 
 def _on_these_gpus(recipe: Recipe, wanted: Wanted) -> Experiment:
-    return with_split(preset_of(recipe, wanted.num_gpus, wanted.gpu_type), wanted.config_dir)
+    return recipes.with_split(
+        recipes.preset_of(recipe, wanted.num_gpus, wanted.gpu_type), wanted.config_dir
+    )
 
 
 _LONG_CONTEXT = 8193
@@ -156,7 +149,7 @@ def _files_of(wanted: Wanted) -> dict[str | None, str]:
     """The files of configs/experiment for a job, by the precision that each names."""
     is_wanted = _gpu_test(wanted)
     found: dict[str | None, str] = {}
-    for name in experiment_names(wanted.config_dir):
+    for name in recipes.experiment_names(wanted.config_dir):
         match = _NAME.fullmatch(name)
         if match is None or match["model"] != wanted.model:
             continue
@@ -265,9 +258,8 @@ def _framework(given: Given, wanted: Wanted, preset: Experiment | None, usual: s
         return usual
     its = registry.parts_of(usual).jobs.for_recipe(preset.framework)
     try:
-        registry.parts_of(its).jobs.check_options(
-            replace(preset.config, **{**given.job_fields, "framework": its})
-        )
+        config = replace(preset.config, **{**given.job_fields, "framework": its})
+        registry.parts_of(its).jobs.check_options(config)
     except UserError:
         return usual
     return its
@@ -325,20 +317,10 @@ def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> Recip
 
 def _is_shipped(preset: Experiment, given: Given, wanted: Wanted) -> bool:
     """Whether the job is the recipe's own: on as many GPUs, and with no other value given."""
-    options = dict(preset.model_options)
-    return (
-        preset.layout.world_size == wanted.num_gpus
-        and all(
-            getattr(part, name) == value
-            for part, fields in (
-                (preset.layout, given.layout_fields),
-                (preset.config, given.job_fields),
-            )
-            for name, value in fields.items()
-            if name not in _OF_NO_JOB
-        )
-        and all(options.get(name) == value for name, value in given.model_fields.items())
-    )
+    own = {**asdict(preset.layout), **asdict(preset.config), **dict(preset.model_options)}
+    said = {**given.layout_fields, **given.job_fields, **given.model_fields}
+    same = all(own.get(name) == said[name] for name in said.keys() - _OF_NO_JOB)
+    return same and preset.layout.world_size == wanted.num_gpus
 
 
 _OF_NO_JOB: Final = frozenset(

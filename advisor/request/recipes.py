@@ -310,10 +310,7 @@ def _layout(values: dict[str, object], num_gpus: int, where: str) -> ParallelLay
     if "data_parallel_size" in values:
         return layout
     if num_gpus % layout.world_size:
-        raise UserError(
-            f"{where}: layout",
-            f"TP x CP x PP = {layout.world_size}",
-            f"must divide {num_gpus} GPUs",
-            f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
-        )
+        ranks = f"TP x CP x PP = {layout.world_size}"
+        near = f"nearest: {nearest_divisors(num_gpus, layout.world_size)}"
+        raise UserError(f"{where}: layout", ranks, f"must divide {num_gpus} GPUs", near)
     return replace(layout, data_parallel_size=num_gpus // layout.world_size)

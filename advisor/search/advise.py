@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, if_legal
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.plan.recompute_plan import Setting
@@ -77,22 +77,19 @@ def _advise(
         from advisor.search.fastest_found import with_fastest_found
         from advisor.search.rank_layouts import rank_layouts
 
-        try:
-            usual = _advise(replace(request, search=None), resolution, calibration)
-        except UserError:  # a search may choose what is refused
-            return rank_layouts(resolution, calibration, asked, watch)
-        if usual.stopped:
-            return usual
-        usual = with_fastest_found(usual, resolution, calibration, asked)
-        if usual.stopped:
+        # a search may choose what is refused
+        usual = if_legal(_advise, replace(request, search=None), resolution, calibration)
+        if usual is not None and not usual.stopped:
+            usual = with_fastest_found(usual, resolution, calibration, asked)
+        if usual is not None and usual.stopped:
             return usual
         return rank_layouts(resolution, calibration, asked, watch, usual)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         return rank_settings(resolution, layout, calibration, asked)
-    if resolution.borrowed:
-        borrowed = _rank_borrowed(resolution, calibration, asked)
-        if borrowed is not None:
+    if resolution.borrowed and layout is not None:
+        borrowed = if_legal(rank_settings, resolution, layout, calibration, asked)
+        if borrowed is not None and borrowed.fits:
             return borrowed
     from advisor.search.rank_layouts import rank_best_layout
 
@@ -101,35 +98,14 @@ def _advise(
 
 def _with_optimum(request: Request, resolution: Resolution, calibration: Calibration) -> Answer:
     """The usual answer, with the optimum of its job before the menu's rows, and the proof."""
+    cannot, fix = "cannot be combined with --search optimum", "give one of the two"
     if request.recompute:
-        raise UserError(
-            "--recompute",
-            request.recompute[0],
-            "cannot be combined with --search optimum, which chooses the setting",
-            "give one of the two",
-        )
+        reason = f"{cannot}, which chooses the setting"
+        raise UserError("--recompute", request.recompute[0], reason, fix)
     if type(calibration) is not Calibration:
-        raise UserError(
-            "--calibration",
-            ", ".join(map(str, request.calibration)),
-            "cannot be combined with --search optimum: it corrects single settings, so nothing "
-            "can be proven",
-            "give one of the two",
-        )
+        reason = f"{cannot}: it corrects single settings, so nothing can be proven"
+        raise UserError("--calibration", ", ".join(map(str, request.calibration)), reason, fix)
     from advisor.search.optimum.proven import with_optimum
 
     usual = _advise(replace(request, search=None), resolution, calibration)
     return usual if usual.stopped else with_optimum(usual, calibration)
-
-
-def _rank_borrowed(
-    resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
-) -> Answer | None:
-    """The layout of a recipe for another number of GPUs; None where it is illegal or too large."""
-    if resolution.layout is None:
-        return None
-    try:
-        advice = rank_settings(resolution, resolution.layout, calibration, asked)
-    except UserError:
-        return None
-    return advice if advice.fits else None

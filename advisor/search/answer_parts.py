@@ -36,6 +36,7 @@ def answer_of(
     remedies: tuple[Remedy, ...],
 ) -> Answer:
     """The answer of what was ranked of a job, as it was resolved."""
+    off = known_error(job, calibration)
     return Answer(
         job=job,
         assumptions=(
@@ -48,7 +49,7 @@ def answer_of(
             name=calibration.name,
             provenance=calibration.provenance,
             summary=band_words(job, calibration),
-            known_error=_known_error(job, calibration),
+            known_error="" if off is None else f"{off.in_words} were predicted {off.description}",
         ),
         evaluated=evaluated,
         candidates=candidates,
@@ -82,15 +83,6 @@ def _saved_by_graphs(best: Evaluation, resolution: Resolution) -> Iterator[str]:
 _WORTH_SAYING: Final = 0.02
 
 
-def _known_error(job: Job, calibration: Calibration) -> str:
-    """In words; empty where nothing is known to be off."""
-    found = known_error(job, calibration)
-    if found is None:
-        return ""
-    runs = f"{found.rows} published runs like this ({found.of.description})"
-    return f"{runs} were predicted {found.description}"
-
-
 def notes_on(evaluations: Sequence[Evaluation]) -> Callable[[Evaluation], tuple[str, ...]]:
     """What is to be said of each setting: that it buys nothing, what a label or default does.
 
@@ -109,8 +101,8 @@ def notes_on(evaluations: Sequence[Evaluation]) -> Callable[[Evaluation], tuple[
             if more >= 0:
                 figure = f": peak {human_bytes(more)} above that of none" if alone and more else ""
                 said.insert(0, f"saves nothing{figure}")
-        if job.model.num_moe_experts is not None and evaluation.uneven is not None:
-            said.append(_words_of_routing(evaluation.uneven, job.layout.expert_model_parallel_size))
+        if job.model.num_moe_experts is not None and (uneven := evaluation.detail.uneven):
+            said.append(_words_of_routing(uneven, job.layout.expert_model_parallel_size))
         return tuple(said)
 
     return notes
@@ -133,19 +125,14 @@ def with_measurements_and_ties(
     answer: Answer, calibration: Calibration, request: Request
 ) -> Answer:
     """`answer` with the measured runs of its rows, where `calibration` has learned from some, and
-    with the two rows that are to be measured before one is chosen, if there are."""
+    with the two rows that are to be measured before one is chosen, if there are; none where another
+    job is chosen."""
     if type(calibration) is not Calibration:
         from advisor.learning.learned import LearnedCalibration
         from advisor.search.measured_rows import with_measured
 
         assert isinstance(calibration, LearnedCalibration)
         answer = with_measured(answer, calibration)
-    return _with_toss(answer, request)
-
-
-def _with_toss(answer: Answer, request: Request) -> Answer:
-    """`answer` with the two rows that are to be measured before one is chosen, if there are; none
-    where another job is chosen."""
     found = None if answer.fastest_found else likeliest_toss(answer.candidates)
     if found is None:
         return answer

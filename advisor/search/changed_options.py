@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, if_legal
 from advisor.frameworks.part_types import Effect, JobChange
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
@@ -45,12 +45,10 @@ def variants(
     """Legal jobs with one change each, of nothing that was given."""
     settings = parts_of(job.config.framework).settings
     for change in changes(job, effects):
-        try:
-            other = change.make()
-        except UserError:
+        other = if_legal(change.make)
+        if other is None or other == job or is_given(job, other, resolution):
             continue
-        given = is_given(job, other, resolution)
-        if other != job and not given and not settings.check_job(other):
+        if not settings.check_job(other):
             yield change, other
 
 
@@ -87,10 +85,7 @@ class Root(Struct, frozen=True):
 
     def job(self, layout: ParallelLayout, micro_batch_size: int) -> Job | None:
         """The job on a layout; None where it is illegal."""
-        try:
-            return self.resolution.job(layout, micro_batch_size)
-        except UserError:
-            return None
+        return if_legal(self.resolution.job, layout, micro_batch_size)
 
 
 def roots(resolution: Resolution, templates: tuple[Job, ...]) -> tuple[Root, ...]:

@@ -221,10 +221,8 @@ class Cycle:
             sequences = counted(tokens // longest, "sequence")
             note = f"KV cache of {tokens:,} tokens: {sequences} of {longest:,}"
             if not self.has_room:
-                note, likely = (
-                    f"the KV cache has no room for one sequence of {longest:,} tokens",
-                    0.0,
-                )
+                note = f"the KV cache has no room for one sequence of {longest:,} tokens"
+                likely = 0.0
         parts = replace(parts, **self._engine_parts(name))
         return Phase(
             name=name,

@@ -51,8 +51,7 @@ class Evaluator:
     """
 
     def __init__(self, job: Job, calibration: Calibration, stages: Stages | None = None) -> None:
-        self.job = job
-        self.calibration = calibration
+        self.job, self.calibration = job, calibration
         parts = parts_of(job.config.framework)
         self.none, self._model = parts.settings.none, parts.memory
         self.samples = microbatches(job)
@@ -62,8 +61,7 @@ class Evaluator:
         self.stages = stages or pipeline_stages(job.model, job.layout)
         self.pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
-        graphed = self._model.graphed_modules(job)
-        turns = self._model.turns(mean)
+        graphed, turns = self._model.graphed_modules(job), self._model.turns(mean)
         self.time = JobTime(
             mean, self.mean_shape, self.stages, self.pipeline, calibration, graphed, turns
         )
@@ -210,10 +208,8 @@ class Evaluator:
 
     def stage_details(self, setting: Setting, *, simulated: bool) -> list[StageDetail]:
         """Memory of all stages as an evaluation of `setting`, or as its simulation has it."""
-        plans = self.plans(setting)
-        return self._moved(
-            self.memory.simulated(plans) if simulated else self.memory.each_stage(plans)
-        )
+        memory, plans = self.memory, self.plans(setting)
+        return self._moved(memory.simulated(plans) if simulated else memory.each_stage(plans))
 
     def most_allocated(self, setting: Setting) -> int:
         """The most bytes that the first stage may allocate and likely fit, if its allocator leaves
@@ -243,10 +239,8 @@ class Evaluator:
             found = self.learned.fit_probability(setting, found, self.budget_bytes)
         phases = self.phases(self.plans(setting), stages)
         others = (one.fit_probability for one in phases if one.name is not PhaseName.UPDATE)
-        host = self.job.config.host_memory_bytes
-        if host is not None:
-            taken = self.job.gpus_of_a_server * self.host_bytes(setting, stages)
-            found *= taken <= host
+        if (has := self.job.config.host_memory_bytes) is not None:
+            found *= self.job.gpus_of_a_server * self.host_bytes(setting, stages) <= has
         return min((found, *others))
 
     def phases(
@@ -268,13 +262,10 @@ class Evaluator:
 
     def _moved(self, stages: Iterable[StageDetail]) -> list[StageDetail]:
         """`stages` as measured runs move them."""
-        learned = self.learned
-        if learned is None:
+        if self.learned is None:
             return list(stages)
-        return [
-            replace(stage, reserved=learned.reserved(stage.reserved, stage.fixed.total))
-            for stage in stages
-        ]
+        move = self.learned.reserved
+        return [replace(one, reserved=move(one.reserved, one.fixed.total)) for one in stages]
 
 
 def _detail(
@@ -288,7 +279,7 @@ def _detail(
     copies = zip(plans, evaluator.pipeline.copies, strict=True)
     replays = sum(number * replayed_flops(evaluator.mean_shape, plan) for plan, number in copies)
     replays += head_replay_flops(evaluator.mean_shape)
-    ranks = job.num_gpus // job.layout.pipeline_model_parallel_size
+    replays *= job.num_microbatches * (job.num_gpus // job.layout.pipeline_model_parallel_size)
     vpp = job.layout.virtual_pipeline_model_parallel_size
     return evaluation.EvaluationDetail(
         stages=tuple(stage.summary(k, vpp) for k, stage in enumerate(stages)),
@@ -297,9 +288,7 @@ def _detail(
         phases=evaluator.phases(plans, stages),
         host_bytes=evaluator.host_bytes(setting, stages),
         saved_bytes_per_layer=kept,
-        hardware_flops_per_step=float(
-            evaluator.model_flops + replays * job.num_microbatches * ranks
-        ),
+        hardware_flops_per_step=float(evaluator.model_flops + replays),
     )
 
 

@@ -14,13 +14,8 @@ from advisor.layers.family import family_of
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.memory.static import StaticMemory
-from advisor.plan.recompute_plan import (
-    RecomputePlan,
-    Segment,
-    kept_tensors,
-    offloaded_names,
-    replayed_operators,
-)
+from advisor.plan import recompute_plan
+from advisor.plan.recompute_plan import Segment, kept_tensors, replayed_operators
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.time.launches import EXCHANGES
@@ -37,23 +32,17 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
     static, words = detail.fixed.static, detail.fixed.words
     more, source = detail.reserved.measured_more, "runs given with --calibration"
     measured = _term("activations", "measured beyond the prediction", more, source)
-    weights, gradients, optimizer = words.weights, words.gradients, words.optimizer
+    gradients, optimizer, moved = words.gradients, words.optimizer, detail.activations.transient
+    passing = "temporary tensors of the running pass, and tensors that the schedule keeps"
+    rest = (*detail.fixed.buffers, *detail.reserved.terms)
     return (
-        *_weight_lines(weights, static),
+        *_weight_lines(words.weights, static),
         _term("gradients", gradients[0], static.gradients, gradients[1]),
         _term("optimizer", optimizer[0], static.optimizer, optimizer[1]),
         *_kept_lines(evaluator, evaluation, detail),
         *([measured] if more else []),
-        _term(
-            "transient",
-            evaluation.peak.peak_phase,
-            detail.activations.transient,
-            "temporary tensors of the running pass, and tensors that the schedule keeps",
-        ),
-        *(
-            _term("overhead", term.name, term.num_bytes, term.source)
-            for term in (*detail.fixed.buffers, *detail.reserved.terms)
-        ),
+        _term("transient", evaluation.peak.peak_phase, moved, passing),
+        *(_term("overhead", term.name, term.num_bytes, term.source) for term in rest),
     )
 
 
@@ -108,17 +97,23 @@ def _kept_lines(
     return tuple(lines)
 
 
-def _layer_tensors(shape: RankShape, plan: RecomputePlan) -> Iterator[tuple[Tensor, int]]:
+def _layer_tensors(
+    shape: RankShape, plan: recompute_plan.RecomputePlan
+) -> Iterator[tuple[Tensor, int]]:
     """Tensors that one microbatch of one chunk keeps on the device in its layers, with their
     number."""
     for segment in plan.segments:
         if segment.whole:
+            hidden = shape.hidden(transformer.LAYER_INPUT)
+            if segment.shards_input:
+                part = -(-hidden.num_bytes // hidden.dtype.itemsize // shape.tp)
+                hidden = Tensor("layer_input shard", (part,), hidden.dtype)
             if not segment.input.offloaded:
-                yield _checkpoint_input(shape, segment), segment.copies
+                yield hidden, segment.copies
             continue
         for kind, count in segment.kinds():
             operators = transformer.transformer_layer(shape, kind)
-            away = offloaded_names(operators, segment.runs, segment.offloaded)
+            away = recompute_plan.offloaded_names(operators, segment.runs, segment.offloaded)
             kept = kept_tensors(operators, segment.runs).items()
             yield from ((tensor, count) for name, tensor in kept if name not in away)
 
@@ -131,14 +126,6 @@ def _readers(shape: RankShape, chunk: ModelChunk) -> dict[str, str]:
     return {tensor.name: op.module for op in operators for tensor in (*op.saved, *op.inputs[:1])}
 
 
-def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
-    hidden = shape.hidden(transformer.LAYER_INPUT)
-    if not segment.shards_input:
-        return hidden
-    elements = hidden.num_bytes // hidden.dtype.itemsize
-    return Tensor("layer_input shard", (-(-elements // shape.tp),), hidden.dtype)
-
-
 def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     """Seconds of one step on the slowest stage by phase and operator; they sum to the step."""
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
@@ -146,16 +133,23 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     time = evaluator.time.step(plans)
     passes: dict[tuple[str, str, str], float] = defaultdict(float)
     exchanges: set[tuple[str, str, str]] = set()
+    microbatches = evaluator.samples.mean.num_microbatches
     for operator, layers, replays in _stage_operators(evaluator, evaluation):
-        _add_operator(passes, evaluator, operator, layers, replays)
+        forward = forward_seconds(operator, *evaluator.rates)
+        backward = backward_seconds(operator, *evaluator.rates)
+        name, bound, runs = operator.name, bound_by(operator), layers * microbatches
+        passes["forward", name, bound] += forward.compute * runs
+        passes["backward", name, bound] += backward.compute * runs
+        again = (forward.compute + forward.exposed) * replays * microbatches
+        passes["recompute", name, bound] += again
+        sent = "exposed communication", name, "network"
+        passes[sent] += (forward.exposed + backward.exposed) * runs
         if operator.module in EXCHANGES:
-            exchanges.add(_sent(operator))
+            exchanges.add(sent)
     whole = sum(passes[key] for key in exchanges)
     for key in exchanges if whole else ():
         passes[key] *= evaluator.time.slowest(plans).exchange_seconds / whole
-    lines = [
-        TimeLine(phase, name, seconds, bound) for (phase, name, bound), seconds in passes.items()
-    ]
+    lines = [TimeLine(phase, name, s, bound) for (phase, name, bound), s in passes.items()]
     exposed = sum(line.seconds for line in lines if line.phase == "exposed communication")
     gathered, rest = _gathered(evaluator, evaluation), time.exposed_communication - exposed
     lines += [
@@ -219,29 +213,5 @@ def _stage_operators(
                 again = (operator.name in replayed) + (operator.name in tiled)
                 yield operator, count, count * again
     for chunk in _slowest_chunks(evaluator, evaluation):
-        yield from (
-            (operator, 1, 0) for operator in end_operators(shape, chunk.embedding, chunk.head)
-        )
-
-
-def _add_operator(
-    passes: dict[tuple[str, str, str], float],
-    evaluator: Evaluator,
-    operator: Operator,
-    layers: int,
-    replays: int,
-) -> None:
-    machine, network = evaluator.rates
-    forward = forward_seconds(operator, machine, network)
-    backward = backward_seconds(operator, machine, network)
-    microbatches, bound = evaluator.samples.mean.num_microbatches, bound_by(operator)
-    runs = layers * microbatches
-    passes["forward", operator.name, bound] += forward.compute * runs
-    passes["backward", operator.name, bound] += backward.compute * runs
-    again = (forward.compute + forward.exposed) * replays * microbatches
-    passes["recompute", operator.name, bound] += again
-    passes[_sent(operator)] += (forward.exposed + backward.exposed) * runs
-
-
-def _sent(operator: Operator) -> tuple[str, str, str]:
-    return "exposed communication", operator.name, "network"
+        for operator in end_operators(shape, chunk.embedding, chunk.head):
+            yield operator, 1, 0

@@ -47,11 +47,10 @@ _NEAREST: Final = 30
 class Searched(Struct, frozen=True, kw_only=True):
     """The best setting of each of the first layouts.
 
-    evaluated: so many settings were looked at; every other one of every other layout is excluded by
-    a bound. whole: False where the search ended before that; interrupted: by Ctrl-C. short: jobs
-    that would be faster than the first row, did they fit without recompute; the fastest first.
-    least_seconds: no layout takes less; 0 where nothing is known. excluded: so many settings at
-    least are excluded by a bound on a layout or on a group of them.
+    evaluated: settings that were looked at; all others are excluded by a bound. whole: False where
+    the search ended before that; interrupted: by Ctrl-C. short: jobs that would be faster than the
+    first row, did they fit without recompute; the fastest first. least_seconds: no layout takes
+    less; 0 where nothing is known. excluded: settings at least that a bound excludes.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -96,13 +95,12 @@ class BestFound:
     """The best setting of each layout and micro batch that was looked at.
 
     asked: the settings to choose from; empty means any legal one. within: share above the best step
-    time up to which rows are wanted. either_segments: what nearly fits is tried with the other
-    segments of the caching allocator as well: in a simulation, either kind may leave less unused.
-    likely: probability from which a setting fits. most: effort after which steps to others end.
-    effort: what was done, in times of a step of one setting, about 0.15 ms each: the same on every
-    machine. first: seconds of the first that fits; limit: of the last that is wanted. looked: jobs
-    that were looked at. unfit: those that do not fit, or were looked at before any did. evaluated:
-    settings that were looked at.
+    time up to which rows are wanted. either_segments: whether what nearly fits is tried with the
+    allocator's other segments, which may leave less unused. likely: probability from which a
+    setting fits. most: effort after which steps to others end. effort: what was done, in times of a
+    step of one setting, about 0.15 ms each. first: seconds of the first that fits; limit: of the
+    last that is wanted. looked: jobs; unfit: those that do not fit, or were looked at before any
+    did. evaluated: settings.
     """
 
     def __init__(
@@ -136,22 +134,12 @@ class BestFound:
         """Whether anything does."""
         return self.first < inf
 
-    def searched(
-        self,
-        *,
-        whole: bool,
-        interrupted: bool = False,
-        least_seconds: float = 0.0,
-        excluded: int = 0,
-    ) -> Searched:
+    def searched(self, *, whole: bool) -> Searched:
         """All rows."""
         return Searched(
             evaluations=tuple(self._kept.values()),
             evaluated=self.evaluated,
             whole=whole,
-            interrupted=interrupted,
-            least_seconds=least_seconds,
-            excluded=excluded,
             short=tuple(job for seconds, _, job in sorted(self._short) if seconds < self.first),
         )
 
@@ -235,10 +223,9 @@ class BestFound:
             self._most[found.job] = found.usual_reserved_bytes - over // 2
         if not self._either_segments or self._fits(simulated):
             return simulated
-        config = found.job.config
-        job = replace(
-            found.job, config=replace(config, expandable_segments=not config.expandable_segments)
-        )
+        other_segments = not found.job.config.expandable_segments
+        config = replace(found.job.config, expandable_segments=other_segments)
+        job = replace(found.job, config=config)
         if not is_legal(found.setting, job):
             return simulated
         other = Evaluator(job, self._calibration).evaluate(found.setting).simulated
@@ -272,8 +259,7 @@ class BestFound:
 
     def least_peak(self, evaluator: Evaluator) -> int:
         """Bytes of the job's slowest settings."""
-        peaks = [found.peak_reserved_bytes for found in self._slowest(evaluator)]
-        return min(peaks, default=_NO_PEAK)
+        return min((one.peak_reserved_bytes for one in self._slowest(evaluator)), default=_NO_PEAK)
 
     def _slowest(self, evaluator: Evaluator) -> list[Evaluation]:
         """The job's slowest settings, which keep least, as a rule."""

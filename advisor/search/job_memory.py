@@ -19,18 +19,11 @@ from advisor.layers.family import family_of
 from advisor.layers.operators import PoolSide
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
+from advisor.memory import chunk as of_chunk
 from advisor.memory.activations import ActivationPeak, activation_peak, most_in_flight
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
 from advisor.memory.caching_allocator import OutOfMemoryError
-from advisor.memory.chunk import (
-    NO_MASK,
-    AttentionMask,
-    ChunkFootprint,
-    ChunkTrace,
-    chunk_footprint,
-    chunk_trace,
-    forward_without_grad,
-)
+from advisor.memory.chunk import NO_MASK, ChunkFootprint, ChunkTrace, chunk_footprint, chunk_trace
 from advisor.memory.chunk_units import bytes_on_host, kept_bytes
 from advisor.memory.events import Peak
 from advisor.memory.imbalance import EVEN, UnevenStage, most_uneven, routed_bytes, uneven_stage
@@ -82,8 +75,8 @@ class JobMemory:
     """Peaks of a job's stages; what no recompute changes is computed once.
 
     Plans are those of each group of layers of `pipeline`. fixed: what each stage holds under any.
-    sent_bytes: of a hidden state that stages send. job, shape: whose
-    microbatches all are the worst one, and that one on a rank.
+    sent_bytes: of a hidden state that stages send. job, shape: whose microbatches all are the worst
+    one, and that one on a rank.
     """
 
     def __init__(
@@ -110,8 +103,7 @@ class JobMemory:
         )
         self._capture, self._sides = model.graph_capture(job), list[RankShape]()
         if self._capture is not None:
-            inputs = (self._inputs_of_graphs(model, number) for number in range(self._pp))
-            self._graph_inputs = list(inputs)
+            self._graph_inputs = [self._inputs_of_graphs(model, k) for k in range(self._pp)]
             if not self._capture.whole:  # as a pool of graphs has the shape, and what is outside
                 sides = (PoolSide(self._capture, inside) for inside in (True, False))
                 self._sides = [first_equal(replace(shape, side=side)) for side in sides]
@@ -179,10 +171,11 @@ class JobMemory:
         """See chunk.forward_without_grad; of a stage's chunks, which run one after another, on
         microbatches of `shape`. plans: of no recompute."""
         held, working_set = self._pipeline.stages[stage], self.fixed[stage].working_set
-        chunks = ((self._chunks[number][0], self._chunks[number][1]) for number in held.chunks)
         found = [
-            forward_without_grad(shape, plans[group], chunk.embedding, chunk.head, working_set)
-            for chunk, group in chunks
+            of_chunk.forward_without_grad(
+                shape, plans[group], chunk.embedding, chunk.head, working_set
+            )
+            for chunk, group in (self._chunks[number] for number in held.chunks)
         ]
         return max(peak.num_bytes for peak, _ in found), sum(stays for _, stays in found)
 
@@ -342,10 +335,9 @@ class JobMemory:
     def with_unused(self, detail: StageDetail, unused: int, returnable: int = 0) -> StageDetail:
         """`detail` where the allocator leaves so many bytes unused, as a simulation says, and gives
         so many of them back to a card that is full."""
-        return replace(
-            detail,
-            reserved=self._with_allocated(detail, detail.reserved.allocated, unused, returnable),
-        )
+        allocated = detail.reserved.allocated
+        found = self._with_allocated(detail, allocated, unused, returnable)
+        return replace(detail, reserved=found)
 
     def _with_allocated(
         self, detail: StageDetail, allocated: int, unused: int | None, returnable: int
@@ -384,9 +376,8 @@ class JobMemory:
             return None
         held = self._pipeline.stages[stage]
         routed = [routed_bytes(self.shape, plans[self._chunks[chunk][1]]) for chunk in held.chunks]
-        return uneven_stage(
-            self.shape, [routed[chunk] for chunk in held.classes], self._most_uneven
-        )
+        each = [routed[chunk] for chunk in held.classes]
+        return uneven_stage(self.shape, each, self._most_uneven)
 
     def _graphed(self, stage: int, peak: ActivationPeak, sides: list[list[ChunkFootprint]]) -> int:
         """Bytes of a stage that are no fixed ones once its graphs are captured: their pool with
@@ -449,17 +440,16 @@ class JobMemory:
         self, plans: list[RecomputePlan], shape: RankShape, working_set: WorkingSet | None
     ) -> list[ChunkFootprint]:
         """Of all chunks, as `shape` has them."""
-        found = []
-        for chunk, group in self._chunks:
-            first, last = chunk.embedding, chunk.head
-            mask = self._mask if first or last else NO_MASK
-            found.append(chunk_footprint(shape, plans[group], first, last, mask, working_set))
-        return found
+        chunks = ((plans[group], chunk.embedding, chunk.head) for chunk, group in self._chunks)
+        return [
+            chunk_footprint(shape, *one, self._mask if one[1] or one[2] else NO_MASK, working_set)
+            for one in chunks
+        ]
 
 
-def _attention_mask(job: Job, shape: RankShape) -> AttentionMask:
+def _attention_mask(job: Job, shape: RankShape) -> of_chunk.AttentionMask:
     """The one that comes with a microbatch."""
     if not job.config.loads_attention_mask:
-        return AttentionMask(family_of(job.model).mask_bytes(shape))
+        return of_chunk.AttentionMask(family_of(job.model).mask_bytes(shape))
     pairs = job.config.micro_batch_size * job.config.seq_length**2
-    return AttentionMask(pairs // job.layout.context_parallel_size, pairs)
+    return of_chunk.AttentionMask(pairs // job.layout.context_parallel_size, pairs)

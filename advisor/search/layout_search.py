@@ -11,10 +11,11 @@ from math import inf
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.answer import SAME_TIME, Rejection
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, if_legal
 from advisor.base.units import divisors, either
 from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of
@@ -25,19 +26,13 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.layout_fields import whole_tensors
 from advisor.request.origin import GIVEN
 from advisor.request.resolve import Resolution
+from advisor.search import layouts
 from advisor.search.best_first import BestFirst
 from advisor.search.bounds import Floors, TooLarge
 from advisor.search.changed_options import Root, roots, variants
 from advisor.search.evaluate import Evaluator
 from advisor.search.found import BestFound, Climb, Searched
-from advisor.search.layouts import (
-    dense_groups,
-    expert_degrees,
-    groups,
-    micro_batches,
-    of_group,
-    with_experts,
-)
+from advisor.search.layouts import micro_batches, of_group
 from advisor.time.machine import machine_of
 from advisor.time.optimizer_time import least_optimizer_seconds
 
@@ -114,10 +109,9 @@ _Waiting = _Dense | _Group | _Point | _Graphed | _Ready
 class Search:
     """Search of the jobs of a resolution; what the request fixed stays fixed.
 
-    asked: the settings to choose from; empty means any legal one. within: share above the best step
-    time up to which all layouts are looked at. options: whether options of the job may change as
-    well. likely: probability from which a setting fits, None for the job's certainty. most: effort
-    after which it ends (see BestFound). watch: is told how far it is.
+    asked, within, most: see BestFound. options: whether options of the job may change as well.
+    likely: probability from which a setting fits, None for the job's certainty. watch: is told how
+    far it is.
     """
 
     def __init__(
@@ -158,7 +152,7 @@ class Search:
             for job in known:
                 found.look_at(Evaluator(job, self._calibration))
             for root in range(self._bases):
-                for group in dense_groups(self._roots[root].resolution):
+                for group in layouts.dense_groups(self._roots[root].resolution):
                     self._wait_for_dense(_Dense(root, group))
             if not found.fits:
                 climb.descend(known[0] if known else templates[0])
@@ -174,8 +168,8 @@ class Search:
             if found.best is None:
                 raise
         each = len(self._framework.settings.tried(templates[0]))
-        return found.searched(
-            whole=whole,
+        return replace(
+            found.searched(whole=whole),
             interrupted=interrupted,
             least_seconds=self._least,
             excluded=self._waiting.excluded * each,
@@ -189,19 +183,17 @@ class Search:
 
     def _take_roots(self, templates: tuple[Job, ...]) -> None:
         """Those from which groups and layouts come stand first, what is lighter after them."""
-        bases: tuple[Root, ...] = (Root(self._resolution, templates[0]),)
-        if self._options:
-            bases = roots(self._resolution, templates)
+        alone = (Root(self._resolution, templates[0]),)
+        bases = roots(self._resolution, templates) if self._options else alone
         self._bases, every = len(bases), list(bases)
         self._lighter: list[range] = []
         for base in bases:
             self._lighter.append(range(len(every), len(every) + len(base.lighter)))
             every += base.lighter
         self._lighter += [range(0)] * (len(every) - len(bases))
-        self._roots = tuple(every)
+        self._roots, jobs = tuple(every), (root.template for root in every)
         self._optimizer = [
-            least_optimizer_seconds(root.template, machine_of(root.template, self._calibration))
-            for root in every
+            least_optimizer_seconds(job, machine_of(job, self._calibration)) for job in jobs
         ]
         self._floors: list[Floors] = []
         for base in bases:
@@ -213,8 +205,7 @@ class Search:
     def _go(self) -> bool:
         """Look at what may come among the rows, the least bound first; False where it ends before
         it is known that nothing beats the first."""
-        found = self._found
-        start = 0.0
+        found, start = self._found, 0.0
         for steps, (bound, item) in enumerate(self._waiting):
             start = start if steps else bound
             hopeful, self._least = self._options and found.fits, bound
@@ -236,7 +227,7 @@ class Search:
         refused: list[Rejection] = []
         kinds, found = 2 * len(self._framework.jobs.degrees.shardings), dict[object, Job]()
         looked_at = 0
-        for group in sorted(groups(self._resolution), key=_cuts, reverse=True):
+        for group in sorted(layouts.groups(self._resolution), key=_cuts, reverse=True):
             for job in self._jobs_of(group, refused):
                 kind = job.layout.data_parallel_sharding, job.num_microbatches > 1
                 found.setdefault(kind, job)
@@ -252,30 +243,23 @@ class Search:
     def _jobs_of(self, group: ParallelLayout, refused: list[Rejection]) -> Iterator[Job]:
         for layout in of_group(self._resolution, group):
             for size in micro_batches(self._resolution, layout)[:1]:
-                try:
-                    job = self._resolution.job(layout, size)
-                except UserError:
-                    continue
-                found = self._framework.settings.check_job(job)
+                job = if_legal(self._resolution.job, layout, size)
+                found = self._framework.settings.check_job(job) if job else ()
                 refused += found
-                if not found:
+                if job and not found:
                     yield job
 
-    def _wait_at_floor(self, floor: float, item: _Waiting) -> None:
-        self._waiting.add(self._shipped(floor), item)
-
-    def _shipped(self, floor: float) -> float:
-        """The bound that a floor is, which is that of the shipped times."""
+    def _wait_at_floor(self, floor: float, item: _Waiting, least: float = 0.0) -> None:
+        """A floor is one of the shipped times; least: another bound of the item."""
         learned = type(self._calibration) is not Calibration
-        return floor * _LEAST_OF_LEARNED if learned else floor
+        self._waiting.add(max(least, floor * _LEAST_OF_LEARNED if learned else floor), item)
 
     def _wait_for_dense(self, item: _Dense) -> None:
         tp, model = item.group.tensor_model_parallel_size, self._roots[item.root].resolution.model
-        degrees = tuple(expert_degrees(self._resolution, tp))
+        degrees = tuple(layouts.expert_degrees(self._resolution, tp))
         if degrees and has_whole_heads(model, item.group):
-            self._wait_at_floor(
-                self._floors[item.root].of_dense(item.group, degrees, exact=item.exact), item
-            )
+            floor = self._floors[item.root].of_dense(item.group, degrees, exact=item.exact)
+            self._wait_at_floor(floor, item)
 
     def _expand(self, bound: float, item: _Waiting) -> None:
         match item:
@@ -303,7 +287,7 @@ class Search:
 
     def _add_groups(self, root: int, dense: ParallelLayout) -> None:
         floors, like = self._floors[root], (root, *self._lighter[root])
-        for group in with_experts(self._roots[root].resolution, dense):
+        for group in layouts.with_experts(self._roots[root].resolution, dense):
             floor = floors.of_group(group)
             if not all(self._too_large.is_group(one, group) for one in like):
                 self._wait_at_floor(floor, _Group(root, group))
@@ -318,34 +302,29 @@ class Search:
         """Those that give all ranks whole micro batches of `size`."""
         for layout in of_group(self._roots[root].resolution, group):
             if self._batch % (layout.data_parallel_size * size) == 0:
-                try:
-                    floor = self._floors[root].of_layout(layout, size)
-                except UserError:
-                    continue
-                self._wait_at_floor(floor, _Point(root, layout, size))
+                floor = if_legal(self._floors[root].of_layout, layout, size)
+                if floor is not None:
+                    self._wait_at_floor(floor, _Point(root, layout, size))
 
     def _add_lighter(self, bound: float, root: int, layout: ParallelLayout, size: int) -> None:
         """What holds less than a root's job takes no less time, and its own optimizer's."""
         for lighter in self._lighter[root]:
             more = max(0.0, self._optimizer[lighter] - self._optimizer[root])
             floor = self._floors[root].of_layout(layout, size) + more
-            self._waiting.add(max(bound, self._shipped(floor)), _Point(lighter, layout, size))
+            self._wait_at_floor(floor, _Point(lighter, layout, size), bound)
 
     def _add_job(self, root: int | None, job: Job) -> None:
         evaluator = Evaluator(job, self._calibration)
         self._waiting.add(evaluator.at_least_seconds, _Ready(root, evaluator))
-        if self._options and evaluator.at_least_without_host < evaluator.at_least_seconds * (
-            1 - SAME_TIME
-        ):
-            self._waiting.add(evaluator.at_least_without_host, _Graphed(job))
+        fewer = evaluator.at_least_without_host if self._options else inf
+        if fewer < evaluator.at_least_seconds * (1 - SAME_TIME):
+            self._waiting.add(fewer, _Graphed(job))
 
     def _look_at(self, bound: float, root: int | None, evaluator: Evaluator) -> None:
         looked, job = self._found.look_at(evaluator), evaluator.job
-        if root is None:
-            return
-        if looked.unfit:
+        if root is not None and looked.unfit:
             self._too_large.did_not_fit(root, job)
-        if looked.short:
+        if root is not None and looked.short:
             self._add_lighter(bound, root, job.layout, job.config.micro_batch_size)
 
 
@@ -367,15 +346,9 @@ def _nothing_legal(resolution: Resolution, refused: list[Rejection]) -> UserErro
     given = {name: v for name, v in resolution.layout_fields.items() if name not in implied}
     said = ", ".join(f"{name} = {value}" for name, value in given.items())
     batch = resolution.config.global_batch_size
-    return UserError(
-        "--gpus",
-        resolution.num_gpus,
-        (
-            f"no legal layout of {resolution.model.name} for global batch {batch} on this number "
-            "of GPUs"
-        )
-        + (f" with {said}" if given else ""),
-        f"leave out {either(given)}, so that advise chooses it"
-        if given
-        else "change the number of GPUs or the global batch",
-    )
+    none = f"no legal layout of {resolution.model.name} for global batch {batch}"
+    reason = f"{none} on this number of GPUs" + (f" with {said}" if given else "")
+    fix = "change the number of GPUs or the global batch"
+    if given:
+        fix = f"leave out {either(given)}, so that advise chooses it"
+    return UserError("--gpus", resolution.num_gpus, reason, fix)

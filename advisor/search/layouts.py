@@ -197,9 +197,8 @@ def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[Parallel
         return
     for vpp in virtual_degrees(model, layout.pipeline_model_parallel_size):
         if vpp not in own:
-            yield split_evenly(
-                model, replace(plain, virtual_pipeline_model_parallel_size=vpp), as_text=as_text
-            )
+            even = replace(plain, virtual_pipeline_model_parallel_size=vpp)
+            yield split_evenly(model, even, as_text=as_text)
 
 
 def _own_degrees(num_layers: int, layout: ParallelLayout) -> tuple[int, ...]:
@@ -210,10 +209,9 @@ def _own_degrees(num_layers: int, layout: ParallelLayout) -> tuple[int, ...]:
     if layout.pipeline_model_parallel_layout:
         chunks = len(chunk_texts(layout.pipeline_model_parallel_layout))
         return (chunks // pp,) if chunks % pp == 0 else ()
-    counted = (
-        layout.account_for_embedding_in_pipeline_split + layout.account_for_loss_in_pipeline_split
-    )
-    return divisors(-(-(num_layers + counted) // pp))
+    num_layers += layout.account_for_embedding_in_pipeline_split
+    num_layers += layout.account_for_loss_in_pipeline_split
+    return divisors(-(-num_layers // pp))
 
 
 def _wanted(resolution: Resolution, name: str, values: tuple[T, ...]) -> tuple[T, ...]:
@@ -223,8 +221,12 @@ def _wanted(resolution: Resolution, name: str, values: tuple[T, ...]) -> tuple[T
 
 def known_jobs(resolution: Resolution) -> tuple[Job, ...]:
     """Legal ones, each once, the usual layout's first. What is given stays as it is."""
+    return _legal(resolution, _jobs(resolution))
+
+
+def _legal(resolution: Resolution, jobs: Iterable[Job]) -> tuple[Job, ...]:
     settings = parts_of(resolution.config.framework).settings
-    return tuple(job for job in dict.fromkeys(_jobs(resolution)) if not settings.check_job(job))
+    return tuple(job for job in dict.fromkeys(jobs) if not settings.check_job(job))
 
 
 def _jobs(resolution: Resolution) -> Iterator[Job]:
@@ -242,9 +244,8 @@ def seeds(resolution: Resolution) -> tuple[Job, ...]:
     """Legal jobs with the layouts of recipes for whatever GPUs, from which a search may start."""
     if resolution.wanted is None or not runs_recipes(resolution.config.framework):
         return ()
-    settings = parts_of(resolution.config.framework).settings
-    found = _with_layouts(resolution, layouts_elsewhere(resolution.wanted))
-    return tuple(job for job in dict.fromkeys(found) if not settings.check_job(job))
+    elsewhere = layouts_elsewhere(resolution.wanted)
+    return _legal(resolution, _with_layouts(resolution, elsewhere))
 
 
 def _with_layouts(
@@ -252,11 +253,9 @@ def _with_layouts(
 ) -> Iterator[Job]:
     """Jobs of layouts with a micro batch each, as far as they have what is given."""
     given = resolution.layout_fields
+    degrees = {name: value for name, value in given.items() if name in SEARCHED}
     for layout, micro_batch_size in pairs:
-        if any(
-            given.get(name, getattr(layout, name)) != getattr(layout, name) for name in SEARCHED
-        ):
-            continue
-        size = micro_batch_size if resolution.micro_batch_is_free else None
-        with suppress(UserError):
-            yield resolution.job(with_own_options(resolution, replace(layout, **given)), size)
+        if all(getattr(layout, name) == value for name, value in degrees.items()):
+            size = micro_batch_size if resolution.micro_batch_is_free else None
+            with suppress(UserError):
+                yield resolution.job(with_own_options(resolution, replace(layout, **given)), size)

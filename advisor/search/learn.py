@@ -1,7 +1,7 @@
 """From measured runs to a calibration that has learned from them: what the shipped one predicts for
 each run, and how far that is off."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import log
 from pathlib import Path
@@ -11,24 +11,17 @@ from typing import Final
 from advisor.base.documents import read_yaml
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
+from advisor.base.grouping import grouped
 from advisor.hardware.calibration import Calibration, read_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job
-from advisor.learning.learned import (
-    KindResiduals,
-    Learned,
-    LearnedCalibration,
-    MeasuredSetting,
-    kinds_of,
-    plain_job,
-    range_of,
-)
+from advisor.learning import learned
+from advisor.learning.learned import KindResiduals, Learned, MeasuredSetting, plain_job
 from advisor.learning.memory_residual import MemoryResidual, MemoryRow, Width
 from advisor.learning.runs import MeasuredRun, Runs, read_runs
 from advisor.learning.time_residual import TimeResidual, TimeRow, shares_of
-from advisor.plan.recompute_plan import Setting, words_of
+from advisor.plan.recompute_plan import words_of
 from advisor.search.evaluate import Evaluator
-from advisor.search.job_memory import StageDetail
 
 _FLAG: Final = "--calibration"
 _MOST_SIMULATED: Final = 12
@@ -48,42 +41,34 @@ def calibration_from(
     files = [path for path in paths if path.suffix in (".yaml", ".yml")]
     folders = [path for path in paths if path not in files]
     if len(files) > 1:
-        raise UserError(
-            _FLAG,
-            show_path(files[1]),
-            "cannot be combined with another calibration file",
-            "give one",
-        )
+        reason = "cannot be combined with another calibration file"
+        raise UserError(_FLAG, show_path(files[1]), reason, "give one")
     base = read_calibration(read_yaml(files[0]), files[0]) if files else shipped
     if not folders:
         return base
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(
-                _FLAG, show_path(folder), "must be a folder of runs or a calibration in YAML"
-            )
+            reason = "must be a folder of runs or a calibration in YAML"
+            raise UserError(_FLAG, show_path(folder), reason)
     found = [read_runs(folder, gpu, config_dir) for folder in folders]
     if not any(runs.usable for runs in found):
         why = "; ".join(runs.why_none for runs in found)
         names = ", ".join(show_path(folder) for folder in folders)
         raise UserError(_FLAG, names, f"holds no usable runs on {gpu.name}", f"left out: {why}")
-    return LearnedCalibration(
+    return learned.LearnedCalibration(
         **{name: getattr(base, name) for name in Calibration.__struct_fields__},
         learned=_learned(found, tuple(map(show_path, folders)), base),
     )
 
 
 def _learned(found: Iterable[Runs], sources: tuple[str, ...], base: Calibration) -> Learned:
-    left_out, runs = Counter[str](), defaultdict[tuple[Job, Setting], list[MeasuredRun]](list)
+    left_out, every = Counter[str](), list[MeasuredRun]()
     for folder in found:
-        for why, count in folder.left_out:
-            left_out[why] += count
-        for run in folder.usable:
-            runs[plain_job(run.job), run.setting].append(run)
-    by_kind = defaultdict[object, list[list[MeasuredRun]]](list)
-    for together in runs.values():
-        if not all(run.ran_out for run in together):
-            by_kind[kinds_of(together[0].job)].append(together)
+        left_out.update(dict(folder.left_out))
+        every += folder.usable
+    runs = grouped(((plain_job(run.job), run.setting), run) for run in every)
+    ran = (one for one in runs.values() if not all(run.ran_out for run in one))
+    by_kind = grouped((learned.kinds_of(one[0].job), one) for one in ran)
     return Learned(
         sources=sources,
         settings=tuple(_measured(together) for together in runs.values()),
@@ -116,12 +101,13 @@ def _of_kind(settings: Sequence[Sequence[MeasuredRun]], base: Calibration) -> Ki
         if (row := _time_row(together, evaluator)) is not None:
             times.append(row)
         memory.append(_memory_row(together, evaluator, simulated=number < _MOST_SIMULATED))
-    widths = [width for _, width in memory]
+    # of each part the narrowest: what is taken from a spread must be in it
+    width = Width(*map(min, zip(*(width for _, width in memory), strict=True)))
     usual = next(iter(evaluators.values())).step_time_error
     return KindResiduals(
-        range=range_of(evaluators),
+        range=learned.range_of(evaluators),
         times=TimeResidual(rows=tuple(times), band=max(_LEAST_BAND, usual)),
-        memory=MemoryResidual(rows=tuple(row for row, _ in memory), width=_narrowest(widths)),
+        memory=MemoryResidual(rows=tuple(row for row, _ in memory), width=width),
     )
 
 
@@ -143,7 +129,8 @@ def _time_row(together: Sequence[MeasuredRun], evaluator: Evaluator) -> TimeRow 
 
 def _memory_row(
     together: Sequence[MeasuredRun], evaluator: Evaluator, *, simulated: bool
-) -> tuple[MemoryRow, Width]:
+) -> tuple[MemoryRow, tuple[float, ...]]:
+    """With what the shipped prediction states of each part of Width, relative to it."""
     details = evaluator.stage_details(together[0].setting, simulated=simulated)
     fullest = max(details, key=lambda detail: detail.reserved.total)
     reserved = fullest.reserved
@@ -160,25 +147,8 @@ def _memory_row(
         measured_unused=held - allocated if held and allocated and known else None,
         measured_outside=taken - held if taken and held else None,
     )
-    return row, _width(fullest, outside)
-
-
-def _width(detail: StageDetail, outside: int) -> Width:
-    """What the shipped prediction states of each part, relative to it."""
-    reserved = detail.reserved
-    allocated, unused, elsewhere = reserved.spreads
-    return Width(
-        allocated=allocated / reserved.allocated,
-        unused=unused / reserved.allocated,
-        outside=elsewhere / outside,
-    )
-
-
-def _narrowest(widths: Sequence[Width]) -> Width:
-    """Of each part the narrowest: what is taken from a spread must be in it."""
-    return Width(
-        **{name: min(getattr(width, name) for width in widths) for name in Width.__struct_fields__}
-    )
+    wholes = (reserved.allocated, reserved.allocated, outside)
+    return row, tuple(spread / of for spread, of in zip(reserved.spreads, wholes, strict=True))
 
 
 def _most(sizes: Iterable[int | None]) -> int | None:

@@ -14,11 +14,11 @@ from advisor.answer.answer import (
     Measured,
     RankedEvaluation,
 )
-from advisor.answer.evaluation import Evaluation, TimeBreakdown
+from advisor.answer.evaluation import Evaluation
 from advisor.base.units import counted, human_bytes
 from advisor.hardware.calibration import Provenance, band_text
 from advisor.learning.applied import Applied, applied
-from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, MeasuredSetting
+from advisor.learning.learned import KindResiduals, LearnedCalibration, MeasuredSetting
 from advisor.learning.time_residual import TERMS, WIDTHS
 
 _SHOWN_SHARE: Final = 1e-4
@@ -45,9 +45,8 @@ def _row(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEvalua
     ran = calibration.learned.measured(its.job, its.setting)
     if ran is not None:
         measured = _measured(ran)
-        return replace(
-            row, basis=Basis.MEASURED, measured=measured, notes=(*row.notes, _words(measured))
-        )
+        notes = (*row.notes, _words(measured))
+        return replace(row, basis=Basis.MEASURED, measured=measured, notes=notes)
     within = applied(calibration, its.job).kind is not None
     return replace(row, basis=Basis.LEARNED if within else Basis.SHIPPED)
 
@@ -64,11 +63,9 @@ def measured_note(evaluation: Evaluation) -> str:
 def corrected(evaluation: Evaluation, calibration: LearnedCalibration) -> Evaluation:
     """`evaluation` with what runs say of all times alike."""
     factor = applied(calibration, evaluation.job).common_factor
-    time = evaluation.time_seconds
-    parts = {name: getattr(time, name) * factor for name in time.__struct_fields__}
     return replace(
         evaluation,
-        time_seconds=TimeBreakdown(**parts),
+        time_seconds=evaluation.time_seconds.times(factor),
         step_time_low_seconds=evaluation.step_time_low_seconds * factor,
         step_time_high_seconds=evaluation.step_time_high_seconds * factor,
     )
@@ -112,7 +109,8 @@ def _measured(ran: MeasuredSetting) -> Measured:
 
 def _note(answer: Answer, its: Applied) -> CalibrationNote:
     before, learned = answer.calibration, its.learned
-    kind = its.kind or _of_some_row(answer, its.learned)
+    found = (learned.residuals_of(row.evaluation.job) for row in answer.candidates)
+    kind = its.kind or next(filter(None, found), None)  # that of the first row that has any
     note = LearnedNote(
         sources=learned.sources,
         trials=learned.trials,
@@ -133,16 +131,9 @@ def _note(answer: Answer, its: Applied) -> CalibrationNote:
         memory=_memory_terms(kind),
         scatter={"step_time": kind.times.scatter, "memory": kind.memory.scatter},
     )
-    if its.kind is None:
-        return replace(before, learned=note)
-    measured = replace(before, provenance=Provenance.MEASURED, summary=band, known_error="")
-    return replace(measured, learned=note)
-
-
-def _of_some_row(answer: Answer, learned: Learned) -> KindResiduals | None:
-    """What holds for the first row that rests on runs."""
-    found = (learned.residuals_of(row.evaluation.job) for row in answer.candidates)
-    return next((kind for kind in found if kind is not None), None)
+    if its.kind is not None:
+        before = replace(before, provenance=Provenance.MEASURED, summary=band, known_error="")
+    return replace(before, learned=note)
 
 
 def _step_terms(kind: KindResiduals) -> dict[str, LearnedTerm]:
@@ -163,17 +154,13 @@ def _step_terms(kind: KindResiduals) -> dict[str, LearnedTerm]:
 def _memory_terms(kind: KindResiduals) -> dict[str, LearnedTerm]:
     memory, width = kind.memory, kind.memory.width
     states = memory.states
-    found = {
-        name: LearnedTerm(
-            mean=states.mean[number],
-            sigma=states.sigma(number) * memory.scatter,
-            shipped_sigma=width.allocated,
-        )
-        for number, name in enumerate(("states", "activations"))
+    terms = {
+        "states": (states.mean[0], states.sigma(0) * memory.scatter, width.allocated),
+        "activations": (states.mean[1], states.sigma(1) * memory.scatter, width.allocated),
+        "unused": (memory.unused.mean, memory.unused.sigma, width.unused),
+        "outside": (memory.outside.mean, memory.outside.sigma, width.outside),
     }
-    for name, shift, shipped in (
-        ("unused", memory.unused, width.unused),
-        ("outside", memory.outside, width.outside),
-    ):
-        found[name] = LearnedTerm(mean=shift.mean, sigma=shift.sigma, shipped_sigma=shipped)
-    return found
+    return {
+        name: LearnedTerm(mean=mean, sigma=sigma, shipped_sigma=shipped)
+        for name, (mean, sigma, shipped) in terms.items()
+    }

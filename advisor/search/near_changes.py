@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
+from advisor.base.errors import if_legal
 from advisor.base.units import divisors
 from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of
@@ -36,11 +36,8 @@ def neighbours(job: Job, effects: frozenset[Effect] = frozenset(Effect)) -> Iter
     options = ((change.words, change.why, change.make) for change in changes(job, effects))
     made: Iterable[tuple[str, str, Callable[[], Job]]] = chain(parts, options)
     for words, why, make in made:
-        try:
-            other = make()
-        except UserError:
-            continue
-        if other != job:
+        other = if_legal(make)
+        if other is not None and other != job:
             yield Neighbour(words, why, other)
 
 
@@ -55,35 +52,27 @@ def _variants(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
     )
     yield from ((words, why, {"layout": other}) for words, why, other in degrees)
     for size in _other_micro_batches(job):
-        yield (
-            f"micro batch {size} instead of {config.micro_batch_size}",
-            "changes activations and the size of kernels",
-            {"config": replace(config, micro_batch_size=size)},
-        )
+        words = f"micro batch {size} instead of {config.micro_batch_size}"
+        why = "changes activations and the size of kernels"
+        yield words, why, {"config": replace(config, micro_batch_size=size)}
     if (budget := _smaller_budget(job)) is not None:
         samples = replace(config.samples, token_budget=budget, packing=Packing.PACKED)
         words, why = f"--max-tokens-per-gpu {budget}", "packs of fewer tokens, without padding"
         yield words, why, {"config": replace(config, samples=samples, micro_batch_size=1)}
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
-        yield (
-            "layout.sequence_parallel=true",
-            "activations of norm and dropout are split over TP",
-            {"layout": replace(layout, sequence_parallel=True)},
-        )
+        words = "layout.sequence_parallel=true"
+        why = "activations of norm and dropout are split over TP"
+        yield words, why, {"layout": replace(layout, sequence_parallel=True)}
     if layout.data_parallel_sharding not in (None, DataParallelSharding.FULL):
-        yield (
-            "shard everything (ZeRO-3, reshard after forward)",
-            "parameters are gathered again for the backward",
-            {"layout": replace(layout, data_parallel_sharding=DataParallelSharding.FULL)},
-        )
+        words = "shard everything (ZeRO-3, reshard after forward)"
+        why, full = "parameters are gathered again for the backward", DataParallelSharding.FULL
+        yield words, why, {"layout": replace(layout, data_parallel_sharding=full)}
     if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.A2A_P2P:
+        why = "changes buffers and how much communication is hidden"
         for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
             if kind is not layout.cp_comm_type:
-                yield (
-                    f"layout.cp_comm_type={kind}",
-                    "changes buffers and how much communication is hidden",
-                    {"layout": replace(layout, cp_comm_type=kind)},
-                )
+                words = f"layout.cp_comm_type={kind}"
+                yield words, why, {"layout": replace(layout, cp_comm_type=kind)}
 
 
 def _smaller_budget(job: Job) -> int | None:
@@ -109,32 +98,23 @@ def _other_micro_batches(job: Job) -> Iterator[int]:
 
 def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     """Half the tensor, pipeline or context parallelism, and twice the data parallelism."""
-    layout = job.layout
-    twice = 2 * layout.data_parallel_size
+    layout, twice = job.layout, 2 * job.layout.data_parallel_size
+    more = replace(layout, data_parallel_size=twice)
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
     pp = layout.pipeline_model_parallel_size
     if tp % 2 == 0:
-        fewer = replace(
-            layout,
-            tensor_model_parallel_size=tp // 2,
-            sequence_parallel=layout.sequence_parallel and tp > 2,
-            data_parallel_size=twice,
-        )
+        cut = layout.sequence_parallel and tp > 2
+        fewer = replace(more, tensor_model_parallel_size=tp // 2, sequence_parallel=cut)
         why = "less TP communication; tensors are split over fewer GPUs"
         yield f"TP {tp // 2} and DP {twice}", why, fewer
     if cp % 2 == 0 and layout.hierarchical_context_parallel_sizes is None:
-        fewer = replace(layout, context_parallel_size=cp // 2, data_parallel_size=twice)
         why = "less CP communication; a sequence is split over fewer GPUs"
-        yield f"CP {cp // 2} and DP {twice}", why, fewer
+        yield f"CP {cp // 2} and DP {twice}", why, replace(more, context_parallel_size=cp // 2)
     if pp % 2 == 0:
-        fewer = replace(
-            layout,
-            **EVEN,
-            pipeline_model_parallel_size=pp // 2,
-            virtual_pipeline_model_parallel_size=1,
-            data_parallel_size=twice,
-        )
         why = "less PP communication; layers are split over fewer stages"
+        fewer = replace(
+            more, pipeline_model_parallel_size=pp // 2, virtual_pipeline_model_parallel_size=1
+        )
         fewer = _on_chunks(job, fewer, 1)
         yield f"PP {pp // 2} and DP {twice}", why, fewer
         ep = 2 * layout.expert_model_parallel_size
@@ -150,26 +130,16 @@ def _wider_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     if layout.data_parallel_size % 2:
         return
     half = layout.data_parallel_size // 2
+    fewer = replace(layout, data_parallel_size=half)
     tp, pp = 2 * layout.tensor_model_parallel_size, 2 * layout.pipeline_model_parallel_size
     if tp <= job.gpu.nvlink_domain_size:
-        yield (
-            f"TP {tp} and DP {half}",
-            _EVERYTHING,
-            replace(
-                layout,
-                tensor_model_parallel_size=tp,
-                sequence_parallel=True,
-                data_parallel_size=half,
-            ),
-        )
+        wider = replace(fewer, tensor_model_parallel_size=tp, sequence_parallel=True)
+        yield f"TP {tp} and DP {half}", _EVERYTHING, wider
     if layout.hierarchical_context_parallel_sizes is None:
         cp = 2 * layout.context_parallel_size
-        yield (
-            f"CP {cp} and DP {half}",
-            "spreads the activations of a sequence over more GPUs",
-            replace(layout, context_parallel_size=cp, data_parallel_size=half),
-        )
-    deeper = replace(layout, pipeline_model_parallel_size=pp, data_parallel_size=half)
+        why = "spreads the activations of a sequence over more GPUs"
+        yield f"CP {cp} and DP {half}", why, replace(fewer, context_parallel_size=cp)
+    deeper = replace(fewer, pipeline_model_parallel_size=pp)
     yield f"PP {pp} and DP {half}", _EVERYTHING, _on_chunks(job, deeper, 1)
 
 
@@ -197,12 +167,11 @@ def _more_expert_parallel(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]
         for degree in divisors(experts)
         if degree > layout.expert_model_parallel_size and stage % (degree * tensor) == 0
     ]
+    whole = replace(layout, expert_tensor_parallel_size=tensor)
     for degree in sorted({*more[:1], *more[-1:]}):
-        yield (
-            f"EP {degree} instead of {layout.expert_model_parallel_size}",
-            "spreads the experts over more GPUs",
-            replace(layout, expert_model_parallel_size=degree, expert_tensor_parallel_size=tensor),
-        )
+        words = f"EP {degree} instead of {layout.expert_model_parallel_size}"
+        why = "spreads the experts over more GPUs"
+        yield words, why, replace(whole, expert_model_parallel_size=degree)
 
 
 def _other_chunk_counts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
@@ -210,9 +179,6 @@ def _other_chunk_counts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     layout = job.layout
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     legal = virtual_degrees(job.model, pp)
+    why = "changes the microbatches in flight and the pipeline bubble"
     for other in [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:2]:
-        yield (
-            f"VPP {other} instead of {vpp}",
-            "changes the microbatches in flight and the pipeline bubble",
-            _on_chunks(job, layout, other),
-        )
+        yield f"VPP {other} instead of {vpp}", why, _on_chunks(job, layout, other)

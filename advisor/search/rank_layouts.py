@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import SAME_TIME, Answer
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, if_legal
 from advisor.base.fields import spelled
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
@@ -180,20 +180,13 @@ def _usual_job(resolution: Resolution, first: Job) -> Job | None:
         return job
     options = resolution.layout or replace(ParallelLayout(), **resolution.layout_fields)
     degrees = {name: getattr(first.layout, name) for name in CHOSEN if hasattr(options, name)}
-    try:
-        return resolution.job(replace(options, **degrees), first.config.micro_batch_size)
-    except UserError:
-        return None
+    size = first.config.micro_batch_size
+    return if_legal(resolution.job, replace(options, **degrees), size)
 
 
 def _job_of(resolution: Resolution) -> Job | None:
     """The job of a request whose layout is settled and legal."""
-    if resolution.layout is None:
-        return None
-    try:
-        return resolution.job(resolution.layout)
-    except UserError:
-        return None
+    return if_legal(resolution.job, resolution.layout) if resolution.layout is not None else None
 
 
 def _some_found(search: Search, known: tuple[Job, ...], asked: tuple[Setting, ...]) -> Searched:
@@ -256,11 +249,8 @@ def with_another_job(
         return advice
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free = replace(resolution, layout=layout, layout_fields=given)
-    try:
-        searched = search_near(advice.job, free, calibration, asked)
-    except UserError:
-        return advice
-    if not (searched.evaluations and searched.best.fits):
+    searched = if_legal(search_near, advice.job, free, calibration, asked)
+    if searched is None or not (searched.evaluations and searched.best.fits):
         return advice
     best = with_fewest_changes(searched.best, free)
     remedy = other_job(best, advice.candidates[0].evaluation)

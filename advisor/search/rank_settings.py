@@ -64,11 +64,9 @@ def _helping(
     found: list[tuple[Order, Remedy]] = []
     settings = parts_of(best.job.config.framework).settings
     for change in others:
-        if settings.check_job(change.job):
-            continue
-        other = _first_that_helps(Evaluator(change.job, calibration), best, asked)
-        if other is not None:
-            found.append((order(other), _remedy(change, other, best)))
+        if not settings.check_job(change.job):
+            other = _first_that_helps(Evaluator(change.job, calibration), best, asked)
+            found += [] if other is None else [(order(other), _remedy(change, other, best))]
     return found
 
 
@@ -91,13 +89,10 @@ def _first_that_helps(
 ) -> Evaluation | None:
     """The first of the job's ranking, its allocator simulated; None where it does not help."""
     settings = parts_of(evaluator.job.config.framework).settings
-    ranked: list[tuple[Order, int, Evaluation]] = []
-    for setting in asked or settings.candidates(evaluator.job):
-        if asked and settings.check(setting, evaluator.job):
-            continue
-        found = evaluator.evaluate(setting)
-        ranked.append((order(found), len(ranked), found))
-    likely = [other for _, _, other in sorted(ranked) if _helps(other, best)]
+    legal = [one for one in asked if not settings.check(one, evaluator.job)]
+    tried = legal if asked else settings.candidates(evaluator.job)
+    ranked = sorted((evaluator.evaluate(one) for one in tried), key=order)
+    likely = [other for other in ranked if _helps(other, best)]
     if best.phases:  # the one that is too high may not be the update
         likely.sort(key=lambda other: other.setting != best.setting)
     simulated = (other.simulated for other in likely[:_SIMULATIONS])
@@ -159,17 +154,9 @@ def rank_settings(
     def is_preset(evaluation: Evaluation) -> bool:
         return shipped is not None and _among(shipped, (evaluation.setting,))
 
-    candidates = tuple(
-        replace(candidate, preset=is_preset(candidate.evaluation))
-        for candidate in rank(
-            evaluations,
-            notes_on(evaluations),
-            kept=lambda evaluation: bool(asked) or is_preset(evaluation),
-        )
-    )
-    remedies: tuple[Remedy, ...] = ()
-    if candidates:
-        remedies = find_remedies(candidates[0].evaluation, calibration, asked)
+    ranked = rank(evaluations, notes_on(evaluations), lambda one: bool(asked) or is_preset(one))
+    candidates = tuple(replace(one, preset=is_preset(one.evaluation)) for one in ranked)
+    remedies = find_remedies(candidates[0].evaluation, calibration, asked) if candidates else ()
     return answer_of(resolution, job, calibration, candidates, rejected, len(evaluations), remedies)
 
 

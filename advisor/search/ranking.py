@@ -36,8 +36,7 @@ def order(evaluation: Evaluation) -> Order:
     """Sort key; of settings that do not fit the smallest comes first. Of two that take the same
     time `none` comes first, then the smaller."""
     peak, seconds = evaluation.peak_reserved_bytes, evaluation.step_time_seconds
-    level = tier(evaluation)
-    something = recomputes(evaluation.setting)
+    level, something = tier(evaluation), recomputes(evaluation.setting)
     if level == UNFIT:
         return level, float(peak), something, 0
     return level, seconds, something, peak
@@ -126,17 +125,12 @@ def inside_ladders(ordered: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def _surely_beats(one: Evaluation, other: Evaluation) -> bool:
-    """Whether it takes no more time and no more memory."""
-    no_slower = one.step_time_seconds <= other.step_time_seconds
-    no_larger = one.peak_reserved_bytes <= other.peak_reserved_bytes
-    return no_slower and no_larger and _surely_no_larger(one, other)
-
-
-def _surely_no_larger(one: Evaluation, other: Evaluation) -> bool:
-    """Whether a peak that is no larger is so by one measure: a simulation and an estimate are
-    two."""
+    """Whether it takes no more time and, by one measure, no more memory: a simulation and an
+    estimate are two."""
     one_measure = (one.requests is None) == (other.requests is None)
-    return one_measure or one.usual_reserved_bytes <= other.usual_reserved_bytes
+    smaller = one_measure or one.usual_reserved_bytes <= other.usual_reserved_bytes
+    no_slower = one.step_time_seconds <= other.step_time_seconds
+    return no_slower and smaller and one.peak_reserved_bytes <= other.peak_reserved_bytes
 
 
 def memory_and_time(evaluation: Evaluation) -> tuple[int, float, bool]:

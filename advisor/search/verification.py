@@ -65,11 +65,8 @@ def _answers(questions: list[dict[str, Any]], config_dir: Path | None) -> list[d
     try:
         answers = json.loads(done.stdout)["candidates"]
     except (ValueError, KeyError, TypeError):
-        raise UserError(
-            "--verify",
-            None,
-            f"the rehearsal ended with exit code {done.returncode} and gave no answer",
-        ) from None
+        reason = f"the rehearsal ended with exit code {done.returncode} and gave no answer"
+        raise UserError("--verify", None, reason) from None
     if answers is None:
         raise UserError("--verify", None, *json.loads(done.stdout)["refused"])
     found: list[dict[str, Any]] = answers

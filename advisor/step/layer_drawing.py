@@ -21,9 +21,9 @@ from advisor.models.layer_kind import LayerKind, Role
 from advisor.plan import recompute_plan
 from advisor.search.evaluate import Evaluator
 from advisor.time.machine import Machine
-from advisor.time.passes import tiled_operators
+from advisor.time.passes import layer_passes, tiled_operators
 from advisor.time.rank_links import Network
-from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
+from advisor.time.roofline import bound_by
 
 
 class Fate(StrEnum):
@@ -109,11 +109,8 @@ def drawn_layer(
     such."""
     shape = evaluator.shape
     operators = transformer_layer(shape, kind)
-    replayed = (
-        *recompute_plan.replayed_operators(operators, segment.replay),
-        *tiled_operators(shape, operators),
-    )
-    again = Counter(operator.name for operator in replayed)
+    again = Counter(one.name for one in tiled_operators(shape, operators))
+    again.update(one.name for one in recompute_plan.replayed_operators(operators, segment.replay))
     needed = _fates(evaluator, operators, segment)
     return DrawnLayer(
         kind=kind.name if kind.role is Role.LAYER else f"{kind.name} of multi-token prediction",
@@ -137,23 +134,21 @@ def _without_recompute(
     shape: RankShape, kind: LayerKind, machine: Machine, network: Network
 ) -> tuple[DrawnOperator, ...]:
     """Operators of a layer, their tensors left aside."""
-    drawn = []
-    for operator in transformer_layer(shape, kind):
-        there = forward_seconds(operator, machine, network)
-        back = backward_seconds(operator, machine, network)
-        drawn.append(
-            DrawnOperator(
-                name=operator.name,
-                module=operator.module,
-                work="; ".join(_work(operator)),
-                limit=bound_by(operator),
-                forward_seconds=there.compute + there.exposed,
-                backward_seconds=back.compute + back.exposed,
-                replay_seconds=0.0,
-                tensors=(),
-            )
+    passes = layer_passes(shape, machine, network, kind)
+    return tuple(
+        DrawnOperator(
+            name=operator.name,
+            module=operator.module,
+            work="; ".join(_work(operator)),
+            limit=bound_by(operator),
+            forward_seconds=there.compute + there.exposed,
+            backward_seconds=back.compute + back.exposed,
+            replay_seconds=0.0,
+            tensors=(),
         )
-    return tuple(drawn)
+        for operator in transformer_layer(shape, kind)
+        for there, back in (passes[operator.name],)
+    )
 
 
 def _fates(
@@ -288,9 +283,5 @@ def _tensors(drawn: DrawnLayer) -> Iterator[KeptTensor]:
                     num_bytes=tensor.num_bytes,
                 )
     if drawn.arguments:
-        yield KeptTensor(
-            name="small arguments of the checkpoint",
-            operator="checkpoint",
-            module="checkpoint",
-            num_bytes=drawn.arguments,
-        )
+        name, place = "small arguments of the checkpoint", "checkpoint"
+        yield KeptTensor(name=name, operator=place, module=place, num_bytes=drawn.arguments)

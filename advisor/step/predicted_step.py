@@ -192,9 +192,5 @@ def _static(detail: StageDetail) -> Iterator[NamedBytes]:
 
 def _factors(shipped: TimeBreakdown, moved: TimeBreakdown) -> TimeBreakdown:
     """By how much measured runs move each phase."""
-    return TimeBreakdown(
-        **{
-            name: getattr(moved, name) / getattr(shipped, name) if getattr(shipped, name) else 1.0
-            for name in TimeBreakdown.__struct_fields__
-        }
-    )
+    pairs = ((n, getattr(moved, n), getattr(shipped, n)) for n in TimeBreakdown.__struct_fields__)
+    return TimeBreakdown(**{name: to / of if of else 1.0 for name, to, of in pairs})

@@ -103,9 +103,8 @@ def block_events(
     kept: Sequence[tuple[Kept, ...]],
 ) -> Iterator[BlockEvent]:
     """Of one stage; `kept`: of each chunk, one microbatch."""
-    walk = _Walk(step, stage, kept)
+    walk, held = _Walk(step, stage, kept), held_tensors(*step.schedule, stage)
     yield from walk.static()
-    held = held_tensors(*step.schedule, stage)
     for one, level, states in zip(line.stages[stage], live.levels, held, strict=True):
         yield from walk.begin(one, states)
         way = walk.backward if one.backward else walk.forward

@@ -35,14 +35,12 @@ def timeline(step: TrainingStep) -> Timeline:
     """Start and end of all passes of a step."""
     stages = _folded(step)
     last = max(found[-1].end for found in stages)
-    stretch = step.pipeline_seconds / last if last else 1.0
-    return Timeline(
-        tuple(
-            tuple(one._replace(start=one.start * stretch, end=one.end * stretch) for one in found)
-            for found in stages
-        ),
-        stretch,
+    by = step.pipeline_seconds / last if last else 1.0
+    stretched = (
+        tuple(one._replace(start=one.start * by, end=one.end * by) for one in found)
+        for found in stages
     )
+    return Timeline(tuple(stretched), by)
 
 
 def seconds_of(stage: StageStep, one: TimedPass) -> PassSeconds:
@@ -116,10 +114,8 @@ class LiveMemory(Struct, frozen=True, kw_only=True):
 
 def live_memory(step: TrainingStep, stage: int) -> LiveMemory:
     """Levels of one stage."""
-    held = step.stages[stage]
-    pp, vpp, microbatches = step.schedule
-    order = list(passes(pp, vpp, microbatches, stage))
-    levels = _levels(held, order, held_tensors(pp, vpp, microbatches, stage))
+    held, order = step.stages[stage], list(passes(*step.schedule, stage))
+    levels = _levels(held, order, held_tensors(*step.schedule, stage))
     highest = max(range(len(levels)), key=lambda number: levels[number].highest)
     optimizer = held.static_bytes + held.optimizer.num_bytes
     backward, chunk = order[highest]

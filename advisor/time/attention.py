@@ -19,15 +19,7 @@ _BACKWARD_PRODUCTS: Final = 5 * _CHANNELS
 """Channels of all matmuls of a pair: scores and context; back scores again, three of the width of
 queries (their gradient, the keys') and two of the values'."""
 
-_FLOPS_PER_EXPONENTIAL: Final = {
-    8.0: 128,
-    8.6: 64,
-    8.9: 64,
-    9.0: 256,
-    10.0: 512,
-    10.3: 256,
-    12.0: 64,
-}
+_EXPONENTIAL_FLOPS: Final = {8.0: 128, 8.6: 64, 8.9: 64, 9.0: 256, 10.0: 512, 10.3: 256, 12.0: 64}
 """Dense 16-bit FLOPs of an SM in the time of one exponential, by compute capability: 2,048 a clock
 (A100), 4,096 (Hopper), 8,192 (Blackwell) over 16 exponentials, 32 on Blackwell Ultra (NVIDIA: CUDA
 programming guide, throughput of native arithmetic instructions; Blackwell Ultra's twice that)."""
@@ -87,7 +79,7 @@ def softmax_flops(compute_capability: float, uncovered: float | None = None) -> 
     if uncovered is None:
         tensor_memory = _BLACKWELL <= compute_capability < _CONSUMER_BLACKWELL
         uncovered = _UNCOVERED_BLACKWELL if tensor_memory else _UNCOVERED
-    return uncovered * _FLOPS_PER_EXPONENTIAL.get(compute_capability, _LEAST_KNOWN)
+    return uncovered * _EXPONENTIAL_FLOPS.get(compute_capability, _LEAST_KNOWN)
 
 
 def attention_seconds(

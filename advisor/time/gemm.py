@@ -15,14 +15,8 @@ from msgspec import Struct
 from advisor.layers.operators import Gemm
 
 _TILES = (
-    (128, 256),
-    (256, 128),
-    (128, 192),
-    (192, 128),
-    (128, 128),
-    (128, 64),
-    (64, 128),
-    (64, 64),
+    *((128, 256), (256, 128), (128, 192), (192, 128)),
+    *((128, 128), (128, 64), (64, 128), (64, 64)),
 )
 """Rows and columns of a tile of the result (cuBLAS, CUTLASS: names of their kernels); on Blackwell
 what one of a pair of multiprocessors holds."""

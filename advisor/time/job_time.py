@@ -11,21 +11,14 @@ from advisor.job.pipeline_split import Pipeline, Stages
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.plan.recompute_plan import RecomputePlan
+from advisor.time import step_tail
 from advisor.time.communication import waiting_share
 from advisor.time.machine import hidden_exchange, host_of, machine_of
 from advisor.time.optimizer_time import stage_optimizer_seconds
 from advisor.time.passes import PassTimes
 from advisor.time.rank_links import network
 from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTimes
-from advisor.time.step_tail import (
-    DataParallelWork,
-    ShardedWork,
-    Turns,
-    accumulation_seconds,
-    data_parallel_work,
-    parameter_groups,
-    reduced_seconds,
-)
+from advisor.time.step_tail import accumulation_seconds, parameter_groups, reduced_seconds
 
 
 class StagePart(Struct, frozen=True):
@@ -82,7 +75,7 @@ class JobTime:
         pipeline: Pipeline,
         calibration: Calibration,
         graphed: frozenset[Module],
-        turns: Turns,
+        turns: step_tail.Turns,
     ) -> None:
         self._job, self._pipeline, self._calibration = job, pipeline, calibration
         layout = job.layout
@@ -98,9 +91,9 @@ class JobTime:
             lambda stage: parameter_groups(shape, stages[stage], layout, job.gpu, calibration)
         )
 
-        def reduction(stage: int) -> tuple[DataParallelWork, ...] | ShardedWork:
+        def reduction(stage: int) -> tuple[step_tail.DataParallelWork, ...] | step_tail.ShardedWork:
             held, parameters = stages[stage], self._parameters[stage]
-            return data_parallel_work(job, held, parameters, machine, calibration, turns)
+            return step_tail.data_parallel_work(job, held, parameters, machine, calibration, turns)
 
         def optimizer(stage: int) -> float:
             held, parameters = stages[stage], self._parameters[stage]
@@ -168,9 +161,8 @@ class JobTime:
         """See StageTimes.directions; of the exchange what the slowest stage does not hide."""
         slowest = self.slowest(plans)
         whole = slowest.work.exchange
-        return self._stage_times.directions(
-            plans, slowest.exchange_seconds / whole if whole else 1.0
-        )
+        shown = slowest.exchange_seconds / whole if whole else 1.0
+        return self._stage_times.directions(plans, shown)
 
     def parts(self, plans: list[RecomputePlan]) -> list[StagePart]:
         """What each stage has of a step: none of it depends on what the others hold or replay."""
@@ -209,9 +201,8 @@ class JobTime:
         bubble = (sum(totals) - slowest) / self._vpp
         each = self._pipeline.of_each_stage
         reduced = min(each(lambda stage: reduced_seconds(self._reductions[stage], stages[stage])))
-        hidden = max(
-            pace.exchange * self._exchange.hidden_share(k) for k, pace in enumerate(stages)
-        )
+        share = self._exchange.hidden_share
+        hidden = max(pace.exchange * share(k) for k, pace in enumerate(stages))
         passes = self._microbatches * (slowest - hidden)
         work = (passes + bubble) * (1.0 + self.straggling)
         return work + reduced + self.optimizer_seconds

@@ -144,6 +144,7 @@ def machine(
     narrow, fused = gpu.quantized_flops(precision), compiled or not eager
     memory = gpu.memory_bandwidth_bytes_per_second
     reached = memory * calibration.bandwidth_efficiency
+    scan_width = min(1.0, _SM_FLOPS * gpu.sm_count / gpu.bf16_flops)  # of the tensor cores' rate
     return Machine(
         linear=linear,
         quantized=gemm_rates(gpu, calibration, precision) if narrow is not None else None,
@@ -157,7 +158,7 @@ def machine(
         * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
-        scan_flops=linear.sustained_flops * calibration.scan_share * _scan_width(gpu),
+        scan_flops=linear.sustained_flops * calibration.scan_share * scan_width,
         quantize_bytes=0
         if narrow is None
         else _QUANTIZE_BYTES[precision]
@@ -220,11 +221,6 @@ _SM_FLOPS: Final = 989e12 / 132
 """Dense 16-bit FLOP/s of a multiprocessor of H100, whose matrix instructions have 64 rows. The
 products of a scan's chunks are too small for Blackwell's, of 128 rows and more (PTX ISA: wgmma,
 tcgen05.mma)."""
-
-
-def _scan_width(gpu: Gpu) -> float:
-    """Part of the tensor cores' rate that the products of scans can use."""
-    return min(1.0, _SM_FLOPS * gpu.sm_count / gpu.bf16_flops)
 
 
 _SCALED_BLOCKS = 0.951

@@ -7,7 +7,7 @@ from advisor.job.layout import SHARDED_GRADIENTS
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.parameters import parameter_count
 from advisor.layers.shape import RankShape
-from advisor.memory.muon_shares import MuonShare, muon_shares
+from advisor.memory.muon_shares import muon_shares
 from advisor.time.machine import Machine
 from advisor.time.passes import layer_cast_seconds
 from advisor.time.step_tail import ParameterGroup
@@ -37,17 +37,6 @@ def optimizer_traffic(elements: int, shards: int, gradient_itemsize: int) -> int
     return shard * _OPTIMIZER_BYTES_PER_ELEMENT + elements * gradient_itemsize * _GRADIENT_PASSES
 
 
-def muon_seconds(
-    share: MuonShare, elements: int, gradient_itemsize: int, machine: Machine
-) -> float:
-    """Muon and Adam over this rank's `share`, and passes over the gradients of all `elements`: the
-    traffic of Adam, and the multiplications of Newton and Schulz in 16 bits (OptimizerConfig
-    muon_fp32_matmul_prec "medium")."""
-    traffic = share.elements * _OPTIMIZER_BYTES_PER_ELEMENT
-    traffic += elements * gradient_itemsize * _GRADIENT_PASSES
-    return traffic / machine.optimizer_bytes_per_second + share.flops / machine.bf16_flops
-
-
 _HOST_ADAM_BYTES_PER_ELEMENT = 28
 """fp32 on the host: reads gradient, parameter and two moments, writes all but the gradient."""
 
@@ -69,18 +58,19 @@ def stage_optimizer_seconds(
     parameters: Sequence[ParameterGroup],
     machine: Machine,
 ) -> float:
-    """Of a rank of a stage that holds these `chunks`, of Muon the one that works longest; with the
-    casts of its weights into 8 or 4 bits in a step's first microbatch (megatron-core 0.16.1
-    extensions/transformer_engine.py, is_first_microbatch), where they are not kept so."""
+    """Of a rank of a stage that holds these `chunks`, of Muon the one that works longest: Adam's
+    traffic, and the multiplications of Newton and Schulz in 16 bits (OptimizerConfig
+    muon_fp32_matmul_prec "medium"). With the casts of its weights into 8 or 4 bits in a step's
+    first microbatch (megatron-core 0.16.1 extensions/transformer_engine.py, is_first_microbatch),
+    where they are not kept so."""
     layout, seconds = job.layout, 0.0
     if job.config.optimizer.is_muon:
         dealt = job.config.optimizer is Optimizer.DIST_MUON
-        elements = sum(part.elements for part in parameters)
-        itemsize = job.config.main_grads_dtype.itemsize
-        seconds = max(
-            muon_seconds(share, elements, itemsize, machine)
-            for share in set(muon_shares(shape, chunks, layout, dealt=dealt))
-        )
+        gradients = job.config.main_grads_dtype.itemsize * sum(one.elements for one in parameters)
+        for share in set(muon_shares(shape, chunks, layout, dealt=dealt)):
+            traffic = share.elements * _OPTIMIZER_BYTES_PER_ELEMENT + gradients * _GRADIENT_PASSES
+            multiplied = share.flops / machine.bf16_flops
+            seconds = max(seconds, traffic / machine.optimizer_bytes_per_second + multiplied)
     else:
         sharded = layout.data_parallel_sharding in SHARDED_GRADIENTS
         for part in parameters:

@@ -10,26 +10,13 @@ from functools import cached_property, lru_cache
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from advisor.layers import transformer
 from advisor.layers.operators import MOE_MODULES, SHARED_MODULES, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import (
-    LAYER_INPUT,
-    embedding_operators,
-    head_operators,
-    trains_tower,
-    transformer_layer,
-    vision_ends,
-    vision_operators,
-)
+from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.models.layer_kind import DENSE, LayerKind
-from advisor.plan.recompute_plan import (
-    LayerReplay,
-    RecomputePlan,
-    Segment,
-    offloaded_bytes,
-    replayed_operators,
-    tallied,
-)
+from advisor.plan import recompute_plan
+from advisor.plan.recompute_plan import LayerReplay, RecomputePlan, Segment, replayed_operators
 from advisor.time.communication import collective_seconds
 from advisor.time.launches import EXCHANGES, Host, Work, idle_seconds, launched, work
 from advisor.time.machine import Machine
@@ -86,10 +73,8 @@ Passes = tuple[Seconds, Seconds]
 
 
 def _passes(operator: Operator, machine: Machine, network: Network) -> Passes:
-    return (
-        forward_seconds(operator, machine, network),
-        backward_seconds(operator, machine, network),
-    )
+    there = forward_seconds(operator, machine, network)
+    return there, backward_seconds(operator, machine, network)
 
 
 @lru_cache(maxsize=4096)
@@ -158,11 +143,8 @@ def part_times(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind, *, in_experts: bool
 ) -> PassTimes:
     """As layer_times, of what is in the experts or of all else, nothing hidden."""
-    operators = tuple(
-        operator
-        for operator in transformer_layer(shape, kind)
-        if (operator.module in EXPERTS) is in_experts
-    )
+    layer = transformer_layer(shape, kind)
+    operators = tuple(one for one in layer if (one.module in EXPERTS) is in_experts)
     return _sum_of(operators, (_passes(operator, machine, network) for operator in operators))
 
 
@@ -186,11 +168,11 @@ def end_times(
 def end_operators(shape: RankShape, first: bool, last: bool) -> tuple[Operator, ...]:
     """Those of the embedding, of both ends of a vision tower and of the head, where a chunk holds
     them."""
-    embedding = embedding_operators(shape) if first else ()
+    embedding = transformer.embedding_operators(shape) if first else ()
     if first and shape.image_tokens:
-        ends = vision_ends(constant=not trains_tower(shape))
-        embedding += tuple(one for end in ends for one in vision_operators(shape, end))
-    return (*embedding, *(head_operators(shape) if last else ()))
+        ends = transformer.vision_ends(constant=not transformer.trains_tower(shape))
+        embedding += tuple(one for end in ends for one in transformer.vision_operators(shape, end))
+    return (*embedding, *(transformer.head_operators(shape) if last else ()))
 
 
 @lru_cache(maxsize=4096)
@@ -286,7 +268,9 @@ def moved_bytes(shape: RankShape, kind: LayerKind, segment: Segment) -> int:
     layer's forward, and the previous one's backward."""
     if not segment.moves_to_host:
         return 0
-    return offloaded_bytes(transformer_layer(shape, kind), segment.runs, segment.offloaded)
+    return recompute_plan.offloaded_bytes(
+        transformer_layer(shape, kind), segment.runs, segment.offloaded
+    )
 
 
 def input_bytes(shape: RankShape, segment: Segment) -> int:
@@ -312,7 +296,7 @@ def chunk_times(
     kernel hides. Source: megatron-core 0.16.1 transformer_block.py, fine_grained_activation_offload
     and TE pytorch/cpu_offload.py for the order of copies. Host link contention is left out."""
     total, replay, beside = PassTimes(), 0.0, plan.layers_to_a_copy
-    for segment in tallied(plan):
+    for segment in recompute_plan.tallied(plan):
         passes = PassTimes()
         for kind, count in segment.kinds():
             layer = layer_times(shape, machine, network, kind)

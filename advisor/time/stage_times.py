@@ -20,21 +20,11 @@ from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import LayerReplay, RecomputePlan, tallied
 from advisor.plan.schedule import num_warmup_passes
+from advisor.time import passes
 from advisor.time.communication import pipeline_transfer_seconds
 from advisor.time.launches import EXCHANGES, idle_seconds
 from advisor.time.machine import Machine
-from advisor.time.passes import (
-    PassTimes,
-    chunk_times,
-    end_operators,
-    end_times,
-    input_bytes,
-    layer_passes,
-    layer_times,
-    layer_work,
-    moved_bytes,
-    waiting_seconds,
-)
+from advisor.time.passes import PassTimes, chunk_times, end_operators, end_times
 from advisor.time.rank_links import Network, neighbour_link
 from advisor.time.roofline import forward_seconds
 
@@ -59,9 +49,9 @@ class ExchangeOverlap(Struct, frozen=True):
     def hidden_share(self, stage: int) -> float:
         """Of the exchange, what kernels of another microbatch can hide: what fills the pipeline has
         no other microbatch."""
-        passes = self.microbatches * self.vpp
+        every = self.microbatches * self.vpp
         alone = 1 + num_warmup_passes(self.pp, self.vpp, self.microbatches, stage)
-        return self.most * max(0, passes - alone) / passes
+        return self.most * max(0, every - alone) / every
 
 
 class Rates(NamedTuple):
@@ -96,12 +86,12 @@ class StageTimes:
     def of_each_stage(self, plans: list[RecomputePlan]) -> list[PassTimes]:
         """Seconds of one microbatch through all chunks of every stage, with what it sends to the
         next; chunks of a stage run one after another."""
-        passes = [chunk_times(self._shape, *self._rates, plan) for plan in plans]
+        times = [chunk_times(self._shape, *self._rates, plan) for plan in plans]
 
         def stage_times(stage: int) -> PassTimes:
             total = self._ends[stage]
             for group, count in self._pipeline.stages[stage].groups:
-                total += passes[group].times(count)
+                total += times[group].times(count)
             return total
 
         return self._pipeline.of_each_stage(stage_times)
@@ -125,10 +115,8 @@ class StageTimes:
         both = chunk_times(self._shape, *self._rates, plan)
         both += end_times(self._shape, *self._rates, *ends)
         back = both + self._sent.times(2) + there.times(-1)
-        return (
-            replace(there, exchange=there.exchange * shown),
-            replace(back, exchange=back.exchange * shown),
-        )
+        there, back = (replace(one, exchange=one.exchange * shown) for one in (there, back))
+        return there, back
 
     def _end_times(self, stage: int) -> PassTimes:
         """One microbatch through the ends of the model that a stage holds, and its transfers."""
@@ -165,14 +153,14 @@ def chunk_forward(
     for segment in tallied(plan):
         inside = PassTimes()
         for kind, count in segment.kinds():
-            layer = layer_times(shape, machine, network, kind)
+            layer = passes.layer_times(shape, machine, network, kind)
             there = _layer_forward(shape, machine, network, kind, layer)
-            away = moved_bytes(shape, kind, segment) / machine.host_bytes_per_second
+            away = passes.moved_bytes(shape, kind, segment) / machine.host_bytes_per_second
             waits = _waiting(shape, machine, network, kind, segment.replay)
             late = max(0.0, away - beside * layer.forward)
             inside += replace(there, offload=late, host=waits).times(count)
         hidden = inside.forward / segment.copies if segment.input.overlapped else 0.0
-        copy = input_bytes(shape, segment) / machine.host_bytes_per_second
+        copy = passes.input_bytes(shape, segment) / machine.host_bytes_per_second
         total += inside + PassTimes(offload=segment.copies * max(0.0, copy - hidden))
     return total
 
@@ -182,11 +170,10 @@ def ends_forward(
     shape: RankShape, machine: Machine, network: Network, first: bool, last: bool
 ) -> PassTimes:
     """Of passes.end_times, what the forward takes."""
-    operators = end_operators(shape, first, last)
-    found = [forward_seconds(operator, machine, network) for operator in operators]
-    return PassTimes(
-        forward=sum(one.compute for one in found), exposed=sum(one.exposed for one in found)
-    )
+    ends = end_operators(shape, first, last)
+    found = [forward_seconds(operator, machine, network) for operator in ends]
+    exposed = sum(one.exposed for one in found)
+    return PassTimes(forward=sum(one.compute for one in found), exposed=exposed)
 
 
 def _layer_forward(
@@ -194,10 +181,10 @@ def _layer_forward(
 ) -> PassTimes:
     """Kernels and communication; of the tokens' exchange, what both passes expose of it in equal
     proportion."""
-    passes = layer_passes(shape, machine, network, kind)
+    found = passes.layer_passes(shape, machine, network, kind)
     exposed = exchange = both = 0.0
     for operator in transformer_layer(shape, kind):
-        there, back = passes[operator.name]
+        there, back = found[operator.name]
         if operator.module in EXCHANGES:
             exchange += there.exposed
             both += there.exposed + back.exposed
@@ -212,9 +199,9 @@ def _waiting(
 ) -> float:
     """Of passes.waiting_seconds, what falls into the forward: as much of it as the forward waits
     more than the backward where each stands alone."""
-    both = waiting_seconds(shape, machine, network, kind, replay)
+    both = passes.waiting_seconds(shape, machine, network, kind, replay)
     if not both or machine.host is None:
         return 0.0
-    work = layer_work(shape, machine, network, kind, machine.host)
+    work = passes.layer_work(shape, machine, network, kind, machine.host)
     there, back = (idle_seconds(one, machine.host) for one in (work.there, work.back))
     return both * there / (there + back) if there + back else both / 2

@@ -16,20 +16,11 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs
 from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
-from advisor.memory.static import (
-    stage_elements,
-    stage_expert_elements,
-    stage_weights,
-    trained_elements,
-)
+from advisor.memory import static
+from advisor.time import rank_links
 from advisor.time.communication import Link, collective_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import PassTimes
-from advisor.time.rank_links import (
-    data_parallel_link,
-    expert_data_parallel_link,
-    replicas_link,
-)
 
 
 class Turns(Struct, frozen=True):
@@ -88,24 +79,21 @@ def parameter_groups(
     """Parameters of one rank of a stage: dense ones, and under expert parallelism routed experts in
     a buffer of their own. Source: megatron-core 0.16.1 distributed_data_parallel.py, which makes
     one buffer for each group of ranks."""
-    of_all, of_experts = trained_elements(shape, chunks)
-    experts = stage_expert_elements(shape, chunks)
-    still = stage_elements(shape, chunks) - of_all - (experts - of_experts)
+    of_all, of_experts = static.trained_elements(shape, chunks)
+    experts = static.stage_expert_elements(shape, chunks)
+    still = static.stage_elements(shape, chunks) - of_all - (experts - of_experts)
     if shape.tuning.base_weights is StoredAs.NF4:  # four are gathered as one element of 16 bits
-        packed = (
-            w.num_elements * n
-            for w, n in stage_weights(shape, chunks)
-            if w.stored_as is StoredAs.NF4
-        )
+        weights = static.stage_weights(shape, chunks)
+        packed = (w.num_elements * n for w, n in weights if w.stored_as is StoredAs.NF4)
         still -= sum(packed) * 3 // 4
     dense = ParameterGroup(
         elements=of_all - of_experts,
         frozen=still,
         shards=layout.optimizer_shards,
         ranks=layout.sharding_ranks,
-        joined=data_parallel_link(gpu, calibration, layout),
+        joined=rank_links.data_parallel_link(gpu, calibration, layout),
         replicas=layout.data_parallel_replicate_size,
-        across=replicas_link(gpu, calibration, layout),
+        across=rank_links.replicas_link(gpu, calibration, layout),
     )
     if layout.expert_model_parallel_size == 1:
         frozen = still + experts - of_experts
@@ -115,7 +103,7 @@ def parameter_groups(
         frozen=experts - of_experts,
         shards=layout.expert_optimizer_shards,
         ranks=layout.expert_data_parallel_size,
-        joined=expert_data_parallel_link(gpu, calibration, layout),
+        joined=rank_links.expert_data_parallel_link(gpu, calibration, layout),
     )
 
 
@@ -229,17 +217,6 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
         return exchange.seconds - next_to + (1 - self.hidden_fraction) * busy * next_to
 
 
-def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:
-    """ZeRO-Offload's accumulation of this rank's 16-bit gradients on the host: every microbatch
-    but the first brings the sum to the device, and each takes it back. One microbatch alone goes
-    straight into the host's fp32 gradients, which host_optimizer_seconds counts.
-    Source: DeepSpeed runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu."""
-    if microbatches == 1:
-        return 0.0
-    copied = (2 * microbatches - 1) * elements * DType.BF16.itemsize
-    return copied / machine.host_bytes_per_second
-
-
 _LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 _READ_READ_WRITTEN = 3
 """Of an addition in place: both tensors are read, one is written."""
@@ -319,13 +296,16 @@ def reduced_seconds(work: tuple[DataParallelWork, ...] | ShardedWork, pace: Pass
 def accumulation_seconds(
     job: Job, parameters: Sequence[ParameterGroup], machine: Machine, pace: PassTimes
 ) -> float:
-    """Gradients summed on the host, where DeepSpeed's optimizer is: at the same time as the
-    backward in stage 3, on the stream of the kernels in the others."""
-    sharding = job.layout.data_parallel_sharding
-    if sharding is None or not job.config.optimizer_cpu_offload:
+    """ZeRO-Offload's 16-bit gradients of a rank, summed on the host: every microbatch but the first
+    brings the sum to the device, and each takes it back, at the same time as the backward in stage
+    3, on the stream of the kernels in the others. One microbatch alone goes straight into the
+    host's fp32 gradients, which host_optimizer_seconds counts. Source: DeepSpeed
+    runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu."""
+    sharding, microbatches = job.layout.data_parallel_sharding, job.num_microbatches
+    if sharding is None or not job.config.optimizer_cpu_offload or microbatches == 1:
         return 0.0
     shard = sum(part.elements / part.ranks for part in parameters)
-    copies = host_accumulation_seconds(shard, job.num_microbatches, machine)
-    if sharding is DataParallelSharding.FULL:
-        return max(0.0, copies - job.num_microbatches * pace.backward)
-    return copies
+    copied = (2 * microbatches - 1) * shard * DType.BF16.itemsize
+    copies = copied / machine.host_bytes_per_second
+    hidden = microbatches * pace.backward if sharding is DataParallelSharding.FULL else 0.0
+    return max(0.0, copies - hidden)

@@ -1,5 +1,4 @@
-"""`harness.compare`, `.load_run`, `.update_goldens`, `.json_schema`: results in folders are judged,
-and nothing is run."""
+"""`harness.compare`, `.load_run`, `.update_goldens`, `.json_schema`: results are judged."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

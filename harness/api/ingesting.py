@@ -89,7 +89,8 @@ def read_logs(asked: AskedLogs) -> tuple[tuple[Ingested, ...], RunFolder]:
     sources = find_sources(asked.logs, asked.one_run)
     identity = _identity(asked)
     config = identity.config
-    folder = run_folder(config.runs, config.name or _default_name(sources))
+    more = f"-and-{len(sources) - 1}-more" if len(sources) > 1 else ""
+    folder = run_folder(config.runs, config.name or f"ingested-{sources[0].name}{more}")
     return ingested(sources, asked.framework, identity, asked.accept_incomplete), folder
 
 
@@ -165,8 +166,3 @@ def _check_workload(given: set[str], asked: AskedLogs) -> None:
     for key in sorted(given):
         if key.partition(".")[0] in _WORKLOAD:
             raise UserError(key, None, relation)
-
-
-def _default_name(sources: Sequence[Source]) -> str:
-    more = f"-and-{len(sources) - 1}-more" if len(sources) > 1 else ""
-    return f"ingested-{sources[0].name}{more}"

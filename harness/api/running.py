@@ -106,8 +106,7 @@ def run(
 def plan_run(
     overrides: tuple[str, ...], config_dir: Path | None, *, dry_run: bool = False
 ) -> PlannedRun:
-    """The run that the overrides mean, on whatever machine where it is not going to run; UserError
-    where they are wrong."""
+    """The run that the overrides mean, for any machine if it is dry; UserError if wrong."""
     config = compose(overrides, config_dir)
     check_request(config)
     plan = make_plan(config, machine_of(config, dry_run=dry_run))
@@ -171,8 +170,7 @@ def _outcome(planned: PlannedRun, dry_run: bool, retry: bool | str | Iterable[st
 def hand_over(
     folder: Path, trackers: tuple[TrackerName, ...], command: str = "run", *, report: bool = False
 ) -> None:
-    """The report, and what `track=` asks for, at the end of a run or a sweep, which stands whatever
-    goes wrong here."""
+    """The report, and what `track=` asks for, of a run or a sweep, which stands in any case."""
     if report:
         from harness.report.write import report_run
 
@@ -191,8 +189,7 @@ def run_folder(runs: str, name: str) -> RunFolder:
 
 
 def statuses_of(retry: bool | str | Iterable[str]) -> frozenset[TrialStatus]:
-    """Statuses of the trials that are run again: none, those without a measurement, or those
-    named; UserError for one that is not known."""
+    """Statuses that are run again: none, those without a measurement, or those named."""
     if isinstance(retry, bool):
         return UNMEASURED if retry else frozenset()
     names = (retry,) if isinstance(retry, str) else retry

@@ -84,8 +84,7 @@ def plan_sweep(
     *,
     dry_run: bool = False,
 ) -> tuple[loop.Sweep, tuple[TrackerName, ...]]:
-    """The sweep that the overrides mean, on whatever machine where it is not going to run, and who
-    gets its results; UserError where they are wrong."""
+    """The sweep that the overrides mean, and who gets its results; UserError if wrong."""
     config, options = compose_sweep(overrides, config_dir)
     if config.measure.repeats > 1:
         relation = "must be 1: a sweep itself repeats leaders whose times overlap"

@@ -5,6 +5,7 @@ import re
 import shlex
 from typing import Final
 
+from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.setting import parse_setting
@@ -14,34 +15,11 @@ from advisor.job.job import Job
 from harness.trial.trial import PLACEHOLDERS, placeholders, takes_setting
 
 OTHER: Final = "other"
-"""A framework that we have no flags for: {recompute} becomes the setting as the advisor spells it,
-and the log is recognised by its lines."""
+"""A framework that we have no flags for: {recompute} is the setting as the advisor spells it."""
 
-DIALECTS: Final = {
-    Framework.MEGATRON_LM: re.compile(
-        r"--(?:recompute-[\w-]+|distribute-saved-activations|offload-modules"
-        r"|fine-grained-activation-offloading|checkpoint-activations)\b"
-    ),
-    # flags of its performance scripts are applied after overrides, and win
-    Framework.MEGATRON_BRIDGE: re.compile(
-        r"--recompute_\w+|(?<!\S)-(?:rl|ol)\b|--activation_offload_layers\b"
-        r"|\bmodel\.(?:recompute_\w+|offload_modules|fine_grained_activation_offloading)="
-    ),
-    Framework.NEMO: re.compile(
-        r"\bmodel\.(?:activations_checkpoint_\w+|config\.(?:recompute_\w+|cpu_offloading\w*))="
-    ),
-    Framework.TORCHTITAN: re.compile(
-        r"--activation[_-]checkpoint\.\S+|\bactivation_checkpoint:\S+"
-    ),
-    Framework.DEEPSPEED: re.compile(
-        r"--deepspeed_config\b|--deepspeed[= ](?=\S*[{.])\S+|--checkpoint-activations\b"
-    ),
-    Framework.HUGGINGFACE: re.compile(
-        r"--(?:gradient|activation)_checkpointing(?:_kwargs)?\b|--fsdp_activation_checkpointing\w*"
-    ),
-}
-"""What in a framework's command sets recompute, so that it would stand with what we put in. Plain
-FSDP2 is Python, of which no command line tells."""
+_FLAGS: Final = load_yaml(packaged_configs() / "logs" / "recompute_flags.yaml").values
+DIALECTS: Final = {Framework(name): re.compile(str(flags)) for name, flags in _FLAGS.items()}
+"""What in a framework's command sets recompute, so that it would stand with what we put in."""
 
 
 FRAMEWORKS: Final = (*DIALECTS, OTHER)
@@ -69,9 +47,8 @@ def check_template(template: str, framework: str) -> None:
     if framework == OTHER:
         if not takes_setting(template):
             relation = "must contain {recompute}, where the harness inserts the setting"
-            raise UserError(
-                "command", template, relation, f"or give framework={Framework.MEGATRON_LM}"
-            )
+            hint = f"or give framework={Framework.MEGATRON_LM}"
+            raise UserError("command", template, relation, hint)
         return
     own = DIALECTS[Framework(framework)].search(template)
     if own is not None:
@@ -84,16 +61,10 @@ def placeholder_texts(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     if framework == OTHER:
         return (f"recompute={shlex.quote(spec)}", *_parts(spec), "layout=")
     stack = parts_of(Framework(framework))
-    recompute = _option(stack.spelling.setting_flags(stack.settings.parse(spec), job))
-    return (f"recompute={recompute}", *_parts(spec), f"layout={stack.spelling.layout_flags(job)}")
-
-
-def _option(flags: str) -> str:
-    """`flags`; a DeepSpeed configuration as the option that scripts take it by, in the base64 that
-    DeepSpeedConfig reads where there is no such file."""
-    if not flags.startswith("{"):
-        return flags
-    return f"--deepspeed_config {base64.urlsafe_b64encode(flags.encode()).decode()}"
+    flags = stack.spelling.setting_flags(stack.settings.parse(spec), job)
+    if flags.startswith("{"):  # a DeepSpeed configuration as scripts take it
+        flags = f"--deepspeed_config {base64.urlsafe_b64encode(flags.encode()).decode()}"
+    return (f"recompute={flags}", *_parts(spec), f"layout={stack.spelling.layout_flags(job)}")
 
 
 def _parts(spec: str) -> tuple[str, ...]:

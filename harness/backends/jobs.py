@@ -15,7 +15,7 @@ from advisor.request.origin import changed_fields, stated_fields
 from harness.backends.megatron_core.translate import as_megatron_runs
 from harness.backends.native.predict import as_native
 from harness.trial.store import plain
-from harness.trial.trial import AsRun, Backend, Device, Workload
+from harness.trial.trial import BATCH, AsRun, Backend, Device, Workload
 
 BACKENDS_OWN: Final = ("op:", "budget:")
 """Settings that a backend knows and the advisor does not: run, and not ranked."""
@@ -40,14 +40,11 @@ def is_backends_own(text: str, framework: str) -> bool:
 
 def workload_of_job(job: Job, recompute: str, backend: Backend, device: Device) -> Workload:
     """`job` under a setting, as `backend` is to run it on `device`."""
-    config = job.config
+    batch: dict[str, Any] = {name: getattr(job.config, name) for name in BATCH}
     return Workload(
         model=job.model,
         layout=job.layout,
-        seq_length=config.seq_length,
-        micro_batch_size=config.micro_batch_size,
-        global_batch_size=config.global_batch_size,
-        precision=config.precision,
+        **batch,
         recompute=recompute,
         backend=backend,
         device=device,

@@ -38,8 +38,7 @@ def check_processes(layout: ParallelLayout, world_size: int) -> None:
 
 
 def random_tokens(seed: int, index: int, vocab_size: int, seq_length: int) -> Tensor:
-    """[seq_length + 1] tokens of sequence `index` of the global batch: the same at every step, and
-    on every rank that asks for it."""
+    """[seq_length + 1] tokens of sequence `index` of the global batch, always the same."""
     generator = torch.Generator().manual_seed(seed * SEED_STRIDE + index)
     return torch.randint(vocab_size, (seq_length + 1,), generator=generator)
 
@@ -62,8 +61,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float =
 def flash_only(query: Tensor, value: Tensor) -> AbstractContextManager[None]:
     """The flash kernel and no other on a GPU; where keys [.., channels] and values differ in width,
     which flash does not take, cuDNN's, or the memory-efficient one where cuDNN refuses them too;
-    torch's choice on a CPU and in fp32. torch itself prefers cuDNN's on Hopper in some releases
-    (2.11)."""
+    torch's choice on a CPU and in fp32."""
     if not query.is_cuda or query.dtype is torch.float32:
         return nullcontext()
     if query.shape[-1] == value.shape[-1]:

@@ -1,10 +1,17 @@
 """A rule on a workload: what a backend does not run."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, Self
 
+from advisor.base.record import defaults
 from advisor.base.rule import Rule
+from advisor.base.rule_rows import rows_of
+from advisor.models.model_fields import ModelFields
+from advisor.models.variants import PLAIN
 from harness.trial.trial import Workload
+
+Conditions = Mapping[str, Callable[[Workload], object]]
+_DEFAULTS: Final = defaults(ModelFields)
 
 
 class WorkloadRule(Rule[[Workload]], frozen=True, kw_only=True):
@@ -13,15 +20,31 @@ class WorkloadRule(Rule[[Workload]], frozen=True, kw_only=True):
     names: ClassVar[tuple[str, ...]] = ("workload",)
 
     @classmethod
-    def unlike(cls, field: str, legal: tuple[object, ...], reason: str, fix: str = "") -> Self:
-        """A field that may be `legal` alone."""
-        return cls.on(field, lambda w: value_of(w, field) not in legal, reason, fix)
+    def of(cls, field: str, row: Mapping[str, Any], conditions: Conditions) -> Self:
+        """The rule of a row about one of its fields, see `backend_rules`."""
+        legal = row.get("legal", [_DEFAULTS.get(field.removeprefix("model."))])
+        when = conditions[row["when"]] if "when" in row else None
+        given = conditions[row["given"]] if "given" in row else None
+        when = when or (lambda w: value_of(w, field) not in legal)
+        return cls.on(field, when, row["reason"], row.get("fix", ""), given=given)
 
     def stands_in(self, field: str, values: Mapping[str, object]) -> object:
         """See value_of."""
         workload = values["workload"]
         assert isinstance(workload, Workload)
         return value_of(workload, field)
+
+
+def backend_rules(table: str, conditions: Conditions) -> tuple[WorkloadRule, ...]:
+    """A table of configs/rules/backends.json. A row refuses its `field`, or each of its `fields`
+    (``variants``: all by which a model is no plain transformer), where it is not `legal` (of
+    a model, its default) or where `when` holds, if `given` does: both are names in `conditions`."""
+    found = []
+    for row in rows_of("backends.json")[table]:
+        fields = row.get("fields") or [row["field"]]
+        for field in [f"model.{name}" for name, _ in PLAIN] if fields == "variants" else fields:
+            found.append(WorkloadRule.of(field, row, conditions))
+    return tuple(found)
 
 
 def value_of(workload: Workload, field: str) -> object:

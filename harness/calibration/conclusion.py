@@ -1,5 +1,4 @@
-"""A calibration and its files out of samples: rates over peaks, what they leave open, and how far
-they are off."""
+"""A calibration and its files out of samples: rates over peaks, what they leave open."""
 
 import os
 import re
@@ -55,8 +54,7 @@ def conclude(
     world_size: int = 1,
     date: str | None = None,
 ) -> CalibrationOutcome:
-    """Fit, validate and write: the calibration, and the hardware record that it is relative to.
-    date: of the measurement, where that is not today."""
+    """Fit, validate and write both files. date: of the measurement, where that is not today."""
     relative_to = reference(facts, samples)
     rates = efficiencies.fit(samples, world_size)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -125,6 +123,12 @@ def _judged(
 ) -> Calibration:
     """With how far it is off, and what it was fitted on."""
     errors = efficiencies.left_out_errors(samples, world_size)
+    sizes, left_out = list(map(abs, errors)), "too few shapes to leave any out"
+    if sizes:
+        left_out = (
+            f"mean {mean(sizes) * 100:.1f} %, worst {max(sizes) * 100:.1f} %, {len(sizes)} large "
+            "kernels, each fifth of the shapes left out of the fit in turn"
+        )
     wide = [
         f"{resource} {(rate.high - rate.low) / 2 / rate.value * 100:.0f} %"
         for resource, rate in rates.of.items()
@@ -134,7 +138,7 @@ def _judged(
         step_time_error=band(errors),
         fitted_on=(measured_on, *_counts(samples)),
         fit_error=f"half the interquartile range of large shapes: {', '.join(wide)}",
-        left_out_error=_words(errors),
+        left_out_error=left_out,
     )
 
 
@@ -149,8 +153,11 @@ def fitted(
     for field, (resource, peak) in _peaks(relative_to.gpu, one_node).items():
         rate = rates.of.get(resource)
         if rate is not None and peak and rate.value >= _LEAST_EFFICIENCY * peak:
-            values[field] = min(1.0, rate.value / peak)
-            notes[field] = f"{_MEASURED}: {_of_peak(rate, peak)}"
+            reached = rate.value / peak
+            values[field] = min(1.0, reached)
+            over = f", limited to 1 (measured: {reached:.2f})" if reached > 1.0 else ""
+            quartiles = f"quartiles {rate.low / peak:.2f} to {rate.high / peak:.2f}"
+            notes[field] = f"{_MEASURED}: {rate.count} large shapes, {quartiles}{over}"
     if "bandwidth_efficiency" in values:  # of torch's own kernels
         values["eager_bandwidth_share"] = 1.0
     if "gemm_efficiency" in values:
@@ -195,13 +202,6 @@ def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[efficiencies.Resource, f
     }
 
 
-def _of_peak(rate: efficiencies.Rate, peak: float) -> str:
-    reached = rate.value / peak
-    over = f", limited to 1 (measured: {reached:.2f})" if reached > 1.0 else ""
-    quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
-    return f"{rate.count} large shapes, quartiles {quartiles}{over}"
-
-
 def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dict[str, str]:
     """Notes of the measured attention fields that say which implementation they are of."""
     fitted_variants = {
@@ -240,8 +240,7 @@ _MEASURABLE: Final = (*EFFICIENCIES, *_SECONDS, "step_seconds")
 
 
 def band(errors: Sequence[float]) -> float:
-    """Half-width of the band around a step time: nine of ten left-out kernels lie within, and
-    never less than published steps scatter."""
+    """Half-width of the band around a step time: of nine of ten left-out kernels, at least 10 %."""
     if len(errors) < 2:
         return 3 * _LEAST_BAND
     return max(_LEAST_BAND, quantiles([abs(e) for e in errors], n=10, method="inclusive")[-1])
@@ -257,25 +256,14 @@ def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
     return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in CaseKind if kind in kinds)
 
 
-def _words(errors: Sequence[float]) -> str:
-    if not errors:
-        return "too few shapes to leave any out"
-    sizes = list(map(abs, errors))
-    return (
-        f"mean {mean(sizes) * 100:.1f} %, worst {max(sizes) * 100:.1f} %, {len(sizes)} large "
-        "kernels, each fifth of the shapes left out of the fit in turn"
-    )
-
-
 _MEASURED_WITH: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commit|date): (.*)")
 """Lines of a calibration's head that say what it was measured with (CalibrationDocument)."""
 
 
 def refit(path: Path) -> CalibrationOutcome:
-    """Write the calibration at `path` again, from its journal and with its own head. It keeps its
-    date, and says that it was fitted again. UserError where there is no journal of one GPU with a
-    datasheet: the peaks of other devices, and which link several ranks used, are known to `harness
-    calibrate` on them alone."""
+    """Write the calibration at `path` again, from its journal and with its own head and date.
+    UserError where there is no journal of one GPU with a datasheet: the peaks of other devices, and
+    which link several ranks used, are known to `harness calibrate` on them alone."""
     journal = path.with_suffix(".jsonl")
     if not journal.is_file():
         raise _cannot_refit(path, f"has no samples: {journal.name} does not exist")

@@ -1,7 +1,5 @@
-"""Reached rates and the fixed cost of a kernel out of measured samples, and how well they hold.
-
-The model is the advisor's own (advisor.time.roofline): work over a rate, and a fixed cost a kernel.
-"""
+"""Reached rates and the fixed cost of a kernel out of measured samples, and how well they hold. The
+model is the advisor's own (advisor.time.roofline): work over a rate, and a fixed cost a kernel."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -89,8 +87,7 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 class Ramp(Struct, frozen=True, kw_only=True):
-    """Rows of queries and tokens at which flash attention reaches half its rate: Calibration's
-    attention_half_rate_rows and attention_half_rate_tokens."""
+    """Calibration's attention_half_rate_rows and _tokens: where flash reaches half its rate."""
 
     rows: float = 0.0
     tokens: float = 0.0
@@ -135,8 +132,7 @@ def work(case: Case, ranks: int = 1) -> float:
 
 
 def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
-    """Rates of everything that was timed; of several attention implementations see
-    `fitted_samples`."""
+    """Rates of everything that was timed, see `fitted_samples`."""
     chosen = fitted_samples(samples)
     kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
     collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)
@@ -177,8 +173,7 @@ def _scatter(samples: Sequence[Sample], kernel: float, ramp: Ramp) -> float:
 
 
 def fitted_samples(samples: Iterable[Sample]) -> list[Sample]:
-    """Samples with one implementation of each attention kind, the first of FITTED_ATTENTION that
-    was timed, or where none was, the first by name."""
+    """Samples with one implementation of each attention kind, FITTED_ATTENTION's or by name."""
     samples = list(samples)
     kept = [s for s in samples if s.case.kind not in ATTENTION]
     for kind in ATTENTION:
@@ -250,8 +245,7 @@ def _largest(samples: Sequence[Sample], kind: CaseKind, ranks: int) -> list[Samp
 
 
 def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, ...]:
-    """Predicted over measured, less one, of large shapes that the fit did not see: every fifth is
-    left out, five times."""
+    """Predicted over measured, less one, of large shapes, each fifth left out in turn."""
     chosen = sorted(fitted_samples(samples), key=lambda sample: sample.case.key)
     costs = fit(chosen, ranks)
     watched = {
@@ -274,8 +268,7 @@ _GEMM_FIELDS: Final = {
     "fp8_gemm_efficiency": (CaseKind.GEMM_FP8, Precision.FP8_CURRENT),
 }
 _GEMM_ROUNDS: Final = 5
-"""Times are nearly inverse to an efficiency: each round brings the median within a tenth of what
-was left."""
+"""Times are nearly inverse to an efficiency: a round leaves a tenth of the median's error."""
 
 
 def by_shape(

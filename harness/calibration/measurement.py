@@ -1,7 +1,5 @@
-"""`harness calibrate`: times kernels within a budget, each written down at once.
-
-The budget begins with the call: loading torch and listing the cases are part of it.
-"""
+"""`harness calibrate`: times kernels within a budget, each written down at once. The budget begins
+with the call: loading torch and listing the cases are part of it."""
 
 import os
 import time
@@ -50,9 +48,8 @@ def calibrate(
     tick: Tick = lambda *_: None,
 ) -> CalibrationOutcome | None:
     """Measure this machine; None on ranks other than 0, which only help with collectives. A signal
-    to stop ends the measuring: the calibration is then of what was timed until then. UserError
-    where the device is not there, or nothing could be measured; Stop where that is because of a
-    signal."""
+    to stop ends the measuring: the calibration is of what was timed by then. UserError where the
+    device is not there, or nothing could be measured; Stop where that is because of a signal."""
     ends = time.monotonic() + budget_seconds
     from harness.calibration.bench.timer import ranks
     from harness.measure.fingerprint import fingerprint
@@ -114,8 +111,7 @@ def _facts(device: Device) -> DeviceFacts:
 
 
 def _machine(facts: DeviceFacts, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same for samples to go into one journal: of a GPU not the host, which is
-    another one whenever a machine is lent anew."""
+    """What must be the same within one journal: of a GPU not the host, which may be another."""
     software, host = environment["software"], environment["host"]
     here = {"host": host["name_hash"], "torch_threads": host["torch_threads"]}
     return {
@@ -130,8 +126,7 @@ def _machine(facts: DeviceFacts, environment: Mapping[str, Any]) -> dict[str, An
 def _collectives(
     device: Device, world_size: int, budget_seconds: float, journal: Journal | None
 ) -> None:
-    """All ranks time the same cases. A resumed run times them again: the other ranks have no
-    journal, and would wait for calls that rank 0 leaves out."""
+    """All ranks time the same cases, a resumed run too: the other ranks have no journal."""
     if world_size == 1:
         return
     from harness.calibration.bench.timer import measure_collectives
@@ -189,8 +184,7 @@ def _kernels(
 
 
 class _Timing(Struct, frozen=True, kw_only=True):
-    """Cases of a bench into a journal. A signal waits for the end of a case; of every kind and
-    variant the first refusal is printed."""
+    """Cases of a bench into a journal. A signal waits for a case's end; refusals are said once."""
 
     bench: "Bench"
     journal: Journal

@@ -1,5 +1,4 @@
-"""What a measured rate is a fraction of: the datasheet of a known GPU, or the best that was
-measured here where there is none."""
+"""What a measured rate is a fraction of: a known GPU's datasheet, else the best measured here."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -45,8 +44,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 
 
 def reference(facts: DeviceFacts, samples: Sequence[Sample]) -> Reference:
-    """The datasheet where the device's name is known, else peaks out of `samples`. UserError where
-    neither gives a peak: nothing that shows it was measured."""
+    """The datasheet where the name is known, else peaks out of `samples`; UserError without."""
     known = None if facts.is_cpu else _known(facts.name)
     if known is not None:
         return known
@@ -87,7 +85,10 @@ def _known(device_name: str) -> Reference | None:
 def _measured_record(facts: DeviceFacts, samples: Sequence[Sample]) -> HardwareRecord:
     """Best GEMM and best stream as if they were peaks; said so for every number."""
     flops = _best(samples, lambda sample: sample.case.kind is CaseKind.GEMM, "GEMM")
-    stream = _best_stream(samples)
+    streams = [s for s in samples if s.case.kind in (CaseKind.COPY, CaseKind.ADAM, *BANDWIDTH)]
+    streams.sort(key=lambda sample: sample.case.num_bytes, reverse=True)
+    largest = streams[: max(1, len(streams) // _LARGEST_PART)]  # small ones stay in a cache
+    stream = _best(largest, lambda _: True, "memory-bound kernel")
     eight_bit = [sample.rate for sample in samples if sample.case.kind is CaseKind.GEMM_FP8]
     host = [s.rate for s in samples if s.case.kind in (CaseKind.TO_DEVICE, CaseKind.TO_HOST)]
     bandwidth = round(stream.rate / _GIGA, 2)
@@ -129,14 +130,6 @@ def _best(samples: Sequence[Sample], wanted: Callable[[Sample], bool], what: str
         relation = f"ended before a {what} was timed, so no peak is known"
         raise UserError("--budget", "(spent)", relation, "use a larger budget")
     return max(found, key=lambda sample: sample.rate)
-
-
-def _best_stream(samples: Sequence[Sample]) -> Sample:
-    """The fastest memory-bound kernel of those that move most: small ones stay in a cache."""
-    streams = [s for s in samples if s.case.kind in (CaseKind.COPY, CaseKind.ADAM, *BANDWIDTH)]
-    streams.sort(key=lambda sample: sample.case.num_bytes, reverse=True)
-    largest = streams[: max(1, len(streams) // _LARGEST_PART)]
-    return _best(largest, lambda _: True, "memory-bound kernel")
 
 
 def _slug(name: str, joint: str) -> str:

@@ -121,21 +121,17 @@ _HOST_LAYERS: Final = {
 
 
 class Lasting(Struct, frozen=True, kw_only=True):
-    """One GEMM held for seconds: its rate over that of its short burst, at most 1, and the load.
-
-    It is printed, and scales nothing: a GEMM alone draws more power than a step. On an H100 of
-    700 W one held for 5 s ran at 1,350 MHz and 0.86 of its burst, dense training steps at 1,545
-    MHz and more; predicted by bursts they are 2 % off, and would be 13 % by what was held
-    (results/measured/h100).
-    """
+    """One GEMM held for seconds: its rate over that of its short burst, at most 1, and the load. It
+    is printed, and scales nothing: a GEMM alone draws more power than a step. On an H100 of 700 W
+    one held for 5 s ran at 1,350 MHz and 0.86 of its burst, dense training steps at 1,545 MHz and
+    more; by bursts they are predicted 2 % off, by what was held 13 % (results/measured/h100)."""
 
     ratio: float
     load: GpuLoad
 
     @property
     def words(self) -> str:
-        """``sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W, sw_power_cap``;
-        what is not known is left out."""
+        """``sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W``, as known."""
         load, said = self.load, [f"sustained {self.ratio:.2f} of the burst rate"]
         if load.sm_clock_mhz is not None:
             highest = "" if load.max_sm_clock_mhz is None else f" of {load.max_sm_clock_mhz:,.0f}"

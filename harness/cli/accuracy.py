@@ -27,7 +27,9 @@ def main(argv: Sequence[str]) -> int:
     arguments = Parser("accuracy", COMMAND, folder="+").read(argv)
     results = load_results([run for folder in arguments.folder for run in runs(folder)]).results
     if arguments.predict:
-        results = tuple(_again(result, arguments.config_dir) for result in results)
+        again = (predict_again(result, arguments.config_dir) for result in results)
+        pairs = zip(results, again, strict=True)
+        results = tuple(one if trial is None else replace(one, trial=trial) for one, trial in pairs)
     found = setting_rows(results)
     if arguments.half:
         found = tuple(row for row in found if row.cell.half == arguments.half)
@@ -42,14 +44,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def runs(folder: Path) -> list[Path]:
-    """Folders of runs below `folder`; itself where none of them has a plan. What was set aside
-    there is no result of today."""
+    """Folders of runs below `folder`, none of what was set aside; itself where none has a plan."""
     return sorted({path.parent for path in folder.rglob("plan.json")}) or [folder]
-
-
-def _again(result: TrialResult, config_dir: Path | None) -> TrialResult:
-    trial = predict_again(result, config_dir)
-    return result if trial is None else replace(result, trial=trial)
 
 
 def _subtitle(results: Sequence[TrialResult], found: Sequence[SettingRow]) -> str:

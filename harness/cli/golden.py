@@ -72,10 +72,6 @@ def _list(arguments: Namespace) -> None:
     print(list_page(golden.load_goldens(arguments.paths or [golden.FOLDER])), end="")
 
 
-def _show(arguments: Namespace) -> None:
-    print(golden_page(golden.read_golden(arguments.file)), end="")
-
-
 def _history(arguments: Namespace) -> None:
     if arguments.figure:
         check_figure(arguments.figure, "--figure")
@@ -93,7 +89,7 @@ def _history(arguments: Namespace) -> None:
 _RUN: Final[dict[str, tuple[Callable[[Namespace], None], dict[str, str | None]]]] = {
     "update": (_update, {"results": "+"}),
     "list": (_list, {"paths": "*"}),
-    "show": (_show, {"file": None}),
+    "show": (lambda one: print(golden_page(golden.read_golden(one.file)), end=""), {"file": None}),
     "history": (_history, {"file": None, "results": "*"}),
 }
 """What runs each, and what stands between its flags."""

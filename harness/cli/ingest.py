@@ -43,8 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> tuple[AskedLogs, bool]:
-    """Flags, logs and KEY=VALUE, and whether nothing is written; UserError for a flag that is not
-    known."""
+    """Flags, logs and KEY=VALUE, and whether nothing is written; UserError for an unknown flag."""
     given = Parser("ingest", COMMAND, str, words="*").read(argv)
     pairs = [word for word in given.words if _OVERRIDE.fullmatch(word) and not Path(word).exists()]
     own = split_key_values(pairs)

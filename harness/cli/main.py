@@ -56,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Pipe(io.FileIO):
-    """A pipe whose reader may leave before the end (`| head`): what it has not read is lost, and
-    the verdict's exit code is not."""
+    """A pipe whose reader may leave early (`| head`): that loses the rest, not the exit code."""
 
     def write(self, data: "ReadableBuffer", /) -> int:
         try:

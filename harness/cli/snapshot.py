@@ -35,8 +35,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _recordings(given: Namespace) -> list[Recording]:
-    """One a file: of `--device` and of `--stage`. A predicted snapshot alone is read by `--stage`;
-    UserError for `--stage` without a predicted one."""
+    """One a file, by --device and --stage; UserError for --stage without a predicted one."""
     within = _within(given.start, given.end)
     first, *others = given.snapshot
     if others or given.stage is None:

@@ -4,20 +4,14 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.key_value import split_key_values
 from harness.backends.command_flags import OTHER
-from harness.execution.launchers.local import (
-    Exit,
-    Launcher,
-    LocalLauncher,
-    Running,
-    TorchrunLauncher,
-)
+from harness.execution.launchers import local
 from harness.execution.signals import StopSignals
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework
@@ -37,7 +31,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     clock: float
 
 
-def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: Exit) -> TrialResult:
+def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: local.Exit) -> TrialResult:
     """The result of `trial`; what the worker wrote stands, whatever happened to it afterwards."""
     written = folder.result() or merged(folder, trial)
     if written is not None:
@@ -73,7 +67,7 @@ def merged(folder: TrialFolder, trial: Trial) -> TrialResult | None:
     return merge(ranks) if ranks and (complete or failed_ranks(ranks)) else None
 
 
-def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialResult:
+def _completed(result: TrialResult, folder: TrialFolder, ended: local.Exit) -> TrialResult:
     """A result; where it tells of a failure, with how the process ended and its log."""
     if result.evidence is None or result.evidence.log_tail:
         return result
@@ -84,7 +78,7 @@ def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialRe
 
 
 def conclude_log(
-    folder: TrialFolder, trial: Trial, command: TrainingCommand, attempt: Attempt, ended: Exit
+    folder: TrialFolder, trial: Trial, command: TrainingCommand, attempt: Attempt, ended: local.Exit
 ) -> TrialResult | None:
     """The result of a command that did what it should, or whose log names why it did not; None
     where the way in which it ended says more than the log."""
@@ -98,7 +92,10 @@ def conclude_log(
         device=trial.workload.device,
         started_at=attempt.started_at,
         wall_seconds=time.monotonic() - attempt.clock,
-        environment=_environment(command),
+        environment={
+            "gpus": [{"name": command.gpu}] if command.gpu else [],
+            "variables": split_key_values(command.variables),
+        },
         done=ended.code == 0 and parsed.cause is None,
     )
     if ended.code == 0:
@@ -109,9 +106,8 @@ def conclude_log(
     return _completed(failed(unmeasured_log(parsed, question), parsed, cause), folder, ended)
 
 
-def _cause(parsed: ParsedLog, trial: Trial, ended: Exit) -> Failure | None:
-    """Why a command that failed did so. One that we stopped says a lot on its way down; but ranks
-    that wait for one without memory hang, and memory it was."""
+def _cause(parsed: ParsedLog, trial: Trial, ended: local.Exit) -> Failure | None:
+    """Why a command failed; what we stopped may have been out of memory before."""
     named, bad = parsed.cause, not_a_number(parsed)
     if named is not None and named.status is TrialStatus.OOM:
         return named
@@ -127,13 +123,7 @@ def _timeout(trial: Trial, where: str = "") -> Failure:
     return Failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s{where}")
 
 
-def _environment(command: TrainingCommand) -> dict[str, Any]:
-    """What is known of where it ran: the GPU, and what the setting needed."""
-    gpus = [{"name": command.gpu}] if command.gpu else []
-    return {"gpus": gpus, "variables": split_key_values(command.variables)}
-
-
-def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
+def _judge(folder: TrialFolder, trial: Trial, ended: local.Exit) -> Failure:
     """Why a trial left no result."""
     if ended.stated is not None:
         return ended.stated
@@ -172,11 +162,10 @@ GRACE_SECONDS: Final = 5.0
 _TICK_SECONDS: Final = 0.5
 
 
-def launcher_of(trial: Trial) -> Launcher:
-    """One process where the layout has one rank, torchrun where it has several; a command starts
-    its ranks itself."""
+def launcher_of(trial: Trial) -> local.Launcher:
+    """torchrun where the layout has several ranks that no command starts, else one process."""
     several = trial.workload.layout.world_size > 1 and trial.command is None
-    return TorchrunLauncher() if several else LocalLauncher()
+    return local.TorchrunLauncher() if several else local.LocalLauncher()
 
 
 def begin() -> Attempt:
@@ -190,16 +179,13 @@ class Execution(Struct, frozen=True, kw_only=True):
 
     folder: TrialFolder
     trial: Trial
-    launcher: Launcher
+    launcher: local.Launcher
     signals: StopSignals
     tick: Callable[[TrialState], None]
     grace_seconds: float = GRACE_SECONDS
 
     def run(self) -> TrialResult:
-        """The final result, which is on disk by then.
-
-        Raises Stop where we are asked to end; OSError where the result cannot be written.
-        """
+        """The final result, on disk by then. Raises Stop; OSError where it cannot be written."""
         self.folder.create(self.trial)
         attempt = begin()
         try:
@@ -214,9 +200,9 @@ class Execution(Struct, frozen=True, kw_only=True):
             keep(self.folder, result)
         return result
 
-    def _launch(self) -> Exit:
+    def _launch(self) -> local.Exit:
         """Start the trial and wait for its end, at most as long as its measurement may take."""
-        running: Running | None = None
+        running: local.Running | None = None
         try:
             with self.signals.held():
                 running = self.launcher.start(self.trial, self.folder, self.trial.environment)
@@ -227,7 +213,7 @@ class Execution(Struct, frozen=True, kw_only=True):
                     running.stop(self.grace_seconds)
             raise
 
-    def _watch(self, running: Running) -> Exit:
+    def _watch(self, running: local.Running) -> local.Exit:
         deadline = time.monotonic() + self.trial.measurement.timeout_seconds
         while True:
             left = deadline - time.monotonic()

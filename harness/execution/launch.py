@@ -3,11 +3,10 @@ of which each starts its ranks of every trial that node 0 runs, in the same orde
 folder on a shared file system."""
 
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from advisor.base.errors import require
-from harness.execution.launchers.local import Launcher, Rendezvous, Running, TorchrunLauncher
+from harness.execution.launchers.local import Rendezvous, Running, TorchrunLauncher
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner, label_of
 from harness.execution.signals import StopSignals
@@ -86,8 +85,7 @@ def make_runner(
     retry: frozenset[TrialStatus] = frozenset(),
     mine: frozenset[str] | None = None,
 ) -> Runner:
-    """A runner of `plan`; what it needs beyond the standard library is imported only now. UserError
-    where that is not installed."""
+    """A runner of `plan`; UserError where a package that it needs is not installed."""
     given: dict[str, Any] = {"folder": folder, "plan": plan, "progress": progress}
     given |= {"retry": retry, "mine": mine}
     if options.kind is LauncherKind.SLURM:
@@ -96,14 +94,10 @@ def make_runner(
 
         return SlurmRunner(options=options, **given)
     if options.kind is LauncherKind.TORCHRUN:
-        kind = Follower if options.node_rank else Runner
-        return kind(launcher=_torchrun(options), **given)
+        kind, place = Follower if options.node_rank else Runner, None
+        if options.nnodes > 1:
+            host, port = options.endpoint()
+            where = {"nnodes": options.nnodes, "node_rank": options.node_rank}
+            place = Rendezvous(**where, host=host, port=port)
+        return kind(launcher=lambda _: TorchrunLauncher(rendezvous=place), **given)
     return Runner(**given)
-
-
-def _torchrun(options: LauncherOptions) -> Callable[[Trial], Launcher]:
-    if options.nnodes == 1:
-        return lambda _: TorchrunLauncher()
-    host, port = options.endpoint()
-    place = Rendezvous(nnodes=options.nnodes, node_rank=options.node_rank, host=host, port=port)
-    return lambda _: TorchrunLauncher(rendezvous=place)

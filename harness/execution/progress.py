@@ -102,8 +102,7 @@ def say(text: str, command: str = "run") -> None:
 
 class Progress(LiveLine):
     """The trials of a plan: the line says where the running one is, and each that ends stays.
-    growing: nobody knows how many come (a sweep's): they are counted as they are met, and each is
-    reported once."""
+    growing: nobody knows how many come (a sweep's): they are counted as met, each said once."""
 
     def __init__(
         self,
@@ -182,8 +181,7 @@ class Progress(LiveLine):
 
 
 class TimedCases(LiveLine):
-    """The cases of a calibration: how much of the budget is spent, and how many are timed; where
-    no line is rewritten, a plain one now and then."""
+    """A calibration's cases: how much of the budget is spent, how many are timed, now and then."""
 
     def __init__(
         self,

@@ -1,9 +1,6 @@
 """Runs the trials of a plan one after another, and loses nothing: not to a trial that hangs, not to
-Ctrl-C, not to a full disk, not to a SIGKILL of this process.
-
-A trial is finished when its result.json is there. Whatever else is found in its folder is the rest
-of an attempt that ended with its runner, and is run again.
-"""
+Ctrl-C, not to a full disk, not to a SIGKILL of this process. A trial is finished when its
+result.json is there. Whatever else is in its folder is of an attempt that ended with its runner."""
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -46,12 +43,9 @@ class Runner(Struct, frozen=True, kw_only=True):
 
     def run(self) -> dict[str, TrialResult]:
         """Final results of all trials by name, in the order in which they ran; a runner that does
-        not wait for its trials leaves out those that are not final.
-
-        Raises Stop on Ctrl-C and OSError where a result cannot be written; what is finished is
-        on disk by then, and the same call goes on from there. UserError where another process is
-        at work in the folder, unless both have trials of their own.
-        """
+        not wait leaves out those that are not final. Raises Stop on Ctrl-C and OSError where a
+        result cannot be written; the same call goes on from there. UserError where another process
+        is at work in the folder, unless both have trials of their own."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
         shared = self.mine is not None
         with exclusive(self.folder.lock, shared=shared) as free, closing(self.progress):
@@ -124,7 +118,11 @@ class Runner(Struct, frozen=True, kw_only=True):
         folder = self.folder.trial(trial.name)
         if setting.skip:
             with signals.held():
-                return skip(folder, setting, trial)
+                folder.create(trial)
+                attempt = execute.begin()
+                result = execute.not_run(trial, attempt, TrialStatus.SKIPPED, setting.skip)
+                execute.keep(folder, result)
+                return result
         return execute.Execution(
             folder=folder,
             trial=trial,
@@ -139,14 +137,6 @@ def label_of(setting: PlannedSetting, trial: Trial) -> str:
     """A trial in a line of progress: its setting, and which repeat of how many."""
     repeats, name = len(setting.trials()), setting.label or setting.spec
     return f"{name} repeat {trial.repeat + 1}/{repeats}" if repeats > 1 else name
-
-
-def skip(folder: TrialFolder, setting: PlannedSetting, trial: Trial) -> TrialResult:
-    """The result of a setting that is not run, written with its reason."""
-    folder.create(trial)
-    result = execute.not_run(trial, execute.begin(), TrialStatus.SKIPPED, setting.skip)
-    execute.keep(folder, result)
-    return result
 
 
 def exit_code(statuses: Iterable[TrialStatus]) -> int:

@@ -64,8 +64,7 @@ class StopSignals:
 
 @contextmanager
 def stops_as_usual() -> Iterator[None]:
-    """Inside, Ctrl-C ends in KeyboardInterrupt and SIGTERM in SystemExit; what is finished is on
-    disk by then, and the same call goes on from there."""
+    """Inside, Ctrl-C ends in KeyboardInterrupt and SIGTERM in SystemExit; the same call goes on."""
     try:
         yield
     except Stop as stop:

@@ -1,11 +1,9 @@
-"""Runs ONE trial in a fresh process and writes one result.
+"""Runs ONE trial in a fresh process and writes one result. ``python -m harness.execution.worker
+FOLDER``.
 
-``python -m harness.execution.worker FOLDER``.
-
-Exit code 0: the trial was measured, or is one that the backend does not run. 1: it failed, and
-the result says how; under torchrun the other ranks are then stopped. Whatever ends the process
-before it can write (a signal, a full disk) is for the parent to judge (harness.execution.execute).
-"""
+Exit code 0: the trial was measured, or is one that the backend does not run. 1: it failed, and the
+result says how; under torchrun the other ranks are then stopped. Whatever ends the process before
+it can write (a signal, a full disk) is for the parent to judge (harness.execution.execute)."""
 
 import faulthandler
 import importlib
@@ -198,8 +196,7 @@ def _status(measured: Measured) -> TrialStatus:
 
 
 def _if_possible(act: Callable[[], Answer]) -> Answer | None:
-    """What a backend does once the steps are measured; None, with the reason in the log, where it
-    fails: times and memory must not be lost for it."""
+    """What `act` gives; None, with the reason in the log, where it fails."""
     try:
         return act()
     except Exception:
@@ -208,8 +205,7 @@ def _if_possible(act: Callable[[], Answer]) -> Answer | None:
 
 
 def prepare_process() -> None:
-    """Die with our parent; on SIGTERM write where every thread stands, then end: so the log of a
-    trial that hangs tells where."""
+    """Die with our parent; on SIGTERM write where every thread stands, then end."""
     die_with_parent()
     faulthandler.enable()
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
@@ -235,9 +231,8 @@ FOLDER: Final = "HARNESS_TRIAL_FOLDER"
 
 def supervise(command: TrainingCommand, plan: MeasurementPlan, folder: store.TrialFolder) -> int:
     """Run the command to its end; its exit code, or our own end by the signal that ended it.
-    SIGTERM reaches the command's processes from where it reaches us, and they may take their time:
-    we wait. When the harness itself dies, all of them are killed, ranks in sessions of their own
-    (torchrun's) included."""
+    SIGTERM reaches the command's processes as it reaches us, and they may take their time. When the
+    harness itself dies, all are killed, ranks in sessions of their own (torchrun's) included."""
     faulthandler.unregister(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGHUP, lambda *_: _end_all())

@@ -1,9 +1,6 @@
-"""Results as rows: one setting of one cell, predicted and measured.
-
-A cell is a workload without its setting: same model, layout, batch, device, software. Only trials
-of status ok give times; bytes are taken where nothing but the times was unstable. What is left out
-is listed with its reason and never averaged.
-"""
+"""Results as rows: one setting of one cell, predicted and measured. A cell is a workload without
+its setting. Only trials of status ok give times; bytes are taken where nothing but the times was
+unstable. What is left out is listed with its reason and never averaged."""
 
 import hashlib
 from collections import Counter
@@ -48,13 +45,10 @@ class Cell(Struct, frozen=True, kw_only=True, order=True):
 
 
 class SettingRow(Struct, frozen=True, kw_only=True):
-    """One setting of one cell.
-
-    processes: trials of status ok; step is the median of their medians, seconds; kept (by a layer,
-    for its backward) and peaks are the largest where `TrialResult.bytes_hold`, bytes. overhead:
-    step time over that of `none` in the cell, minus 1. fits: whether the advisor says so, and
-    whether it ran. why: what speaks against it, or ended it.
-    """
+    """One setting of one cell. processes: trials of status ok; step is the median of their medians,
+    seconds; kept (by a layer, for its backward) and peaks are the largest where
+    `TrialResult.bytes_hold`, bytes. overhead: step time over that of `none`, minus 1. fits: whether
+    the advisor says so, and whether it ran. why: what speaks against it, or ended it."""
 
     cell: Cell
     setting: str
@@ -84,9 +78,8 @@ def setting_rows(results: Iterable[TrialResult]) -> tuple[SettingRow, ...]:
     found = [_row(cell, setting, tried) for (cell, setting), tried in together.items()]
     base = {row.cell: row.step for row in found if row.setting == NONE}
     found.sort(key=lambda row: (row.cell, row.step.predicted or 0.0, row.setting))
-    return tuple(
-        replace(row, overhead=_overhead(row.step, base.get(row.cell, Pair()))) for row in found
-    )
+    of_base = (_overhead(row.step, base.get(row.cell, Pair())) for row in found)
+    return tuple(replace(row, overhead=one) for row, one in zip(found, of_base, strict=True))
 
 
 def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
@@ -95,8 +88,7 @@ def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
     model, layout = workload.model, workload.layout
     gpus = [str(gpu.get("torch_name")) for gpu in environment.get("gpus") or ()]
     text = "|".join((workload.key(), *trial.variables, *gpus))
-    impl = model.transformer_impl.value
-    software = environment.get("software") or {}
+    impl, software = model.transformer_impl.value, environment.get("software") or {}
     if impl == "transformer_engine" and not software.get("transformer_engine"):
         impl = "local"
     per_pass = workload.micro_batch_size * layout.data_parallel_size
@@ -130,6 +122,7 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
     likely = prediction.fit_probability
     # of the card, CUDA context and all, as is predicted; of older results what the allocator took
     taken = _largest(sized, "nvml_used") or _largest(sized, "reserved")
+    ran = True if {TrialStatus.OK, TrialStatus.UNSTABLE}.intersection(statuses) else None
     return SettingRow(
         cell=cell,
         setting=setting,
@@ -140,7 +133,7 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         reserved=Pair(prediction.peak_reserved_bytes, taken),
         step=Pair(prediction.step_time_seconds, median(steps) if steps else None),
         predicted_fits=None if likely is None else likely >= LIKELY,
-        measured_fits=_measured_fits(statuses),
+        measured_fits=False if TrialStatus.OOM in statuses else ran,
         calibration=prediction.calibration,
         overhead=Pair(),
         why="; ".join(dict.fromkeys(filter(None, map(_why_untrusted, results)))),
@@ -149,13 +142,6 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
 
 def _largest(sized: Sequence[TrialResult], which: str) -> int | None:
     return most((rank for result in sized for rank in result.memory), which)
-
-
-def _measured_fits(statuses: Sequence[TrialStatus]) -> bool | None:
-    """Unstable times are still the times of something that fitted."""
-    if TrialStatus.OOM in statuses:
-        return False
-    return True if {TrialStatus.OK, TrialStatus.UNSTABLE}.intersection(statuses) else None
 
 
 def _why_untrusted(result: TrialResult) -> str:
@@ -173,8 +159,7 @@ def _overhead(step: Pair, base: Pair) -> Pair:
 
 
 class Errors(Struct, frozen=True, kw_only=True):
-    """Of `count` rows: mean of the sizes, and the worst with its sign; relative, except overheads,
-    which are ratios already and whose errors are differences."""
+    """Of `count` rows: mean of sizes, and the worst; relative, of overheads differences."""
 
     count: int
     mean: float
@@ -182,13 +167,10 @@ class Errors(Struct, frozen=True, kw_only=True):
 
 
 class Accuracy(Struct, frozen=True, kw_only=True):
-    """Rows judged together. None where they cannot tell.
-
-    tau: Kendall's of step times within each cell, the mean over cells. regret: step time of the
-    advisor's first choice over the best measured one that fitted, minus 1, the mean over cells;
-    worst_regret is infinite where a first choice ran out of memory. verdicts: rows by whether the
-    advisor said that they fit, and whether they ran.
-    """
+    """Rows judged together. None where they cannot tell. tau: Kendall's of step times, the mean
+    over cells. regret: step time of the advisor's first choice over the best measured one that
+    fitted, minus 1, the mean over cells; worst_regret is infinite where a first choice ran out of
+    memory. verdicts: rows by whether the advisor said that they fit, and whether they ran."""
 
     name: str
     cells: int

@@ -1,8 +1,5 @@
-"""`harness compare`: results against goldens; identity before numbers, worst first.
-
-Every trial and every golden is accounted for: what ran, what failed, what vanished since the golden
-was taken and what appeared.
-"""
+"""`harness compare`: results against goldens; identity before numbers, worst first. Every trial and
+every golden is accounted for: what ran, what failed, what vanished and what appeared."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,11 +33,8 @@ _OPEN: Final = (Verdict.UNSTABLE, Verdict.OPEN, Verdict.ENVIRONMENT)
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Results compared with goldens.
-
-    rows: one row per metric of a trial, worst first. environments: what differs, or is not known,
-    in the environment of each trial. commands: the command that runs a workload again, by its key.
-    """
+    """Results compared with goldens, worst first. environments: what differs, or is not known, in
+    that of each trial. commands: the command that runs a workload again, by its key."""
 
     rows: tuple[ComparisonRow, ...]
     environments: tuple[EnvironmentChange, ...] = ()
@@ -53,8 +47,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 pass, 1 regression, 3 no verdict, 4 a run failed. Of several, a regression counts
-        first, then a failed run, then a missing verdict."""
+        """0 pass, 1 regression, 3 no verdict, 4 a run failed; of several, 1 before 4 before 3."""
         found = {row.verdict for row in self.rows}
         if Verdict.REGRESSION in found or (self.options.strict and Verdict.STALE in found):
             return REGRESSED
@@ -72,10 +65,7 @@ def compare(
     options: CompareOptions | None = None,
     commands: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Judge `results` against the goldens of the same workloads.
-
-    commands: workload key -> command that runs it again, shown with what is not a pass.
-    """
+    """Judge `results` against goldens of the same workloads. commands: as in Comparison."""
     options = options or CompareOptions()
     rows: list[ComparisonRow] = []
     environments: list[EnvironmentChange] = []
@@ -106,8 +96,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> tuple[identity.MeasuredPlace, ...]:
-        """Where its processes ran; those that left no fingerprint know only their GPUs' number
-        and variables."""
+        """Where its processes ran; without a fingerprint only GPUs' number and variables."""
         known = [one for one in self.results if one.environment] or list(self.results[:1])
         return tuple(identity.place_of(one) for one in known)
 
@@ -146,8 +135,7 @@ def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
 
 
 def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
-    """Differences of any of the processes, each once; of processes that left no fingerprint, those
-    of their variables."""
+    """Differences of any process, each once; without a fingerprint those of variables alone."""
     found = [one for place in subject.places for one in identity.differences(golden.place, place)]
     if not any(one.environment or one.status in _MEASURED for one in subject.results):
         found = [one for one in found if one.name.startswith(identity.VARIABLES)]
@@ -192,8 +180,7 @@ def _no_golden(result: TrialResult, goldens: Sequence[Golden]) -> str:
 
 
 def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> ComparisonRow:
-    """A trial without numbers. Out of memory is an answer: expected where the golden says so, and
-    where there is no golden, one that has none yet."""
+    """A trial without numbers; out of memory is an answer, which a golden may expect."""
     what, held = f"{result.status}{describe(result)}", golden.status if golden else None
     if result.status is TrialStatus.SKIPPED:
         fitted = held is TrialStatus.OK

@@ -65,8 +65,7 @@ class Meta(Struct, frozen=True, kw_only=True):
 
 
 class Identity(Struct, frozen=True):
-    """Of what a golden speaks. workload: flat; all of it where there is a key, else the part that
-    the source states. gpus: COUNTxTYPE or ``cpu``."""
+    """Of what a golden speaks. workload: flat; in part without key. gpus: COUNTxTYPE or cpu."""
 
     label: str
     gpus: str
@@ -74,8 +73,7 @@ class Identity(Struct, frozen=True):
     workload_key: str | None = None
 
     def holds_for(self, workload: dict[str, Any]) -> bool:
-        """Whether `workload`, as JSON, is the one meant: by its key or, where there is none
-        (published goldens know only a part), by all the fields that are recorded."""
+        """Whether `workload`, as JSON, is the one meant: by its key, else by all that is known."""
         if self.workload_key is not None:
             return self.workload_key == workload_key(workload)
         flat = {name: str(value) for name, value in flatten(workload).items()}
@@ -90,8 +88,7 @@ class Identity(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """What was measured at one time on one machine. versions: what may differ between sessions;
-    samples: process -> metric -> series."""
+    """What was measured at one time on one machine. samples: process -> metric -> series."""
 
     samples: dict[str, dict[str, Series]]
     started_at: str = ""
@@ -115,8 +112,7 @@ def by_day(sessions: Iterable[Session], metric: str) -> tuple[tuple[tuple[float,
 
 
 class Golden(Struct, frozen=True, kw_only=True):
-    """One workload's baseline. status: ok, or oom where the setting is known not to fit, and has no
-    numbers. limits: relative limits of its own, by metric."""
+    """One workload's baseline. status: ok, or oom: known not to fit. limits: its own, by metric."""
 
     meta: Meta
     identity: Identity
@@ -151,8 +147,8 @@ class Golden(Struct, frozen=True, kw_only=True):
 
     def exact(self, metric: str) -> bool:
         """Whether the golden is a single published number: to be held, with no noise of its own."""
-        values = [steps for session in self.samples(metric) for steps in session]
-        return self.meta.provenance is Provenance.PUBLISHED and [len(v) for v in values] == [1]
+        counts = [len(steps) for session in self.samples(metric) for steps in session]
+        return self.meta.provenance is Provenance.PUBLISHED and counts == [1]
 
     def same_subject(self, other: "Golden") -> bool:
         """Whether `other` is a golden of the same workload on the same GPUs."""
@@ -183,10 +179,8 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples(session: Session) -> dict[str, Any]:
-    return {
-        process: {name: _series_values(one.values) for name, one in metrics.items()}
-        for process, metrics in session.samples.items()
-    }
+    of = session.samples.items()
+    return {one: {k: _series_values(v.values) for k, v in metrics.items()} for one, metrics in of}
 
 
 def _series_values(values: Mapping[int, float]) -> dict[str, Any]:
@@ -201,8 +195,7 @@ def _series_values(values: Mapping[int, float]) -> dict[str, Any]:
 
 
 def read_golden(source: Path | str, file: object = "text") -> Golden:
-    """A golden from its file, or from the text of one, in which "nan" is a number; UserError where
-    it is none."""
+    """A golden from its file, or from the text of one; UserError where it is none."""
     values = read_json(source, file)
     file = source if isinstance(source, Path) else file
     if values.get("schema_version") == 1 and "samples" in values:
@@ -230,8 +223,7 @@ def host_and_versions(environment: Mapping[str, Scalar]) -> dict[str, Any]:
 
 
 def golden_text(golden: Golden) -> str:
-    """The file of a golden: strict JSON with sorted keys and one value a line; steps are sorted as
-    numbers."""
+    """A golden's file: strict JSON, keys sorted (steps as numbers), one value a line."""
     values = _sorted(golden_values(golden))
     return json.dumps(values, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 

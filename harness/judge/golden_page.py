@@ -44,13 +44,10 @@ def golden_page(golden: Golden) -> str:
 
 
 def change_page(change: GoldenChange) -> str:
-    """A golden as it is to be written: of a new one its numbers, of one that was there what becomes
-    different, a line a metric that the gate judges."""
+    """A golden to be written: a new one's numbers, else a line a judged metric that changes."""
     old, new, diff = change.old, change.new, change.diff() if change.old else {}
     kept = {key: pair for key, pair in diff.items() if not key.startswith("summary.")}
-    lines: list[Block] = [
-        f"{key}: {shown(was)} -> {shown(now)}" for key, (was, now) in kept.items()
-    ]
+    lines: list[Block] = [f"{key}: {shown(a)} -> {shown(b)}" for key, (a, b) in kept.items()]
     lines += [*([] if old else [new.meta.reason]), *_numbers(new, old)]
     head = f"{'changed' if diff else 'unchanged' if old else 'new'}  {change.path}"
     return on_screen(group(verbatim(head), *([Indented(group(*lines), 2)] if lines else [])))

@@ -42,8 +42,7 @@ class GoldenChange(Struct, frozen=True, kw_only=True):
     old: Golden | None = None
 
     def diff(self) -> dict[str, tuple[Scalar, Scalar]]:
-        """Old and new of every value that changes; None where a side has none. Samples are left to
-        the diff of the file itself: their summary is what a reviewer judges."""
+        """Old and new of every value that changes but samples; None where a side has none."""
         before, after = _reviewed(self.old) if self.old else {}, _reviewed(self.new)
         pairs = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
@@ -58,26 +57,23 @@ _HALF_A_DAY: Final = 12 * 3600
 
 
 def sessions_of(results: Sequence[TrialResult]) -> tuple[tuple[TrialResult, ...], ...]:
-    """One workload's repeats by session, the oldest first: another one begins where a trial was
-    measured again, on another machine, or half a day after the one before."""
+    """One workload's repeats by session, the oldest first: a new one where a trial was measured
+    again, on another machine, or half a day later."""
     sessions: list[list[TrialResult]] = []
     for one in sorted(results, key=lambda one: one.started_at):
         last = sessions[-1] if sessions else []
         again = one.name in (other.name for other in last)
-        if not last or again or _host(one) != _host(last[-1]) or _is_later(one, last[-1]):
+        if not last or again or _is_elsewhere(one, last[-1]):
             sessions.append([])
         sessions[-1].append(one)
     return tuple(map(tuple, sessions))
 
 
-def _host(result: TrialResult) -> object:
-    return host_and_versions(place_of(result).environment)["host"]
-
-
-def _is_later(one: TrialResult, other: TrialResult) -> bool:
-    """Whether half a day lies between the starts of two trials, where both are known."""
-    if not (one.started_at and other.started_at):
-        return False
+def _is_elsewhere(one: TrialResult, other: TrialResult) -> bool:
+    """On another machine, or started half a day later, where both starts are known."""
+    hosts = [host_and_versions(place_of(each).environment)["host"] for each in (one, other)]
+    if hosts[0] != hosts[1] or not (one.started_at and other.started_at):
+        return bool(hosts[0] != hosts[1])
     seconds = [datetime.fromisoformat(each.started_at).timestamp() for each in (one, other)]
     return seconds[0] - seconds[1] > _HALF_A_DAY
 
@@ -98,10 +94,8 @@ def session_of(results: Sequence[TrialResult], reason: str) -> Session:
 
 
 def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
-    """The golden of one workload's repeats; UserError where they are no baseline.
-
-    A setting that runs out of memory in every repeat is one: that it does not fit.
-    """
+    """The golden of one workload's repeats; UserError where they are no baseline. A setting that
+    runs out of memory in every repeat is one: that it does not fit."""
     workload, place = results[0].trial["workload"], place_of(results[0])
     label, key = label_of(workload), workload_key(workload)
     statuses = {result.status for result in results}
@@ -130,11 +124,9 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
 def plan_update(
     results: Sequence[TrialResult], reason: str, folder: Path, *, append: bool = False
 ) -> tuple[GoldenChange, ...]:
-    """What an update from `results` would change below `folder`; writes nothing.
-
-    A golden of the same workload on the same GPUs is replaced where it lies, and its own limits
-    are kept. append: its sessions are kept too, and those of `results` are added.
-    """
+    """What an update from `results` would change below `folder`; writes nothing. A golden of the
+    same workload on the same GPUs is replaced where it lies, and its own limits are kept. append:
+    its sessions are kept too, and those of `results` are added."""
     if not results:
         raise UserError("RESULTS", "(none)", "hold no trial")
     present = load_goldens([folder]) if folder.exists() else {}
@@ -159,8 +151,7 @@ def _change(new: Golden, present: dict[Path, Golden], folder: Path, append: bool
 
 
 def _appended(old: Golden, new: Golden) -> Golden:
-    """`new` after the sessions of `old`, less what that has already (an interrupted update wrote
-    them); UserError where they are not of one kind."""
+    """`new` after the sessions of `old` that it lacks; UserError where they are not of one kind."""
     label, hint = new.identity.label, "without --append the golden is replaced"
     changes = [] if old.status is new.status else [f"status  {old.status} -> {new.status}"]
     for change in (*changes, *differences(old.place, new.place)):

@@ -1,9 +1,6 @@
-"""Identity before numbers: whether a result and a golden speak of the same thing.
-
-The workload decides which golden a result belongs to; the environment, whether the two may be
-compared. What is under test (git commit) or differs from run to run (host, date, clocks of the
-moment, process ids) is recorded and never compared.
-"""
+"""Identity before numbers: the workload decides which golden a result belongs to; the environment,
+whether the two may be compared. What is under test (git commit) or differs from run to run (host,
+date, clocks of the moment, process ids) is recorded and never compared."""
 
 import hashlib
 import json
@@ -68,10 +65,8 @@ def workload_key(workload: Mapping[str, Any]) -> str:
 def workload_label(workload: Mapping[str, Any]) -> str:
     """`Workload.label` of a workload as JSON, or flat, of which parts may be missing."""
     flat = flatten(workload)
-    tensor, pipeline = (
-        flat.get(f"layout.{name}_model_parallel_size", 1) for name in ("tensor", "pipeline")
-    )
-    words = (flat.get("model.name", "?"), f"tp{tensor}pp{pipeline}", flat.get("recompute"))
+    tp, pp = (flat.get(f"layout.{k}_model_parallel_size", 1) for k in ("tensor", "pipeline"))
+    words = (flat.get("model.name", "?"), f"tp{tp}pp{pp}", flat.get("recompute"))
     return "/".join(str(word) for word in words if word is not None)
 
 
@@ -101,8 +96,7 @@ def gpu_type(name: str) -> str:
 
 
 def compared(environment: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The part of a flat environment that must be the same on both sides. Which CPU it was is not
-    in it: a CPU's times are not judged, and its bytes are the same on all."""
+    """The part of a flat environment that both sides must share; any CPU will do."""
     return {key: value for key, value in environment.items() if _COMPARED.fullmatch(key)}
 
 
@@ -113,9 +107,7 @@ def differences(golden: MeasuredPlace, new: MeasuredPlace) -> tuple[EnvironmentD
     old, now = (compared(place.environment) for place in (golden, new))
     names = sorted(old.keys() | now.keys() if golden.complete else old.keys())
     here = EnvironmentDifference(name=GPUS, golden=golden.gpus, new=new.gpus)
-    found = (
-        EnvironmentDifference(name=key, golden=old.get(key), new=now.get(key)) for key in names
-    )
+    found = [EnvironmentDifference(name=k, golden=old.get(k), new=now.get(k)) for k in names]
     return tuple(one for one in (here, *found) if one.golden != one.new)
 
 

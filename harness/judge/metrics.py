@@ -1,9 +1,7 @@
 """What is compared: each metric's unit, good direction, limit and floor, and where it comes from.
-
 Limits are those of measuring practice: 5 % for times and throughput (as Megatron-LM and Megatron
 Bridge have it), 2 % for allocated peaks, which are nearly deterministic, 5 % for reserved ones,
-which hold the allocator's rounding. Below the floor a difference of memory does not count.
-"""
+which hold the allocator's rounding. Below the floor a difference of memory does not count."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -21,12 +19,9 @@ from harness.trial.trial import Device, world_size
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """One metric of one process: training step, counted from 1 as Megatron does, -> number.
-
-    Warm-up steps are counted though not held: a series may begin at step 4. A scalar of the whole
-    process, such as a peak, is held once, at its last step. ValueError for a finite number that is
-    too large to be squared.
-    """
+    """One metric of one process: training step, counted from 1 as Megatron does (warm-up steps are
+    counted though not held), -> number. A scalar of the whole process, such as a peak, is held
+    once, at its last step. ValueError for a finite number that is too large to be squared."""
 
     values: dict[Annotated[int, Meta(ge=0, le=LARGEST)], int | float]
 
@@ -70,8 +65,7 @@ PEAKS: Final = {ALLOCATED: "allocated", ACTIVE: "active", RESERVED: "reserved", 
 """Peaks of a rank: metric -> field of MemoryPeak."""
 
 TIME_NOISE: Final = {Device.CUDA: 0.01, Device.CPU: 0.05}
-"""Relative standard deviation between processes that is usual: 1 % on one GPU node, 5 % on a CPU
-that others use too."""
+"""Usual relative standard deviation between processes: 1 % on one GPU node, 5 % on a shared CPU."""
 SESSION_NOISE: Final = 0.02
 """Relative standard deviation between sessions that is assumed where few were seen: "diurnal 1-2%
 throughput variation based on time-of-day" (The Llama 3 Herd of Models, section 3.3.4, arXiv
@@ -86,8 +80,8 @@ class Better(StrEnum):
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """One metric: how far it may worsen (relative), from which difference on that counts (in its
-    unit), and how much processes are assumed to differ where that is not seen."""
+    """One metric. limit: how far it may worsen (relative); floor: from which difference on (in its
+    unit); memory_noise: what is assumed between processes."""
 
     name: str
     better: Better
@@ -101,8 +95,7 @@ class Metric(Struct, frozen=True, kw_only=True):
         return self.memory_noise is None
 
     def on(self, device: Device) -> "Metric":
-        """The metric as it is judged on `device`: a CPU's bytes are counted tensor by tensor, so
-        that every byte of them counts."""
+        """The metric as it is judged on `device`: every byte of a CPU counts."""
         exact = device is Device.CPU and not self.timing
         return replace(self, floor=0.0, memory_noise=0.0) if exact else self
 
@@ -169,17 +162,15 @@ def _series(steps: Iterable[int], values: Iterable[float]) -> Series:
 
 
 def _timings(result: TrialResult) -> dict[str, Series]:
-    """Seconds of a step, and what is derived from it: model TFLOP/s (recompute not counted) and
-    tokens per second, a GPU. What the framework's own log reports stands instead. Then joules of
-    one GPU for each of its tokens, by the watts that NVML read of it while the steps ran; hosts,
-    switches and cooling are not in it."""
+    """Seconds of a step; model TFLOP/s (recompute not counted) and tokens per second, a GPU, by
+    what the framework's own log reports, else derived; joules of one GPU for each of its tokens, by
+    the watts that NVML read meanwhile, without hosts, switches and cooling."""
     seconds = result.times.seconds if result.times else ()
     if not seconds:
         return {}
     workload, steps = result.trial["workload"], _steps(result, len(seconds))
     gpus = world_size(workload)
-    work = {}
-    length, batch = workload.get("seq_length"), workload.get("global_batch_size")
+    work, length, batch = {}, workload.get("seq_length"), workload.get("global_batch_size")
     if length and batch:  # a log may not tell them
         work[TOKENS] = length * batch / gpus
     if result.flops is not None:

@@ -38,11 +38,10 @@ class Pair(Struct, frozen=True):
     @property
     def error(self) -> float | None:
         """Signed, relative to what was measured; None where it cannot be said."""
-        if self.predicted is None or self.measured is None:
+        if self.both is None:
             return None
-        if self.measured == 0:
-            return 0.0 if self.predicted == 0 else None
-        return self.predicted / self.measured - 1
+        predicted, measured = self.both
+        return predicted / measured - 1 if measured else None if predicted else 0.0
 
     @property
     def difference(self) -> float | None:
@@ -66,12 +65,8 @@ class SettingOutcome(Struct, frozen=True, kw_only=True):
 
 def outcomes(plan: RunPlan, results: Mapping[str, TrialResult]) -> tuple[SettingOutcome, ...]:
     """What became of every setting that has a result, in the plan's order."""
-    each = ((one, [results.get(trial.name) for trial in one.trials()]) for one in plan.settings)
-    return tuple(
-        _outcome(setting, plan.name_of(setting.trial.workload), known(own))
-        for setting, own in each
-        if any(own)
-    )
+    each = ((s, known(results.get(one.name) for one in s.trials())) for s in plan.settings)
+    return tuple(_outcome(s, plan.name_of(s.trial.workload), own) for s, own in each if own)
 
 
 def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult]) -> SettingOutcome:
@@ -80,23 +75,21 @@ def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult])
     worst = worst or next((r for r in results if r.status is TrialStatus.UNSTABLE), results[0])
     steps = [median(r.times.seconds) for r in results if r.times and r.times.seconds]
     peaks = [peak for result in results for peak in result.memory]
+    saved = most(peaks, "saved_bytes_per_layer")
     return SettingOutcome(
         setting=setting,
         name=name,
         status=worst.status,
         step_time=Pair(prediction.step_time_seconds, median(steps) if steps else None),
         peak_allocated=Pair(prediction.peak_allocated_bytes, most(peaks, "allocated")),
-        saved_per_layer=Pair(
-            prediction.saved_bytes_per_layer, most(peaks, "saved_bytes_per_layer")
-        ),
+        saved_per_layer=Pair(prediction.saved_bytes_per_layer, saved),
         reason=reason(worst.evidence) if worst.evidence else "; ".join(map(str, worst.fatal)),
     )
 
 
 def correlation(name: str, pairs: Sequence[Pair]) -> float | None:
-    """The rank correlation that scipy.stats calls `name` (spearmanr; kendalltau: tau-b) of pairs
-    with both numbers; None for fewer than three of them or where one side does not vary, UserError
-    without scipy."""
+    """scipy.stats' `name` (spearmanr; kendalltau: tau-b) of pairs with both numbers; None for fewer
+    than three or where one side does not vary, UserError without scipy."""
     whole = known(pair.both for pair in pairs)
     sides = list(zip(*whole, strict=True))
     if len(whole) < _FEWEST_RANKS or any(len(set(side)) == 1 for side in sides):
@@ -120,13 +113,11 @@ def order_lines(groups: Mapping[str, Sequence[Pair]]) -> list[str]:
 
 
 def followed(found: Sequence[SettingOutcome]) -> float | None:
-    """Throughput of the advisor's first choice over the best measured; 1 is no regret, 0 a first
-    choice that did not run. None where nothing was measured."""
+    """Throughput of the first choice over the best measured; 0: did not run; None: nothing."""
     times = {o.setting.rank: o.step_time.measured for o in found if o.setting.rank is not None}
-    measured = known(times.values())
+    measured, first = known(times.values()), times.get(1)
     if not measured or 1 not in times:
         return None
-    first = times[1]
     return 0.0 if first is None else min(measured) / first
 
 
@@ -135,19 +126,10 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     found = outcomes(plan, results)
     peaks = (size for outcome in found for size in astuple(outcome.peak_allocated))
     unit, unit_name = unit_of(known(peaks))
-    rows = table(
-        [
-            Column(title="#"),
-            Column(title="setting", left=True, wrap=True, above=True),
-            Column(title="status", left=True),
-            Column(title="kept MiB per layer", spare=1),
-            Column(title=_MEASURED, spare=2),
-            Column(title=f"peak {unit_name}"),
-            Column(title=_MEASURED),
-            Column(title="step ms"),
-            Column(title=_MEASURED),
-        ]
-    )
+    words = Column(title="setting", left=True, wrap=True, above=True)
+    kept = Column(title="kept MiB per layer", spare=1), Column(title=_MEASURED, spare=2)
+    figures = (Column(title=one) for one in (f"peak {unit_name}", _MEASURED, "step ms", _MEASURED))
+    rows = table([Column(title="#"), words, Column(title="status", left=True), *kept, *figures])
     for outcome in found:
         rows.add_row(
             or_dash(outcome.setting.rank, str),
@@ -174,8 +156,7 @@ _MEASURED: Final = "measured, error"
 
 
 def judgement(found: Sequence[SettingOutcome]) -> list[str]:
-    """Whether the order was right, and whether following the advisor's first choice paid; nothing
-    where no time was predicted, as for a CPU."""
+    """Whether the order was right, and the first choice paid; nothing without predicted times."""
     times = [outcome.step_time for outcome in found]
     if all(pair.predicted is None for pair in times):
         return []

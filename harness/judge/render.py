@@ -1,8 +1,6 @@
-"""A comparison as lines: the verdict, environments, then the rows, worst first.
-
-``FAIL  llama3_8b/tp2pp1/full:block:5  tflops_per_gpu  612.4 -> 571.0  -6.8 % [-7.6, -5.9]
-limit -5 %``, then why, and the command that runs the trial again.
-"""
+"""A comparison as lines: the verdict, environments, then the rows, worst first. ``FAIL
+llama3_8b/tp2pp1/full:block:5 tflops_per_gpu 612.4 -> 571.0 -6.8 % [-7.6, -5.9] limit -5 %``, then
+why, and the command that runs the trial again."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,22 +17,10 @@ from harness.judge.verdict import Verdict
 if TYPE_CHECKING:
     from harness.judge.comparison import Comparison
 
-WORDS: Final = {
-    Verdict.REGRESSION: "FAIL",
-    Verdict.FAILED: "ERROR",
-    Verdict.UNSTABLE: "UNSTABLE",
-    Verdict.OPEN: "OPEN",
-    Verdict.ENVIRONMENT: "REFUSED",
-    Verdict.VANISHED: "GONE",
-    Verdict.APPEARED: "NEW",
-    Verdict.STALE: "STALE",
-    Verdict.SKIPPED: "SKIPPED",
-    Verdict.PASS: "PASS",
-    Verdict.UNJUDGED: "INFO",
-}
+_WORDS: Final = "FAIL ERROR UNSTABLE OPEN REFUSED GONE NEW STALE SKIPPED PASS INFO"
+WORDS: Final = dict(zip(Verdict, _WORDS.split(), strict=True))
 _RUN_AGAIN: Final = (Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.OPEN)
 CPU_TIMES: Final = "CPU times are shown but not judged; memory and loss are judged."
-_MEANING: Final = {0: "Pass", 1: "Regression", 3: "No verdict", 4: "A run failed"}
 
 
 def render(comparison: "Comparison") -> str:
@@ -48,7 +34,7 @@ def render(comparison: "Comparison") -> str:
 
 
 def _lines(line: str, width: int) -> list[str]:
-    """A row, broken between its figures; of what it says in words, between these."""
+    """A row, broken between its figures, and between its words."""
     parts = (part if len(part) > _FIGURE else part.replace(" ", "\0") for part in line.split("  "))
     return [one.replace("\0", " ") for one in hanging("  ".join(parts), width, _INDENT)]
 
@@ -76,9 +62,10 @@ def environment_lines(comparison: "Comparison") -> list[str]:
     return lines
 
 
-def noted_rows(
-    comparison: "Comparison",
-) -> Iterator[tuple[list[ComparisonRow], list[str], list[str]]]:
+Noted = tuple[list[ComparisonRow], list[str], list[str]]
+
+
+def noted_rows(comparison: "Comparison") -> Iterator[Noted]:
     """Rows of one verdict that say the same, worst first; why; and, with the first row of a trial
     that is no pass, the command that runs it again."""
     shown: set[str] = set()
@@ -125,8 +112,9 @@ def summary_line(comparison: "Comparison") -> str:
     """What the exit code means, and how many rows of each verdict there are."""
     counts = Counter(row.verdict for row in comparison.rows)
     words = ", ".join(f"{counts[one]} {WORDS[one]}" for one in Verdict if counts[one])
+    meaning = {0: "Pass", 1: "Regression", 3: "No verdict", 4: "A run failed"}
     code = comparison.exit_code
-    return f"{_MEANING[code]} (exit {code}): {words or 'nothing to compare'}"
+    return f"{meaning[code]} (exit {code}): {words or 'nothing to compare'}"
 
 
 def percent(change: float) -> str:

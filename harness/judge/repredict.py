@@ -18,11 +18,9 @@ from harness.trial.trial import Backend, Device, Trial
 
 
 def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[str, Any] | None:
-    """The trial of `result` with the prediction of today; None where none can be made: other
-    backends than the native one, CPUs, unknown GPUs, settings that the advisor does not know."""
+    """The trial of `result` with today's prediction; None where none can be made."""
     trial = read_record(Trial, result.trial, f"{result.name}: trial")
-    workload = trial.workload
-    names = result.gpu_names
+    workload, names = trial.workload, result.gpu_names
     if workload.backend is not Backend.NATIVE or workload.device is not Device.CUDA or not names:
         return None
     try:
@@ -42,13 +40,7 @@ def evaluator_again(trial: Trial, gpu_name: str, config_dir: Path | None) -> Eva
         layout=workload.layout,
         gpu=gpu,
         num_gpus=workload.layout.world_size,
-        config=JobConfig(
-            seq_length=workload.seq_length,
-            micro_batch_size=workload.micro_batch_size,
-            global_batch_size=workload.global_batch_size,
-            precision=workload.precision,
-            expandable_segments=expands(trial),
-        ),
+        config=JobConfig(**workload.batch, expandable_segments=expands(trial)),
     )
     return Evaluator(as_run(job, workload), load_calibration(gpu, config_dir))
 

@@ -18,23 +18,20 @@ from advisor.request.recipes import Experiment, experiment_names, named_experime
 from harness.judge.identity import workload_key
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
 from harness.trial.store import RunFolder, TrialFolder, decode_result
-from harness.trial.trial import Backend, Trial
+from harness.trial.trial import BATCH, Backend, Trial
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """Results, and the command that runs each workload again where its run is known. commands:
-    workload key -> command line."""
+    """Results; commands: workload key -> what runs it again, where its run is known."""
 
     results: tuple[TrialResult, ...]
     commands: dict[str, str]
 
 
 def load_results(paths: list[Path]) -> Loaded:
-    """All results below `paths`; UserError where a path holds none, or one cannot be read.
-
-    A trial of a run's plan without a final result was interrupted: it is there with status
-    no_data, for nothing that was planned may vanish from a comparison.
-    """
+    """All results below `paths`; UserError where a path holds none, or one cannot be read. A trial
+    of a run's plan without a final result was interrupted: it is there with status no_data, for
+    nothing that was planned may vanish from a comparison."""
     loaded = [_run(path) if RunFolder(path).has_plan() else _others(path) for path in paths]
     commands = {key: words for one in loaded for key, words in one.commands.items()}
     return Loaded(results=tuple(r for one in loaded for r in one.results), commands=commands)
@@ -74,7 +71,6 @@ def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
 
 
 def _others(path: Path) -> Loaded:
-    """A result file, or every result.json below a folder."""
     files = sorted(path.rglob("result.json")) if path.is_dir() else [path]
     if not files:
         raise UserError("RESULTS", str(path), "must hold a run or a result.json")
@@ -93,14 +89,12 @@ def _read(path: Path) -> TrialResult:
     return result
 
 
-_JOB = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
 _OWN = Path(__file__).parents[1] / "configs"
 
 
 def reproduction_command(experiment: str, trial: Trial) -> str:
-    """`harness run` with the setting of `trial` alone, in its environment, and with whatever it
-    changes in its preset. Into a folder of its own: `harness run` measures nothing twice. An
-    experiment that is no file here is taken as it stands."""
+    """`harness run` with the setting of `trial` alone, in its environment, with what it changes in
+    its preset (an experiment that is no file here is taken as it stands), into its own folder."""
     preset = None
     with suppress(UserError):
         preset = named_experiment(experiment, _OWN)
@@ -136,7 +130,7 @@ def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:
     count, gpu = parse_gpus(preset.gpus)
     if workload.layout.world_size != count:
         yield f"gpus={workload.layout.world_size}x{gpu}"
-    yield from _overrides("job", workload, preset.config, _JOB)
+    yield from _overrides("job", workload, preset.config, BATCH)
 
 
 def _overrides(group: str, now: Any, before: Any, names: Sequence[str] = ()) -> Iterator[str]:

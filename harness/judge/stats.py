@@ -73,8 +73,8 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Noise(Struct, frozen=True, kw_only=True):
-    """What is assumed where it is not seen: relative standard deviations between processes of a
-    session, and between sessions. history: variance between sessions in other goldens."""
+    """What is assumed: relative standard deviations between processes of a session, and between
+    sessions. history: variance between sessions in other goldens."""
 
     process: float
     session: float = 0.0
@@ -82,8 +82,7 @@ class Noise(Struct, frozen=True, kw_only=True):
 
 
 def step_noise(samples: Samples) -> float:
-    """Relative standard deviation of the steps of one process, from their IQR (1.349 of a normal
-    distribution's standard deviations): noisy steps come from noisy machines."""
+    """Relative standard deviation of one process's steps, from their IQR (1.349 of a normal's)."""
     return max(iqr(steps) / NORMAL_IQR / median(steps) for steps in samples)
 
 
@@ -104,16 +103,15 @@ def iqr(values: Sequence[float]) -> float:
 LEVEL: Final = 0.95
 STRICT_LEVEL: Final = 0.99
 PROCESS_SAFETY: Final = 3
-"""So much more is assumed of times where no session has two processes: a guess must not raise an
-alarm on a machine that is three times as noisy."""
+"""So much more is assumed where no session has two processes: a guess must not raise an alarm."""
 _MOST: Final = 9
 _REPEATS: Final = (5, 10)
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a set of samples says, in their unit. spread: IQR / median of the steps within a
-    process, the median process; process_spread: standard deviation of the processes' medians over
-    their median, None for a single process; session_spread: of the sessions' centres."""
+    """What samples say, in their unit. spread: IQR / median of the steps within the median process;
+    process_spread: standard deviation of the processes' medians over their median, None for one
+    process; session_spread: of the sessions' centres."""
 
     median: float
     iqr: float
@@ -171,8 +169,8 @@ class Spread(Struct, frozen=True, kw_only=True):
         return self.noise.history.joined(self.noise.session**2)
 
     def error(self, new: int, golden: int, repeats: float) -> tuple[float, float]:
-        """Standard error of a difference of `new` sessions of `repeats` processes from `golden`
-        ones (0: an exact number), and its degrees of freedom; infinite where all is assumed."""
+        """Standard error and degrees of freedom (infinite: all is assumed) of a difference of `new`
+        sessions of `repeats` processes from `golden` ones (0: an exact number)."""
         parts = 1 / new + (1 / golden if golden else 0.0)
         square = parts * self.between.joined(self.assumed + self.process / self.repeats)
         more = (1 / repeats - 1 / self.repeats) / new
@@ -188,8 +186,7 @@ class Spread(Struct, frozen=True, kw_only=True):
         return math.sqrt(square), square**2 / doubt if doubt else math.inf
 
     def foreseen(self, more: int, repeats: float) -> "Spread":
-        """The same with so many more sessions, all of so many processes: they go on to differ as
-        those so far; where no side has two, as its processes do."""
+        """The same with more sessions of so many processes, which differ as those so far."""
         within, between = self.within, self.between
         if repeats > 1 and not within.freedom:
             within = Seen(variance=self.noise.process**2, freedom=repeats - 1)
@@ -199,12 +196,9 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 class Shift(Struct, frozen=True, kw_only=True):
-    """How far new samples are from golden ones.
-
-    ratio: new / golden. interval, strict: where it lies with 95 % and 99 % confidence; where the
-    golden's sessions drift, both hold the ratio to where they lead as well. processes: of one
-    session. golden_sessions is 0 where the golden is one number taken as exact.
-    """
+    """How far new samples are from golden ones. ratio: new / golden. interval, strict: where it
+    lies with 95 % and 99 % confidence; both reach to where the golden's sessions lead if they
+    drift. processes: of one session. golden_sessions is 0 where the golden is an exact number."""
 
     ratio: float
     interval: Interval
@@ -218,8 +212,7 @@ class Shift(Struct, frozen=True, kw_only=True):
 
 
 class Needed(Struct, frozen=True, kw_only=True):
-    """What would settle a comparison: so many processes a session, so many more sessions of the
-    golden, so many more runs on other days."""
+    """What would settle a comparison: processes a session, the golden's sessions, later runs."""
 
     repeats: int = 0
     sessions: int = 0
@@ -253,10 +246,8 @@ def summarise(sessions: Sessions) -> Summary:
 def relative_shift(
     new: Sessions, golden: Sessions, noise: Noise, exact_golden: bool = False
 ) -> Shift:
-    """The shift of `new` against `golden`; all samples positive.
-
-    exact_golden: the golden is a number to be held, not a measurement with noise of its own.
-    """
+    """The shift of `new` against `golden`; all samples positive. exact_golden: the golden is a
+    number to be held, not a measurement with noise of its own."""
     sides = [new] if exact_golden else [new, golden]
     spread = Spread.of(sides, noise)
     now, old = session_centres(new), session_centres(golden)
@@ -298,8 +289,7 @@ def needed_to_settle(shift: Shift, gap: float, level: float = LEVEL) -> Needed |
 
 
 def half_width(shift: Shift, more: int, runs: int, repeats: int, level: float = LEVEL) -> float:
-    """Half the interval of a comparison with so many `more` sessions of the golden, and `runs` of
-    the run."""
+    """Half the interval with `more` sessions of the golden, and `runs` of the run."""
     spread = shift.spread.foreseen(more + runs, repeats)
     error, freedom = spread.error(shift.sessions + runs, shift.golden_sessions + more, repeats)
     return multiplier(level, freedom) * error
@@ -307,8 +297,7 @@ def half_width(shift: Shift, more: int, runs: int, repeats: int, level: float = 
 
 def multiplier(level: float, freedom: float) -> float:
     """Standard errors within which the truth lies with probability `level`: by Student's t for
-    `freedom` degrees; infinite: by the normal distribution. UserError without scipy.
-    """
+    `freedom` degrees; infinite: by the normal distribution. UserError without scipy."""
     upper = (1 + level) / 2
     if math.isinf(freedom):
         return NormalDist().inv_cdf(upper)

@@ -1,6 +1,5 @@
 """Rows of a comparison: each metric of a trial's golden against the same of its repeats; losses are
-compared step by step, as with the same seed they follow the same curve.
-"""
+compared step by step, as with the same seed they follow the same curve."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -22,14 +21,11 @@ from harness.trial.trial import Device
 
 
 class ComparisonRow(Struct, frozen=True):
-    """One line of a comparison.
-
-    label, workload_key: whose. metric: empty where the row is about the trial as a whole. golden,
-    new: medians in the metric's unit. change: new / golden - 1; interval: where it lies with 95 %
-    confidence. limit: the change at which it is a regression, signed. shown: golden and new as
-    text. notes: what to know of the numbers. two_sided: the limit holds in both directions.
-    cpu_time: the numbers are times of a CPU.
-    """
+    """One line of a comparison. label, workload_key: whose. metric: empty where the row is about
+    the trial as a whole. golden, new: medians in the metric's unit. change: new / golden - 1;
+    interval: where it lies with 95 % confidence. limit: the change at which it is a regression,
+    signed. shown: golden and new as text. notes: what to know of the numbers. two_sided: the limit
+    holds in both directions. cpu_time: the numbers are times of a CPU."""
 
     label: str
     workload_key: str
@@ -54,8 +50,7 @@ class ComparisonRow(Struct, frozen=True):
 
 
 class EnvironmentChange(Struct, frozen=True, kw_only=True):
-    """What is not as it was when the golden of a trial was taken. unrecorded: what the golden does
-    not say about its environment."""
+    """What is not as in a trial's golden. unrecorded: what the golden does not say of it."""
 
     label: str
     differences: tuple[EnvironmentDifference, ...] = ()
@@ -64,8 +59,7 @@ class EnvironmentChange(Struct, frozen=True, kw_only=True):
 
 def describe(result: TrialResult) -> str:
     """Evidence of a trial that is not ok: phase, rank, how far over, last words."""
-    evidence = result.evidence
-    if evidence is None:
+    if (evidence := result.evidence) is None:
         return ""
     where = f" in {evidence.phase}" + ("" if evidence.rank is None else f" on rank {evidence.rank}")
     over = f", {human_bytes(evidence.over_bytes)} over" if evidence.over_bytes else ""
@@ -74,8 +68,7 @@ def describe(result: TrialResult) -> str:
 
 
 class LossDeviation(Struct, frozen=True):
-    """The training step at which two loss curves are furthest apart, and how many were compared.
-    change: new / golden - 1; infinite where one of them is not a number."""
+    """Where two loss curves are furthest apart. change: new / golden - 1, or infinite."""
 
     step: int
     golden: float
@@ -85,10 +78,7 @@ class LossDeviation(Struct, frozen=True):
 
 
 def furthest(new: metrics.Processes, golden: metrics.Processes) -> LossDeviation | None:
-    """The worst step of those that both have; None where they share none.
-
-    Of several processes the median counts, step by step.
-    """
+    """The worst step of those that both have, by the median of several processes; None for none."""
     old, now = _curve(golden), _curve(new)
     shared = sorted(old.keys() & now.keys())
     if not shared:
@@ -119,8 +109,7 @@ FEW_PROCESSES = 5
 class CompareOptions(Struct, frozen=True, kw_only=True):
     """How to compare. allow_env_change: compare across environments, which are then shown first.
     strict: a stale golden fails. allow_unmatched: vanished and appeared trials do not decide.
-    exact_loss: bit by bit. limits: metric and relative limit, before the golden's and the default.
-    """
+    exact_loss: bit by bit. limits: metric and relative limit, before the golden's and defaults."""
 
     allow_env_change: bool = False
     strict: bool = False
@@ -156,7 +145,9 @@ def measured_rows(
     """One row for each metric of the golden. others: goldens that show how sessions differ."""
     about = ComparisonRow(label=label, workload_key=key, verdict=Verdict.PASS)
     processes = [metrics.series_of(result) for result in results]
-    unstable = _unstable(results)
+    doubted = (one for one in results if one.fatal or one.status is TrialStatus.UNSTABLE)
+    doubts = (str(one.fatal[0]) if one.fatal else f"{one.name} is unstable" for one in doubted)
+    unstable = next(doubts, "")  # why times of these processes are not to be trusted
     device = Device(str(results[0].trial["workload"].get("device", Device.CUDA)))
     rows = []
     for name in metrics.metric_names(golden.processes):
@@ -256,13 +247,6 @@ def _loss_row(
         shown=(f"{worst.golden:.6g}", f"{worst.new:.6g}"),
         reason=f"largest difference at step {worst.step}; {worst.steps} steps compared",
     )
-
-
-def _unstable(results: Sequence[TrialResult]) -> str:
-    """Why times of these processes are not to be trusted; empty where they are."""
-    unstable = (one for one in results if one.fatal or one.status is TrialStatus.UNSTABLE)
-    doubts = (str(one.fatal[0]) if one.fatal else f"{one.name} is unstable" for one in unstable)
-    return next(doubts, "")
 
 
 def _notes(shift: stats.Shift, metric: metrics.Metric) -> tuple[str, ...]:

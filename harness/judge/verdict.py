@@ -76,10 +76,7 @@ class Worsening(Struct, frozen=True, kw_only=True):
 
 
 def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judgement:
-    """The verdict on a shift of `metric`, against a relative limit.
-
-    difference: new - golden in the metric's unit; below its floor nothing is worth a verdict.
-    """
+    """The verdict on a shift against a relative limit. difference: new - golden, for the floor."""
     if metric.floor and abs(difference) < metric.floor:
         below = f"differs by less than {metric.show(metric.floor)}" if difference else ""
         return Judgement(verdict=Verdict.PASS, reason=below)
@@ -94,7 +91,11 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
         return Judgement(verdict=Verdict.STALE, reason="better than the golden: record a new one")
     if worse.interval.high < limit:
         return Judgement(verdict=Verdict.PASS)
-    needed = _needed(shift, worse, limit)
+    found = [needed_to_settle(shift, limit - worse.estimate)]
+    if worse.estimate >= NEAR * limit:
+        found.insert(0, needed_to_settle(shift, worse.estimate, STRICT_LEVEL))
+    cheapest = sorted(known(found), key=lambda one: (one.sessions + one.runs, one.repeats))
+    needed = cheapest[0] if cheapest else None
     return Judgement(verdict=Verdict.OPEN, reason=closing(needed), needed=needed)
 
 
@@ -110,11 +111,3 @@ def closing(needed: Needed | None) -> str:
         f"{counted(needed.runs, 'more run')} on {other} (harness compare A B)": needed.runs,
     }
     return f"{' and '.join(words for words, number in parts.items() if number)} would settle it"
-
-
-def _needed(shift: Shift, worse: Worsening, limit: float) -> Needed | None:
-    """What would give a verdict, with the same estimate."""
-    found = [needed_to_settle(shift, limit - worse.estimate)]
-    if worse.estimate >= NEAR * limit:
-        found.insert(0, needed_to_settle(shift, worse.estimate, STRICT_LEVEL))
-    return min(known(found), key=lambda one: (one.sessions + one.runs, one.repeats), default=None)

@@ -54,8 +54,7 @@ class Stream(Struct):
 
 
 class Collector(Struct):
-    """Records of one framework from one file. most: steps that are kept, of all ranks; least: of
-    each."""
+    """Records of one framework in one file. most: steps kept of all ranks; least: of each."""
 
     most: int
     least: int = 0
@@ -87,7 +86,8 @@ class Collector(Struct):
             case Argument():
                 self.arguments[record.name] = record.value
             case WholeRun():
-                self.whole_run = latest_means(self.whole_run, record)
+                stated = {name: one for name, one in asdict(record).items() if one is not None}
+                self.whole_run = replace(self.whole_run or WholeRun(), **stated)
             case Mark.START:
                 self._start(rank)
         return goes_on
@@ -138,8 +138,7 @@ class Collector(Struct):
         self.peaks[rank] = larger_peak(replace(peak, rank=rank), self.peaks.get(rank))
 
     def _start(self, rank: int | None) -> None:
-        """A run begins; another one was before it if anything was logged. Megatron's first rank
-        says so, and its last one writes the steps."""
+        """A run begins, anew if anything was logged; Megatron's last rank writes the steps."""
         writers = [key for key, stream in self.streams.items() if stream.steps]
         for writer in (rank,) if rank in writers else tuple(writers):
             self._again(writer)
@@ -170,14 +169,6 @@ def combined(one: LoggedStep, other: LoggedStep) -> LoggedStep:
             known = min(here, there)
         found[name] = known
     return LoggedStep(**found)
-
-
-def latest_means(one: WholeRun | None, other: WholeRun) -> WholeRun:
-    """Means as the last line tells them; what only an earlier one told stays."""
-    if one is None:
-        return other
-    stated = {name: value for name, value in asdict(other).items() if value is not None}
-    return replace(one, **stated)
 
 
 def larger_peak(one: LoggedPeak, other: LoggedPeak | None) -> LoggedPeak:
@@ -214,16 +205,14 @@ def merged_collectors(files: Sequence[Collector]) -> Collector:
 
 
 def _all_ended(files: Sequence[Collector]) -> bool:
-    """Whether every rank that writes steps came to its end, or one that writes none says so for
-    all (Megatron's first)."""
+    """Whether all ranks that write steps ended, or one that writes none (Megatron's first)."""
     writers = [one for one in files if any(stream.steps for stream in one.streams.values())]
     silent = any(one.ended for one in files if one not in writers)
     return silent or (bool(writers) and all(one.ended for one in writers))
 
 
 def _with_timers(steps: list[LoggedStep], timers: list[float | None]) -> list[LoggedStep]:
-    """Timers as those of steps 1, 2, 3, …, as many as are kept; none of them where one stands for
-    several steps."""
+    """Timers as those of steps 1, 2, 3, …; none where one stands for several steps."""
     if None in timers:
         return steps
     known = {step.number: step for step in steps}
@@ -235,8 +224,7 @@ def _with_timers(steps: list[LoggedStep], timers: list[float | None]) -> list[Lo
 
 
 def _with_rates(steps: list[LoggedStep], rates: list[Throughput]) -> list[LoggedStep]:
-    """Rates in their order next to the steps in theirs; the time that both write must agree. A log
-    with rates alone has steps without a total."""
+    """Rates in order next to steps in theirs, whose times must agree; alone they are the steps."""
     if not steps:
         return [
             LoggedStep(number=number, seconds=rate.seconds, tflops_per_gpu=rate.tflops_per_gpu)

@@ -1,8 +1,6 @@
 """Logs that lie somewhere as results of the harness: of which workload they are, and where they go.
-
 A workload that is wholly known (``experiment=``, ``like=``) gives a run's folder, with plan and
-predictions; one that only the log tells of gives one folder with a result.json for each log.
-"""
+predictions; one that only the log tells of gives one folder with a result.json for each log."""
 
 import json
 from collections import Counter
@@ -143,7 +141,11 @@ def _claim(folder: Path, logs: Sequence[str]) -> None:
 def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
     """The log's trial with what is predicted of it; None where only the log tells the workload."""
     if identity.like is not None:
-        return _like(identity.like)
+        try:
+            trial = store.decode(Trial, json.dumps(identity.like.trial), identity.like.name)
+        except UserError:  # its own workload is known in part only
+            return None
+        return PlannedSetting(trial=replace(trial, command=None))
     if not identity.preset:
         return None
     config = identity.config
@@ -154,25 +156,15 @@ def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
         raise UserError("recompute.settings", ",".join(asked), relation, hint)
     spec = asked[0] if len(asked) == 1 else workload.stated_recompute(log.arguments)
     if spec is None:
-        raise UserError(
-            "recompute",
-            ",".join(asked) or "(none)",
-            "must be given: the log does not state its recompute setting",
-            "give e.g. recompute.settings=[none], and ingest the logs of other settings separately",
+        relation = "must be given: the log does not state its recompute setting"
+        hint = (
+            "give e.g. recompute.settings=[none], and ingest the logs of other settings separately"
         )
+        raise UserError("recompute", ",".join(asked) or "(none)", relation, hint)
     one = replace(
         config, backend=Backend.COMMAND, command="", recompute=RecomputeChoice(settings=(spec,))
     )
     return replace(make_plan(one, _machine(identity)).settings[0], rank=None, skip="")
-
-
-def _like(result: TrialResult) -> PlannedSetting | None:
-    """The trial of a result, whoever ran it; None where its own workload is known in part only."""
-    try:
-        trial = store.decode(Trial, json.dumps(result.trial), result.name)
-    except UserError:
-        return None
-    return PlannedSetting(trial=replace(trial, command=None))
 
 
 def _machine(identity: LogIdentity) -> Machine:

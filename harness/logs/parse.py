@@ -1,6 +1,4 @@
-"""One run from its log, or from the logs of several of its ranks: the last attempt counts, all
-lines of a step add to it.
-"""
+"""One run from its log, or its ranks' logs: the last attempt, all lines of a step."""
 
 import math
 import re
@@ -26,15 +24,11 @@ _DIGITS: Final = re.compile(r"([0-9]{1,9})")
 
 
 class ParsedLog(Struct, frozen=True, kw_only=True):
-    """What the last attempt of a run logged.
-
-    ended: whether the log shows that the run came to its end. cause: why it did not, where the log
-    names that. damaged: names of files that could not be read to their end.
-    whole_run: means over the whole run, where the log tells any. odd_files: of several files, those
-    that end before the others or say nothing, a text each. mistaken: whose lines these are, where
-    another framework's were asked for. unread: steps of a long log that are left out before its
-    last.
-    """
+    """What the last attempt of a run logged. ended: whether the log shows the run's end. cause: why
+    it did not end, where the log names that. damaged: names of files that could not be read to
+    their end. whole_run: means over the whole run, where told. odd_files: of several files, those
+    that end early or say nothing, a text each. mistaken: whose lines these are, where another
+    framework's were asked for. unread: steps of a long log that are left out before its last."""
 
     framework: LogFramework | None = None
     steps: tuple[LoggedStep, ...] = ()
@@ -55,12 +49,8 @@ def parse_logs(
     paths: Sequence[Path], framework: LogFramework | None = None, least: int = 0
 ) -> ParsedLog:
     """The run that `paths` are logs of: one file, or those of its ranks. least: steps of which all
-    is wanted, from the first on.
-
-    Where no line is a framework's, only a traceback is believed: a text about training speaks of
-    running out of memory too. framework None: found out by the lines. UserError where a file cannot
-    be read.
-    """
+    is wanted. Where no line is a framework's, only a traceback is believed. framework None: found
+    out by the lines. UserError where a file cannot be read."""
     scans = [_Scan(path, framework, KEPT_STEPS // len(paths), least) for path in paths]
     found = {
         name: merged_collectors([s.collectors[name] for s in scans]) for name in scans[0].collectors
@@ -150,8 +140,7 @@ class _Scan:
                 self.causes.hear(part)
 
     def _pass(self, cells: list[str], collector: Collector) -> None:
-        """Enter steady lines: where enough steps are known, the first, the highest and the last of
-        a rank say what all of them do."""
+        """Enter steady lines: where enough is known, of a rank the first, highest and last."""
         lines, prefixes, steps, heights, kinds = (cells[group::6] for group in range(5))
         ranks = {prefix: self._heard(prefix)[0] for prefix in set(prefixes)}
         of_ranks = grouped((ranks[one], at) for at, one in enumerate(prefixes) if steps[at])

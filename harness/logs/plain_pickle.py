@@ -1,11 +1,9 @@
-"""A reader of pickles that knows dicts, lists, tuples, strings and numbers, and nothing else.
-
-It is the standard library's own, without the opcodes that name a class or call one: whatever is
-more than plain data is refused. It is the one in Python, as the one in C allocates whatever size a
-file claims. An object that is held in many places is one object: who walks through them must count
-(see recorded_memory). Source: opcodes of protocols 2 to 5 (Python 3.11 pickle.py), of which
-torch.cuda.memory._dump_snapshot writes 4.
-"""
+"""A reader of pickles that knows dicts, lists, tuples, strings and numbers, and nothing else. It is
+the standard library's own, without the opcodes that name a class or call one: whatever is more than
+plain data is refused. It is the one in Python, as the one in C allocates whatever size a file
+claims. An object that is held in many places is one object: who walks through them must count (see
+recorded_memory). Source: opcodes of protocols 2 to 5 (Python 3.11 pickle.py), of which
+torch.cuda.memory._dump_snapshot writes 4."""
 
 import pickle
 import struct

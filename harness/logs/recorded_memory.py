@@ -1,15 +1,12 @@
-"""Live bytes against time out of a memory snapshot of torch, measured or predicted.
-
-One object may stand in a million places of a snapshot: what is walked through is counted. Source of
-its keys: torch 2.13 cuda/memory.py, _snapshot; torch 2.11 writes the same, without pool_id.
+"""Live bytes against time out of a memory snapshot of torch, measured or predicted. One object may
+stand in a million places of a snapshot: what is walked through is counted. Source of its keys:
+torch 2.13 cuda/memory.py, _snapshot; torch 2.11 writes the same, without pool_id.
 
 A recording begins somewhere in a run: what was allocated before is known from what is freed later
 and from what is alive at the end. A block counts from `alloc` to `free_requested`, as in
 torch.cuda.memory_allocated, with the bytes that were asked for: the sum is torch's statistic
 requested_bytes, where no freed block waits for another stream. Reserved bytes change with segments,
-and with the mapped parts of expandable ones. Source: pytorch CUDACachingAllocator.cpp,
-record_trace.
-"""
+and mapped parts of expandable ones. Source: pytorch CUDACachingAllocator.cpp, record_trace."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice
@@ -42,8 +39,7 @@ _BACKWARD: Final = ("torch/autograd/__init__.py", "torch/autograd/graph.py")
 _ENGINE: Final = "torch::autograd::Engine"
 """On CUDA a thread of its own runs the backward, whose stack has no other mark."""
 _REPLAYS: Final = ("backward", "unpack_hook")
-"""Functions that replay a forward, of any checkpoint: where stacks hold Python alone, the mark of
-that thread."""
+"""Functions that replay a forward: where stacks hold Python alone, the mark of that thread."""
 _IN_OPTIMIZER: Final = "allocated in the optimizer"
 _IN_BACKWARD: Final = "allocated in the backward"
 _IN_FORWARD: Final = "allocated in the forward"
@@ -115,8 +111,7 @@ class ByteChange(Struct, frozen=True):
 
 
 class AtEnd(Struct, frozen=True):
-    """Of one device when the snapshot was made: bytes of the blocks that were allocated, by
-    address, and of all segments."""
+    """Of one device at the snapshot: bytes of allocated blocks by address, and of all segments."""
 
     blocks: dict[int, int]
     reserved: int
@@ -165,28 +160,22 @@ def walked(trace: Sequence[Any], end: AtEnd) -> LiveCurve:
     changes = [change for event in trace for change in walk.changed(event)]
     alive, blocks = walk.alive, end.blocks
     before = walk.before + sum(size for at, size in blocks.items() if at not in alive)
+    times = [change.micros for change in changes if change.micros is not None]
+    timed = len(times) == len(changes)
     return LiveCurve(
         before=before,
         reserved_before=max(0, end.reserved - walk.reserved),
         unseen=sum(size for at, (size, _) in alive.items() if at not in blocks),
         changes=changes,
         levels=list(accumulate((one.num_bytes for one in changes), initial=before))[1:],
-        seconds=_seconds(changes),
+        # threads may write an event late: time does not run backwards
+        seconds=[(one - times[0]) * 1e-6 for one in accumulate(times, max)] if timed else None,
     )
 
 
-def _seconds(changes: Sequence[ByteChange]) -> list[float] | None:
-    """Threads may write an event late: time does not run backwards."""
-    times = [change.micros for change in changes if change.micros is not None]
-    if len(times) < len(changes):
-        return None
-    return [(one - times[0]) * 1e-6 for one in accumulate(times, max)]
-
-
 class _Walk:
-    """Blocks that are alive, by address; before: bytes of those that the recording saw go alone;
-    reserved: by how much segments grew. requests: whether `free_requested` is recorded, without
-    which a block goes with `free_completed`."""
+    """Blocks that are alive, by address; before: bytes of those seen to go alone; reserved: growth
+    of segments. requests: `free_requested` is recorded, without which a block goes completed."""
 
     def __init__(self, requests: bool) -> None:
         self.alive: dict[int, tuple[int, str]] = {}
@@ -195,8 +184,7 @@ class _Walk:
         self._kinds = AllocationKinds()
 
     def changed(self, event: object) -> Iterator[ByteChange]:
-        """What an event changes: nothing where it is about something else, such as the end of a
-        free that was requested earlier."""
+        """What an event changes: nothing where it is about something else, as a completed free."""
         if not isinstance(event, dict):
             raise NotPlainError("an event is not a dict")
         action = event.get("action")
@@ -296,9 +284,8 @@ def read_recording(
     within: tuple[float, float] | None = None,
     flag: str = "--device",
 ) -> Recording:
-    """The recording of a device, by default of the one whose peak is highest; `within`: seconds of
-    the recording beyond which nothing is shown. UserError where the file holds none, or where it
-    has no such device, which `flag` gave."""
+    """The recording of a device, by default of the highest peak; `within`: seconds that are shown.
+    UserError where the file holds none, or has no such device, which `flag` gave."""
     snapshot = read_plain(path)
     try:
         return _recording(path, snapshot, device, within, flag)

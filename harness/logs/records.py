@@ -32,12 +32,10 @@ class LogFramework(StrEnum):
 
 
 class LoggedStep(Struct, frozen=True, kw_only=True):
-    """One logged step, counted from 1; where a log writes every tenth step, the mean of ten.
-
-    total: steps of the whole run. timer_seconds: forward, backward and optimizer alone, without
-    what lies between them. samples_per_second is of all ranks, the other rates of one GPU. stamp:
-    when the line was written, seconds of some epoch. None is what the line does not say.
-    """
+    """One logged step, counted from 1; where a log writes every tenth step, the mean of ten. total:
+    steps of the whole run. timer_seconds: forward, backward and optimizer alone, without what lies
+    between them. samples_per_second is of all ranks, the other rates of one GPU. stamp: when the
+    line was written, seconds of some epoch. None is what the line does not say."""
 
     number: int
     total: int | None = None
@@ -74,17 +72,14 @@ class LoggedLoss(Struct, frozen=True, kw_only=True):
 
 
 class Timers(Struct, frozen=True, kw_only=True):
-    """Seconds of forward, backward and optimizer of a step, on a line without its number; None:
-    the engine adds up several steps."""
+    """Seconds of a step's forward, backward and optimizer; None: of several steps."""
 
     seconds: float | None
 
 
 class WholeRun(Struct, frozen=True, kw_only=True):
     """Means over the whole run, start and warm-up included: a step's seconds, and rates.
-
-    tokens_per_second is of all ranks, the other rates of one GPU.
-    """
+    tokens_per_second is of all ranks, the other rates of one GPU."""
 
     seconds: float | None = None
     tflops_per_gpu: float | None = None
@@ -126,14 +121,12 @@ class LogReader(Struct, frozen=True):
     lasting: str = "(?!)()"
 
     def steady_lines(self) -> re.Pattern[str]:
-        """Its steady lines within a text. Groups: the line, its launcher's prefix, those of
-        `steady` and that of `lasting`."""
+        """Its steady lines within a text. Groups: line, prefix, those of `steady` and `lasting`."""
         prefix = r"(?:\[?(?:[Rr]ank|default)? ?\d{1,9}\]?: ?)?"
         return re.compile(rf"\n(({prefix})(?:{self.steady}|{self.lasting})) *(?=\n)")
 
     def read(self, text: str) -> tuple[Record, ...]:
-        """What a whole, cleaned line (single blanks, no colours, no rank's prefix) says; empty for
-        any other line."""
+        """What a whole, cleaned line (single blanks, no colours, no prefix) says; or nothing."""
         if any(anchor in text for anchor in self.anchors):
             for pattern, records in self.lines:
                 if match := pattern.search(text):
@@ -142,8 +135,7 @@ class LogReader(Struct, frozen=True):
 
 
 def number(text: str) -> float | None:
-    """The number that `text` is, whole; None where it is something else. A loss that is too large
-    to be squared is as good as infinite."""
+    """The number that `text` is; None: it is none. A loss too large to be squared is infinite."""
     if not _WHOLE.fullmatch(text):
         return None
     value = float(text)
@@ -163,8 +155,7 @@ def scaled_bytes(text: str, unit: int) -> int | None:
 
 
 def pairs(text: str, separator: str, joint: str) -> dict[str, str] | None:
-    """``a: 1 | b: 2`` by name, parts that are no pair left out; None where a name comes twice: two
-    lines that were written over each other."""
+    """``a: 1 | b: 2`` by name; None where a name comes twice: lines written over each other."""
     found: dict[str, str] = {}
     for part in text.split(separator):
         name, has_value, value = part.strip().partition(joint)

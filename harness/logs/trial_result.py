@@ -41,8 +41,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class TimedSteps(Struct, frozen=True, kw_only=True):
-    """Steps that have a time, with it. interval: steps from one line to the next, as most are;
-    missing: lines that should stand between them."""
+    """Steps with a time. interval: steps from line to line; missing: lines between them."""
 
     steps: tuple[LoggedStep, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -107,8 +106,7 @@ _NO_END: Final = "the end of the run is not in the log; --accept-incomplete uses
 
 class LoggedRun(Struct, frozen=True, kw_only=True):
     """Of which run a log is. trial: as JSON, with its workload. done: the run is known to have come
-    to its end, whatever the log shows; accept_incomplete: one that did not is good all the same.
-    """
+    to its end, whatever the log shows; accept_incomplete: one that did not is good all the same."""
 
     name: str
     trial: dict[str, Any]
@@ -138,7 +136,9 @@ def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
     if parsed.damaged and not question.accept_incomplete:
         message = f"{', '.join(parsed.damaged)}: {_DAMAGED}"
         return failed(bare, parsed, Failure(TrialStatus.INCOMPLETE, message))
-    timed = timed_steps(parsed.steps, _work(parsed, question))
+    stated = stated_workload(parsed.arguments)  # what is asked for decides
+    layout = {**stated.get("layout", {}), **question.workload.get("layout", {})}
+    timed = timed_steps(parsed.steps, work_of({**stated, **question.workload, "layout": layout}))
     cut = _warm_up(timed, question.plan, question.device)
     window = slice(cut, cut + question.plan.steps)
     if not timed.seconds[window]:
@@ -220,16 +220,8 @@ def not_a_number(parsed: ParsedLog) -> Failure | None:
     return None
 
 
-def _work(parsed: ParsedLog, question: LoggedRun) -> Work:
-    """What is asked for decides; where it says nothing, what the log tells."""
-    stated = stated_workload(parsed.arguments)
-    layout = {**stated.get("layout", {}), **question.workload.get("layout", {})}
-    return work_of({**stated, **question.workload, "layout": layout})
-
-
 def _warm_up(timed: TimedSteps, plan: MeasurementPlan, device: Device) -> int:
-    """Lines that are warm-up, by the rule of every measurement; a line may stand for several
-    steps. On a CPU they are as many whatever they took."""
+    """Lines that are warm-up, by the usual rule; on a CPU as many whatever they took."""
     least = max(1, math.ceil(plan.min_warmup_steps / timed.interval))
     most = least if device is Device.CPU else plan.max_warmup_steps
     scaled = replace(plan, min_warmup_steps=least, max_warmup_steps=most)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import whole_number
-from advisor.frameworks.megatron.options import implementation, parallelism, table
+from advisor.frameworks.megatron.options import table
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting, parse_setting
 from harness.base.collections import Scalar, flatten
 from harness.trial.trial import Backend, world_size
@@ -17,8 +17,8 @@ _SIZES: Final = {
     **{
         argument: row.ours.removeprefix("job.")
         for row in (
-            *parallelism.Parallelism.rows,
-            *implementation.Batch.rows,
+            *table.SECTIONS["Parallelism"].rows,
+            *table.SECTIONS["Batch"].rows,
             *(
                 table.SETTINGS[name]
                 for name in ("expert_model_parallel_size", "num_layers", "hidden_size")

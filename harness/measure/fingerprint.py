@@ -110,9 +110,7 @@ def git_commit(folder: Path | None = None) -> str | None:
     """Commit of the harness's checkout, "+changes" where files differ; None outside of one."""
     where = Path(__file__).resolve().parent if folder is None else folder
     commit = _git(where, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    changed = _git(where, "status", "--porcelain", "--untracked-files=no")
+    changed = commit and _git(where, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}+changes" if changed else commit
 
 

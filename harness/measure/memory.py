@@ -1,5 +1,4 @@
-"""Peaks of one rank (the caching allocator's on CUDA, exact tensor accounting on a CPU), and
-allocated bytes against time over one step."""
+"""Peaks of one rank (the caching allocator's, or exact accounting), and bytes against time."""
 
 import gc
 import threading
@@ -60,16 +59,13 @@ class _Alive(weakref.ref[Any]):
 
 
 class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Live and peak bytes of tensor storages, exact to the byte, while active.
-
-    A storage counts from the operation that returns it until it is freed, at the size it has, and
-    once however many tensors look at it. `count_existing` adds what is alive when the meter starts
-    (weights, optimizer states), as a GPU's allocator would. Not counted: temporaries inside one
-    operation, memory that no operator returned (torch.from_numpy), devices other than `device`.
-    A view brings its whole storage in, also one that was there before.
-
-    `changed` is called with the live bytes after every operation that changed them.
-    """
+    """Live and peak bytes of tensor storages, exact to the byte, while active. A storage counts
+    from the operation that returns it until it is freed, at the size it has, and once however many
+    tensors look at it. `count_existing` adds what is alive when the meter starts (weights,
+    optimizer states), as a GPU's allocator would. Not counted: temporaries inside one operation,
+    memory that no operator returned (torch.from_numpy), devices other than `device`. A view brings
+    its whole storage in, also one that was there before. `changed` is called with the live bytes
+    after every operation that changed them."""
 
     def __init__(self, device: str = "cpu", changed: Callable[[int], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -173,8 +169,7 @@ SAMPLE_SECONDS: Final = 1e-3
 
 
 class Timeline:
-    """Points of one step; seconds count from its creation. A Recorder: `phase` marks where a phase
-    begins, with the bytes that `allocated` tells then."""
+    """Points of one step; seconds since its creation. A Recorder: `phase` marks a begin."""
 
     def __init__(
         self, allocated: Callable[[], int], now: Callable[[], float] = time.perf_counter
@@ -208,8 +203,7 @@ class Timeline:
 
 
 def thinned(points: Sequence[TimelinePoint], most: int) -> tuple[TimelinePoint, ...]:
-    """At most `most` points and the ends of every phase: of each stretch its lowest and highest
-    point stay, so that no peak is lost."""
+    """At most `most` points and the ends of phases: each stretch keeps its lowest and highest."""
     if len(points) <= most:
         return tuple(points)
     keep = {0, len(points) - 1}

@@ -1,8 +1,6 @@
-"""Clocks, power, throttle reasons and neighbours of one GPU through NVML, where it answers.
-
-Every question may be refused (no driver, no permission, a MIG slice, an old card): its answer is
-then None, which means unknown and never zero.
-"""
+"""Clocks, power, throttle reasons and neighbours of one GPU through NVML, where it answers. Every
+question may be refused (no driver, no permission, a MIG slice, an old card): its answer is then
+None, which means unknown and never zero."""
 
 import importlib
 import os
@@ -17,17 +15,11 @@ from harness.trial.result import GpuLoad
 
 T = TypeVar("T")
 
-THROTTLE_REASONS: Final = {
-    0x01: "gpu_idle",
-    0x02: "applications_clocks_setting",
-    0x04: "sw_power_cap",
-    0x08: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
+_REASONS: Final = (
+    "gpu_idle applications_clocks_setting sw_power_cap hw_slowdown sync_boost sw_thermal_slowdown "
+    "hw_thermal_slowdown hw_power_brake_slowdown display_clock_setting"
+)
+THROTTLE_REASONS: Final = {1 << bit: name for bit, name in enumerate(_REASONS.split())}
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason…)."""
 
 
@@ -64,23 +56,26 @@ class NvmlGpu:
 
     def reading(self) -> GpuReading:
         """The state now; about a millisecond."""
-        nvml = self._nvml
-        memory = self._memory()
+        nvml, memory = self._nvml, self._memory()
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # its name before driver 535
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return GpuReading(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             power_watts=self._watts("nvmlDeviceGetPowerUsage"),
             temperature_celsius=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-            throttle_reasons=self._throttle_reasons(),
+            throttle_reasons=None if bits is None else throttle_reasons(bits),
             used_bytes=None if memory is None else int(memory.used),
         )
 
     def identity(self) -> GpuIdentity:
         """Name, driver, limits and error counts."""
         nvml = self._nvml
-        ecc = self._ask("nvmlDeviceGetEccMode")
-        mig = self._ask("nvmlDeviceGetMigMode")
-        persistence = self._ask("nvmlDeviceGetPersistenceMode")
+        ecc, mig, persistence = (
+            self._ask(f"nvmlDeviceGet{mode}") for mode in ("EccMode", "MigMode", "PersistenceMode")
+        )
+        kinds = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
         return GpuIdentity(
             name=_text(self._ask("nvmlDeviceGetName")),
             driver=_text(_quiet(lambda: nvml.nvmlSystemGetDriverVersion())),
@@ -91,9 +86,7 @@ class NvmlGpu:
             uncorrected_ecc_errors=_quiet(
                 lambda: int(
                     nvml.nvmlDeviceGetTotalEccErrors(
-                        self._handle,
-                        nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                        nvml.NVML_VOLATILE_ECC,
+                        self._handle, *(getattr(nvml, kind) for kind in kinds)
                     )
                 )
             ),
@@ -103,8 +96,7 @@ class NvmlGpu:
 
     def other_processes(self) -> int | None:
         """Compute processes on the GPU next to this one. A container's process numbers are not the
-        driver's, so that ours cannot be looked up: with a CUDA context of our own, one of those
-        listed is this process."""
+        driver's: with a CUDA context of our own, one of those listed is this process."""
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
         return None if processes is None else max(0, len(processes) - 1)
 
@@ -118,12 +110,6 @@ class NvmlGpu:
     def _watts(self, function: str) -> float | None:
         milliwatts = self._ask(function)
         return None if milliwatts is None else milliwatts / 1000
-
-    def _throttle_reasons(self) -> tuple[str, ...] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # its name before driver 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else throttle_reasons(bits)
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         return _quiet(lambda: getattr(self._nvml, function)(self._handle, *arguments))
@@ -165,7 +151,9 @@ def open_gpu(uuid: str | None = None, pci_bus_id: str | None = None) -> NvmlGpu 
     if handle is None:
         handle = _handle(nvml, "nvmlDeviceGetHandleByPciBusId", pci_bus_id)
     if handle is None and uuid is None and pci_bus_id is None:
-        handle = _only_handle(nvml)
+        alone = "," not in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if alone and _quiet(lambda: nvml.nvmlDeviceGetCount()) == 1:
+            handle = _quiet(lambda: nvml.nvmlDeviceGetHandleByIndex(0))
     return None if handle is None else NvmlGpu(nvml, handle)
 
 
@@ -198,13 +186,6 @@ def _handle(nvml: Any, function: str, name: str | None) -> Any:
     find = getattr(nvml, function)
     handle = _quiet(lambda: find(name))
     return _quiet(lambda: find(name.encode())) if handle is None else handle
-
-
-def _only_handle(nvml: Any) -> Any:
-    count = _quiet(lambda: nvml.nvmlDeviceGetCount())
-    if count != 1 or "," in os.environ.get("CUDA_VISIBLE_DEVICES", ""):
-        return None
-    return _quiet(lambda: nvml.nvmlDeviceGetHandleByIndex(0))
 
 
 def _quiet(question: Callable[[], T]) -> T | None:

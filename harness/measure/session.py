@@ -29,8 +29,7 @@ PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
 class Gauge(Struct, frozen=True):
-    """Knows the highest number of bytes since it was last restarted. `restart` counts from what is
-    allocated now."""
+    """Knows the highest number of bytes since it was restarted from what is allocated then."""
 
     peak: Callable[[], int]
     restart: Callable[[], None]
@@ -76,8 +75,7 @@ _ORDER: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.REPLAY, Phase.OPTIMIZER)
 
 
 class PhaseTimes:
-    """A recorder of one step that notes when each phase begins, for the GPU and for the processor
-    that queues its work. The GPU is idle once it is made."""
+    """A recorder of when each phase begins, for the GPU (idle at first) and its processor."""
 
     def __init__(self, watch: Stopwatch) -> None:
         watch.laps()
@@ -165,8 +163,7 @@ def measure(
 
 def _warm_up(step: TrainingStep, plan: MeasurementPlan, device: Device) -> tuple[float, ...]:
     """Seconds of the dropped steps, of the slowest rank each: all ranks stop after the same one. A
-    CPU drops `min_warmup_steps` whatever they took: the steps that are measured, and their losses,
-    are then the same ones on every machine."""
+    CPU drops `min_warmup_steps`, so that the measured ones are the same on every machine."""
     if device is Device.CPU:
         plan = replace(plan, max_warmup_steps=plan.min_warmup_steps)
     watch, recorder = stopwatch(device), Silent()
@@ -199,7 +196,9 @@ def _time(
             loss.append(step.run(recorder))
             watch.mark()
             began.append(time.perf_counter())
-            pruned = limit_seconds is not None and _is_above(limit_seconds, began, device)
+            least = None if limit_seconds is None else median_at_least(differences(began))
+            if limit_seconds is not None and least is not None:
+                pruned = slowest_rank(least, device) > limit_seconds
         seconds = watch.laps()
     return _Window(
         seconds=seconds,
@@ -208,13 +207,6 @@ def _time(
         readings=tuple(readings),
         pruned=pruned and len(loss) < plan.steps,
     )
-
-
-def _is_above(limit_seconds: float, marks: list[float], device: Device) -> bool:
-    """Whether the steps between `marks` of the host's clock are clearly longer than the limit, on
-    whichever rank they are longest; a step ends on the host when its loss is there."""
-    least = median_at_least(differences(marks))
-    return least is not None and slowest_rank(least, device) > limit_seconds
 
 
 @contextmanager
@@ -232,8 +224,7 @@ def _cuda_memory(
     step: TrainingStep, plan: MeasurementPlan, allocator: CudaAllocator, gpu: NvmlGpu | None
 ) -> tuple[MemoryPeak, tuple[TimelinePoint, ...]]:
     """The allocator's peaks over the timed steps, then one more step for the timeline. The caching
-    allocator keeps what it took, so that what the driver calls used after the steps is also its
-    peak."""
+    allocator keeps what it took: what the driver calls used after the steps is also its peak."""
     peaks = allocator.peaks()
     used = None if gpu is None else gpu.reading().used_bytes
     memory = MemoryPeak(rank=_rank(), stage=step.stage, nvml_used=used, **peaks)

@@ -14,8 +14,7 @@ CUDA_EVENT: Final = "cuda_event"
 
 
 class Stopwatch:
-    """Marks moments of a stream of work and tells the seconds between them: by perf_counter, as on
-    a CPU the work is done when the call returns."""
+    """Marks moments of a stream of work and tells the seconds between them, by perf_counter."""
 
     clock: str = HOST
 
@@ -39,9 +38,8 @@ class Stopwatch:
 
 
 class CudaStopwatch(Stopwatch):
-    """CUDA events on the current stream, and the host clock next to them. An event is passed when
-    all work queued before it is done: laps of steps queued ahead of the device are exact, while the
-    host's laps tell how long queueing took."""
+    """CUDA events on the current stream, and the host clock next to them: laps of steps queued
+    ahead of the device are exact, while the host's laps tell how long queueing took."""
 
     clock = CUDA_EVENT
 

@@ -1,5 +1,4 @@
-"""What every backend that runs in our own worker offers, a training step to be measured, and what
-measuring it gives."""
+"""What every backend in our own worker offers, a training step, and what measuring it gives."""
 
 from typing import Protocol
 

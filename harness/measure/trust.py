@@ -1,13 +1,14 @@
 """Reasons to distrust a measurement. A fatal one makes it unstable: neither a pass nor a fail."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 from statistics import median, quantiles
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
+from advisor.base.configuration import load_yaml, packaged_configs
 from harness.measure.nvml import GpuReading
 from harness.trial.result import Concern
 from harness.trial.trial import Device, MeasurementPlan
@@ -18,9 +19,8 @@ LEVEL: Final = 0.95
 def median_at_least(seconds: Sequence[float], level: float = LEVEL) -> float | None:
     """The median of what `seconds` are drawn from is not below this with probability `level`,
     whatever their distribution: the largest order statistic with a binomial tail below 1 - level
-    (David and Nagaraja 2003, Order Statistics, section 7.1). None for fewer than five of them at
-    95 %. Steps of one process are correlated: the limit must leave room for how processes differ.
-    """
+    (David and Nagaraja 2003, Order Statistics, section 7.1). None for fewer than five of them at 95
+    %. Steps of one process are correlated: the limit must leave room for how processes differ."""
     count, below, tail = len(seconds), 0, 0.0
     while below < count:
         tail += comb(count, below) * 0.5**count
@@ -34,8 +34,7 @@ _AGREEING_STEPS: Final = 3
 
 
 def is_warm(seconds: Sequence[float], plan: MeasurementPlan) -> bool:
-    """Whether the steps so far are enough: min_warmup_steps were run and the last three agree
-    within warmup_tolerance, or max_warmup_steps were run."""
+    """Whether min_warmup_steps were run and the last three agree, or max_warmup_steps were run."""
     if len(seconds) >= max(plan.min_warmup_steps, plan.max_warmup_steps):
         return True
     return len(seconds) >= plan.min_warmup_steps and settled(seconds, plan.warmup_tolerance)
@@ -65,8 +64,7 @@ LIMITS: Final = {
     Device.CUDA: SeriesLimits(),
     Device.CPU: SeriesLimits(spread=0.15, drift=0.15, times_count=False),
 }
-"""A CPU is shared with the rest of the system: its times are shown, and nothing is judged by
-them."""
+"""A CPU is shared with the rest of the system: its times are shown, and judge nothing."""
 
 _DAMAGING: Final = frozenset(
     ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -114,20 +112,9 @@ def drift(seconds: Sequence[float]) -> float:
     return median(slopes) * (len(seconds) - 1) / median(seconds)
 
 
-_ADVICE: Final = {
-    "spread": "look for other load on the machine; measure more steps",
-    "drift": "warm up longer (measure.min_warmup_steps); check temperature and clocks",
-    "few_steps": "raise measure.steps: the spread of so few steps says little",
-    "warmup": "raise measure.max_warmup_steps or measure.warmup_tolerance",
-    "clocks_disagree": "the window is short, or work runs on streams that the events do not see",
-    "clock_range": "warm up longer; lock the clocks",
-    "allocator_retries": "memory is so tight that steps wait for the driver: use a setting that "
-    "needs less, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    "other_processes": "measure on a GPU of your own",
-    "ecc_errors": "have the GPU checked",
-    "throttling": "cool the GPU or check its power supply, then measure again",
-    "power_cap": "compare only with runs under the same power limit",
-}
+_ADVICE: Final[Mapping[str, str]] = convert(
+    load_yaml(packaged_configs() / "failures" / "measured_concerns.yaml").values, dict[str, str]
+)
 _FATAL: Final = ("allocator_retries", "other_processes", "throttling")
 _OF_TIMES: Final = ("spread", "drift")
 

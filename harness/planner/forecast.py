@@ -18,9 +18,8 @@ from harness.trial.trial import Backend, Device, Prediction, Workload
 
 def predict(workload: Workload, evaluation: Evaluation | None = None) -> Prediction:
     """What is expected of `workload` before it runs. Bytes and FLOPs of a layer come from the
-    backend's own model where it has one. Times and peaks are the advisor's for the GPU; it has none
-    for the CPU, nor for a setting it does not know. UserError where a layer is larger than any that
-    can be run."""
+    backend's own model where it has one, times and peaks from the advisor; it has none for the CPU,
+    nor for a setting it does not know. UserError where a layer is larger than any can be."""
     saved, replayed = _layer_predictions(workload)
     _check_size(workload, saved, "keep", "bytes")
     _check_size(workload, replayed, "replay", "FLOPs")

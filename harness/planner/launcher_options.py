@@ -1,5 +1,4 @@
-"""How trials are launched, as asked for, ``launcher=local | torchrun | slurm`` and its keys, and
-what ``sweep.*`` means."""
+"""How trials are launched (``launcher=local | torchrun | slurm`` and its keys), and ``sweep.*``."""
 
 import re
 from enum import StrEnum
@@ -22,15 +21,12 @@ class LauncherKind(StrEnum):
 
 
 class LauncherOptions(Struct, frozen=True, kw_only=True):
-    """Keys of ``launcher.*``; each kind has its own, and refuses those of the others.
-
-    torchrun: the trials span `nnodes` machines, each of which runs the same command with its
-    `node_rank`; rendezvous is HOST:PORT of node 0. slurm: partition to mem are sbatch's own
-    options; time is Slurm's, empty for what the measurement needs; nodes or gpus_per_node divide
-    the layout's ranks; sbatch are further parameters as sbatch spells them, without dashes; setup
-    are shell lines that run before python; max_requeues bounds how often a trial that is
-    preempted or whose node is lost starts anew.
-    """
+    """Keys of ``launcher.*``; each kind has its own, and refuses those of the others. torchrun: the
+    trials span `nnodes` machines, each of which runs the same command with its `node_rank`;
+    rendezvous is HOST:PORT of node 0. slurm: partition to mem are sbatch's own options; time is
+    Slurm's, empty for what the measurement needs; nodes or gpus_per_node divide the layout's ranks;
+    sbatch are further parameters as sbatch spells them, without dashes; setup are shell lines that
+    run before python; max_requeues bounds how often a preempted trial starts anew."""
 
     kind: LauncherKind = LauncherKind.LOCAL
     nnodes: int = 1
@@ -55,7 +51,12 @@ class LauncherOptions(Struct, frozen=True, kw_only=True):
     python: str = ""
 
     def __post_init__(self) -> None:
-        _check_kind(self)
+        usual = defaults(LauncherOptions)
+        for name in LauncherOptions.__struct_fields__[1:]:
+            owner = LauncherKind.TORCHRUN if name in _OF_TORCHRUN else LauncherKind.SLURM
+            legal = getattr(self, name) == usual[name] or owner is self.kind
+            relation = f"has no effect with launcher={self.kind}"
+            _check(name, getattr(self, name), legal, relation, f"launcher={owner}")
         for name in ("nnodes", "array_parallelism"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
         for name in ("node_rank", "nodes", "gpus_per_node", "cpus_per_task", "max_requeues"):
@@ -84,16 +85,6 @@ _OF_TORCHRUN: Final = ("nnodes", "node_rank", "rendezvous")
 """All other keys are Slurm's."""
 
 
-def _check_kind(options: LauncherOptions) -> None:
-    usual = defaults(LauncherOptions)
-    for name in LauncherOptions.__struct_fields__[1:]:
-        value = getattr(options, name)
-        owner = LauncherKind.TORCHRUN if name in _OF_TORCHRUN else LauncherKind.SLURM
-        legal = value == usual[name] or owner is options.kind
-        relation = f"has no effect with launcher={options.kind}"
-        _check(name, value, legal, relation, f"launcher={owner}")
-
-
 def _check(name: str, value: object, legal: bool, relation: str, hint: str = "") -> None:
     if not legal:
         raise UserError(f"launcher.{name}", value, relation, hint)
@@ -105,8 +96,7 @@ _TIME: Final = re.compile(
 
 
 def minutes(text: str) -> int:
-    """Whole minutes, rounded up, of a time as sbatch takes it: ``M``, ``M:S``, ``H:M:S``, ``D-H``,
-    ``D-H:M``, ``D-H:M:S``."""
+    """Whole minutes, rounded up, of sbatch's ``M``, ``M:S``, ``H:M:S``, ``D-H[:M[:S]]``."""
     found = _TIME.fullmatch(text)
     if found is None:
         relation = "is not a time that sbatch takes"
@@ -121,8 +111,7 @@ def minutes(text: str) -> int:
 
 
 class Sampler(StrEnum):
-    """Who chooses the next point after the first ones: `prior` what is predicted, corrected by what
-    was measured, the others are Optuna's samplers."""
+    """Who chooses the next point: `prior` predictions corrected by measurements, else Optuna."""
 
     PRIOR = "prior"
     BRUTE_FORCE = "brute_force"
@@ -132,19 +121,16 @@ class Sampler(StrEnum):
 
 
 class SweepOptions(Struct, frozen=True, kw_only=True):
-    """Space and budget of a sweep.
-
-    trials: points that get a result, those of earlier runs included. first: how many of the
-    advisor's best are run before the sampler has a say. repeats: processes of one point at most,
-    more than one only where leaders overlap. budget: wall time, e.g. 2h; no trial starts once it is
-    spent. prune: a trial that is clearly slower than the leader ends early. micro_batch_sizes:
-    empty means the job's own. layouts: also every legal layout on the job's GPUs. memory_budget:
-    e.g. 76GiB; points that need more are infeasible. min_fit_probability: points that the advisor
-    thinks less likely to fit are not run. batch: points chosen at a time, which a cluster runs side
-    by side. storage: URL of a SQLite file or a PostgreSQL database instead of the journal in the
-    run's folder. worker_timeout_seconds: a worker on another machine that is silent for so long
-    counts as dead.
-    """
+    """Space and budget of a sweep. trials: points that get a result, those of earlier runs
+    included. first: how many of the advisor's best are run before the sampler has a say. repeats:
+    processes of one point at most, more than one only where leaders overlap. budget: wall time,
+    e.g. 2h; no trial starts once it is spent. prune: a trial that is clearly slower than the leader
+    ends early. micro_batch_sizes: empty means the job's own. layouts: also every legal layout on
+    the job's GPUs. memory_budget: e.g. 76GiB; points that need more are infeasible.
+    min_fit_probability: points that the advisor thinks less likely to fit are not run. batch:
+    points chosen at a time, which a cluster runs side by side. storage: URL of a SQLite file or a
+    PostgreSQL database instead of the journal in the run's folder. worker_timeout_seconds: a worker
+    on another machine that is silent for so long counts as dead."""
 
     trials: int = 20
     first: int = 3

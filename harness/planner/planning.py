@@ -1,5 +1,4 @@
-"""From a request to a plan: the job, the advisor's best settings, a prediction and the commands of
-each trial."""
+"""From a request to a plan: the job, the best settings, each trial's prediction and command."""
 
 import os
 from contextlib import suppress
@@ -36,8 +35,7 @@ _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp3
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """The job on the GPU whose times are predicted, how it came about, and what was assumed of the
-    machine."""
+    """The job on the GPU whose times are predicted, how it came about, what was assumed of it."""
 
     resolution: Resolution
     job: Job

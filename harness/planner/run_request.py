@@ -1,12 +1,10 @@
-"""What `harness run` is asked for: Hydra's composition, read into our own frozen types.
-
-Groups are the folders ``experiment``, ``recompute``, ``launcher`` and ``sweep`` of --config-dir,
-./configs and the packaged configuration, in this order, and of the harness's own. Hydra knows the
-names of our fields and nothing of their types: what is given is read as every configuration is, so
-that KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
-``layout.use_distributed_optimizer=false``, ``job.seq_length=8192``. null is what is not given.
-Keys are checked before Hydra reads the values; OmegaConf's objects never leave `_composed`.
-"""
+"""What `harness run` is asked for: Hydra's composition, read into our own frozen types. Groups are
+the folders ``experiment``, ``recompute``, ``launcher`` and ``sweep`` of --config-dir, ./configs and
+the packaged configuration, in this order, and of the harness's own. Hydra knows the names of our
+fields and nothing of their types: what is given is read as every configuration is, so that
+KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
+``layout.use_distributed_optimizer=false``, ``job.seq_length=8192``. null is what is not given. Keys
+are checked before Hydra reads the values; OmegaConf's objects never leave `_composed`."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -58,15 +56,12 @@ class RecomputeChoice(Struct, frozen=True, kw_only=True):
 
 
 class RunConfig(Struct, frozen=True, kw_only=True):
-    """One `harness run`, as asked for.
-
-    experiment: keys of the job preset. recipe: name of a published recipe in its place (a row of
-    configs/recipe). model, layout, job: fields laid over it. gpus: COUNTxTYPE
-    instead of the preset's. preset: a model in place of both, with nothing said of its job.
-    device: auto, cuda or cpu. name: folder below `runs`; empty means one made of experiment, device
-    and settings. command, framework: of backend `command`. track: experiment trackers that get the
-    results, by name.
-    """
+    """One `harness run`, as asked for. experiment: keys of the job preset. recipe: name of a
+    published recipe in its place (a row of configs/recipe). model, layout, job: fields laid over
+    it. gpus: COUNTxTYPE instead of the preset's. preset: a model in place of both, with nothing
+    said of its job. device: auto, cuda or cpu. name: folder below `runs`; empty means one made of
+    experiment, device and settings. command, framework: of backend `command`. track: experiment
+    trackers that get the results, by name."""
 
     experiment_name: str
     experiment: dict[str, Any]
@@ -165,8 +160,7 @@ def _check_backend(name: object) -> None:
 
 
 def _checked(overrides: Sequence[str], groups: Groups, config_dir: Path | None) -> dict[str, str]:
-    """Values by key; UserError for a key that nobody reads, and for a choice that no folder has or
-    whose file is broken."""
+    """Values by key; UserError for a key that nobody reads, and a choice without a whole file."""
     given = split_key_values((override.lstrip("+") for override in overrides), "override")
     inner = [f"{group}.{name}" for group, kind in groups.items() for name in field_types(kind)]
     choices = [name for name in _CHOICES if name in ("experiment", *groups)]

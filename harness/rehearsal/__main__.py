@@ -83,8 +83,7 @@ class StageByStage:
 
 
 def _cap_memory(memory_bytes: int | None) -> None:
-    """No more than the target GPU has, where this one has more. What its CUDA context takes there,
-    as much as here, is not the allocator's."""
+    """No more than the target GPU has; what its CUDA context takes is not the allocator's."""
     import torch
 
     free, here = torch.cuda.mem_get_info()

@@ -1,5 +1,4 @@
-"""What the advisor predicts of a rehearsed rank, phase by phase, in bytes and seconds, and where
-the two part."""
+"""What the advisor predicts of a rehearsed rank, in bytes and seconds, and where the two part."""
 
 from typing import Final
 

@@ -1,5 +1,4 @@
-"""From the command line of `harness rehearse` to trials: the job, its ranks, and what the advisor
-predicts of them."""
+"""From the command line of `harness rehearse` to trials: job, ranks, what is predicted."""
 
 import os
 import re
@@ -57,8 +56,7 @@ _OWN_KEYS: Final = ("model", "gpus", "layout", "stage", "recompute", *_PLAIN)
 
 
 class AskedRehearsal(Struct, frozen=True, kw_only=True):
-    """One `harness rehearse`: the advisor's request, and which ranks are to be run, on what. stage:
-    a number, or None for all. steps: timed on a real device."""
+    """One `harness rehearse`. stage: a number, or None for all. steps: timed on a real device."""
 
     request: Request
     recompute: tuple[str, ...]
@@ -208,8 +206,7 @@ def workload_of(job: Job, recompute: str, device: Device) -> Workload:
 
 
 def evaluator_here(job: Job, name: str, config_dir: Path | None) -> Evaluator | None:
-    """Of `job` on the GPU that the driver calls `name`; None where that is not described, or cannot
-    run it."""
+    """Of `job` on the GPU called `name`; None where that is unknown, or cannot run it."""
     try:
         gpu = load_gpu(name, config_dir)
         return Evaluator(replace(job, gpu=gpu), load_calibration(gpu, config_dir))

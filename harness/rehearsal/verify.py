@@ -1,10 +1,8 @@
 """What `advise --verify` asks: candidates as JSON on stdin, rehearsed on fake tensors, JSON out.
-
 ``{"config_dir", "candidates": [{"model", "layout", "config", "gpu", "num_gpus", "recompute",
 "stage"}]}`` gives ``{"candidates": [{"stage", "predicted_bytes", "rehearsed_bytes", "explanation",
 "differences", "refused"}]}``; candidates is null where nothing can be rehearsed here, and
-``refused`` says why.
-"""
+``refused`` says why."""
 
 import json
 import logging
@@ -57,8 +55,7 @@ def main() -> int:
 
 @contextmanager
 def _libraries_held_back() -> Iterator[None]:
-    """What libraries log is shown where one of them logs an error, or where nothing is answered:
-    Megatron Core warns of its own internals."""
+    """What libraries log is shown with an error alone: Megatron Core warns of its own internals."""
     held = MemoryHandler(sys.maxsize, logging.ERROR, logging.StreamHandler(), flushOnClose=False)
     root = logging.getLogger()
     root.addHandler(held)

@@ -31,8 +31,7 @@ PAIRS: Final = {
 
 
 def csv_text(rows: Sequence[accuracy_rows.SettingRow]) -> str:
-    """One line a row, bytes and seconds; what is not known is empty. On a CPU the names of times
-    say so in the column `device`."""
+    """One line a row, bytes and seconds; empty: not known. Column `device` marks times of a CPU."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = [f"{side}_{name}" for name in PAIRS.values() for side in ("predicted", "measured")]

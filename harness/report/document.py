@@ -33,8 +33,7 @@ def table_of(rows: Iterable[Mapping[str, str]], left: int = 1) -> Table:
 
 
 class Picture(Struct, frozen=True, kw_only=True):
-    """A figure: its file's name without suffix, what it shows, and the SVG itself, as wide as a
-    desktop's page and as a phone's."""
+    """A figure: its file's name without suffix, what it shows, its SVG for desktop and phone."""
 
     name: str
     caption: str
@@ -60,8 +59,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """A report: title, one line that says what it is of, the outcome, sections. good: whether the
-    outcome is one; None where nothing was judged."""
+    """A report. good: whether the outcome is one; None where nothing was judged."""
 
     title: str
     subtitle: str
@@ -175,8 +173,7 @@ def terminal_page(report: Document) -> Block:
 
 
 def _table_block(found: Table) -> Block:
-    """The first column has lines of its own on a narrow page, which then leaves the last ones
-    out."""
+    """The first column has lines of its own on a narrow page, which leaves the last ones out."""
     spare = [0, *range(len(found.columns) - 1, 0, -1)]
     rows = table(
         Column(title=title, left=n < found.left, wrap=True, above=n == 0, spare=spare[n])

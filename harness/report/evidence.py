@@ -134,10 +134,8 @@ def trust(facts: Facts) -> Section:
 
 
 def _clock(result: TrialResult) -> str:
-    if result.times is None:
-        return DASH
-    cpu = result.trial["workload"]["device"] == "cpu"
-    return f"{result.times.clock} (CPU time)" if cpu else result.times.clock
+    cpu = " (CPU time)" if result.trial["workload"]["device"] == "cpu" else ""
+    return f"{result.times.clock}{cpu}" if result.times else DASH
 
 
 def failures(facts: Facts) -> tuple[Section, ...]:
@@ -195,14 +193,13 @@ def calibrations(facts: Facts) -> dict[str, Calibration | None]:
 
 def calibration_lines(facts: Facts) -> tuple[str, ...]:
     """Name, provenance and band of each in one sentence."""
-    return tuple(_calibration_line(name, one) for name, one in calibrations(facts).items())
-
-
-def _calibration_line(name: str, found: Calibration | None) -> str:
-    if found is None:
-        what = "no time was predicted" if name == "none" else "its file is missing"
-        return f"Calibration {name}: {what}."
-    return f"Calibration {found.name}: {found.provenance}, {found.summary()}."
+    lacks = {"none": "no time was predicted"}
+    return tuple(
+        f"Calibration {one.name}: {one.provenance}, {one.summary()}."
+        if one
+        else f"Calibration {name}: {lacks.get(name, 'its file is missing')}."
+        for name, one in calibrations(facts).items()
+    )
 
 
 def find_calibration(name: str) -> Calibration | None:

@@ -1,6 +1,5 @@
 """Numbers for other programs: one row a trial (CSV, Parquet), Bencher's metric format, and
-`junit.xml`: one test case for each candidate and metric, in the gate's order.
-"""
+`junit.xml`: one test case for each candidate and metric, in the gate's order."""
 
 import json
 from pathlib import Path
@@ -69,12 +68,10 @@ def write_tables(facts: Facts, folder: Path) -> list[Path]:
 
 
 def bmf(facts: Facts) -> str:
-    """Bencher Metric Format: benchmark -> measure -> value with the quartiles around it.
-
-    value is the median over processes of their medians; lower_value and upper_value are quartiles
-    of all their steps. What a CPU's time is in has a name of its own, ``cpu_…``. Trials that are
-    not ok give nothing: a number that is not trusted is no data point.
-    """
+    """Bencher Metric Format: benchmark -> measure -> value with the quartiles around it. value is
+    the median over processes of their medians; lower_value and upper_value are quartiles of all
+    their steps. What a CPU's time is in has a name of its own, ``cpu_…``. Trials that are not ok
+    give nothing: a number that is not trusted is no data point."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for setting in facts.plan.settings:
         good = [one for one in facts.results_of(setting) if one.status is TrialStatus.OK]
@@ -102,8 +99,7 @@ _TAGS: Final = {Verdict.REGRESSION: "failure", Verdict.FAILED: "error"} | _PASSE
 
 
 def junit(comparison: Comparison, name: str) -> str:
-    """The comparison as JUnit XML; the message of a case is the gate's own line. Repeats that
-    failed have one case each."""
+    """The comparison as JUnit XML; a case's message is the gate's own line."""
     cases = []
     noted = render.noted_rows(comparison)
     for row, notes in ((row, [*said, *more]) for rows, said, more in noted for row in rows):

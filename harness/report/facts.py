@@ -31,11 +31,9 @@ from harness.trial.trial import Device, Trial, world_size
 
 class Numbers(Struct, frozen=True, kw_only=True):
     """One process, or the median of several; of memory the most. None where it is not known.
-
     step_spread: IQR of the steps over their median. joules_per_token: of one GPU, as NVML read it.
     model_tflops_per_gpu: Megatron's model FLOPs; hardware_tflops_per_gpu: also what is computed
-    again; mfu, hfu: these over the dense peak. Peaks are those of the fullest rank.
-    """
+    again; mfu, hfu: these over the dense peak. Peaks are those of the fullest rank."""
 
     step_time_seconds: float | None = None
     step_spread: float | None = None
@@ -127,8 +125,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     @property
     def peak(self) -> str:
-        """Which peak decides what fits: reserved where every measured trial has one (on a GPU that
-        we measured), else allocated."""
+        """Which peak decides what fits: reserved where every trial has one, else allocated."""
         sizes = [rank.reserved for result in self.results.values() for rank in result.memory]
         return "allocated" if None in sizes or not sizes else "reserved"
 

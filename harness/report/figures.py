@@ -54,8 +54,7 @@ def bars(facts: Facts) -> tuple[Bar, ...]:
 
 
 def paint_memory(figure: "Figure", shown: Sequence[Bar]) -> None:
-    """Predicted components laid end to end; a dark line over them reaches as far as what was
-    measured, with a mark at each measured peak."""
+    """Predicted components end to end; over them a dark line and marks for what was measured."""
     scale, unit = unit_of([bar.components.total for bar in shown])
     axes = figure.add_subplot()
     parts = (
@@ -118,8 +117,7 @@ def step_timelines(facts: Facts) -> tuple[StepTimeline, ...]:
 
 
 def paint_timeline(figure: "Figure", shown: Sequence[StepTimeline], *, on_cpu: bool) -> None:
-    """Allocated bytes against time, one below the other, over the colours of the phases, and
-    the predicted peak across."""
+    """Allocated bytes against time over the colours of the phases; the predicted peak across."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -202,9 +200,8 @@ MOST: Final = 24
 
 
 class PlottedSetting(Struct, frozen=True):
-    """One setting that was measured. number: the advisor's rank, as tables have it; of what it does
-    not rank one after all ranks. stable: whether its times are to be trusted; pruned: whether a
-    sweep ended one of its trials early."""
+    """One setting that was measured. number: the advisor's rank; of what it does not rank, one
+    after all ranks. stable: its times may be trusted; pruned: a sweep ended a trial of it early."""
 
     number: int
     name: str
@@ -244,8 +241,7 @@ def paint_scatter(
     label: str,
     height: Callable[[PlottedSetting], float],
 ) -> None:
-    """Peak memory against `height`; a line joins what nothing beats in both, the others are faint.
-    label: of the heights; a CPU's time is marked at {}."""
+    """Peak memory against `height`, with the front. label: of the heights; {}: a CPU's time."""
     shown, axes = points(facts), figure.add_subplot()
     at = _scatter(axes, shown, [height(one) for one in shown])
     clock = " (CPU time)" if facts.on_cpu else ""

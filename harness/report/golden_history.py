@@ -1,5 +1,4 @@
-"""`harness golden history`: a metric over the sessions of a golden and of later runs, and the steps
-or the drift between them."""
+"""`harness golden history`: a metric over a golden's sessions and later runs; steps, drift."""
 
 import math
 from collections.abc import Sequence
@@ -22,8 +21,7 @@ _MOST_NAMES: Final = 16
 
 
 def history(golden: Golden, results: Sequence[TrialResult], metric: str) -> tuple[Session, ...]:
-    """Sessions of the golden, and those of results of its workload (without a reason), by time;
-    UserError where none has the metric."""
+    """Sessions of the golden, and those of results of its workload, by time; or UserError."""
     good = (one for one in results if one.status is TrialStatus.OK)
     mine = [one for one in good if golden.identity.holds_for(one.trial["workload"])]
     held = [session.samples for session in golden.sessions]
@@ -64,7 +62,8 @@ def history_lines(sessions: Sequence[Session], metric: Metric) -> list[str]:
         for one in steps
     ]
     if trend:
-        found.append(f"drift of {_percent(trend.slope):+.2f} % a session (p = {trend.p:.2g})")
+        slope = math.expm1(trend.slope) * 100
+        found.append(f"drift of {slope:+.2f} % a session (p = {trend.p:.2g})")
     return [*(found or ["neither step nor drift"]), *lines]
 
 
@@ -77,7 +76,7 @@ def draw_history(sessions: Sequence[Session], metric: Metric, title: str, path: 
     steps, trend, fitted = explain(values)
 
     def heights(logs: Sequence[float]) -> list[float]:
-        return [_percent(one - values[0]) for one in logs]
+        return [math.expm1(one - values[0]) * 100 for one in logs]
 
     with kit.styled(path.stem, **{"font.size": 10}):
         figure = Figure(figsize=(kit.WIDE, _HEIGHT), layout="constrained")
@@ -110,7 +109,3 @@ def _name(one: Session) -> str:
 
 def _jump(fitted: Sequence[float], step: Step) -> str:
     return percent(math.expm1(fitted[step.at] - fitted[step.at - 1]))
-
-
-def _percent(change: float) -> float:
-    return math.expm1(change) * 100

@@ -63,8 +63,7 @@ def _points(pairs: Iterable[Pair]) -> Points:
 
 
 def draw_accuracy(rows: Sequence[SettingRow], folder: Path) -> tuple[Picture, ...]:
-    """predicted_and_measured.svg and .png, where a row has both numbers; ImportError without
-    matplotlib."""
+    """predicted_and_measured.svg and .png, where a row has both; ImportError without matplotlib."""
     halves = {str(half): [row for row in rows if row.cell.half is half] for half in Half}
     sizes = {half: _points(row.allocated for row in own) for half, own in halves.items()}
     times = {half: _points(row.step for row in own) for half, own in halves.items()}

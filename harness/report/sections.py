@@ -11,18 +11,8 @@ from harness.execution.runner import MEASURED
 from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, or_dash, order_lines
 from harness.judge.render import below, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
+from harness.report import evidence
 from harness.report.document import Document, Picture, Section, Table, table_of
-from harness.report.evidence import (
-    calibration,
-    calibration_lines,
-    commands,
-    environment,
-    failures,
-    flops,
-    memory,
-    phases,
-    trust,
-)
 from harness.report.facts import Facts
 from harness.trial.result import TrialStatus
 from harness.trial.trial import Prediction
@@ -48,14 +38,14 @@ def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
             *verdict(facts),
             settings(facts, of("memory_and_time", "memory_and_throughput")),
             predicted(facts, of("predicted_and_measured")),
-            memory(facts, of("memory_by_component")),
-            flops(facts),
-            *_one_step(phases(facts), of("timeline")),
-            trust(facts),
-            *failures(facts),
-            environment(facts),
-            calibration(facts),
-            commands(facts),
+            evidence.memory(facts, of("memory_by_component")),
+            evidence.flops(facts),
+            *_one_step(evidence.phases(facts), of("timeline")),
+            evidence.trust(facts),
+            *evidence.failures(facts),
+            evidence.environment(facts),
+            evidence.calibration(facts),
+            evidence.commands(facts),
         ),
     )
 
@@ -123,7 +113,10 @@ def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     kept, peaks = [o.saved_per_layer for o in found], [o.peak_allocated for o in found]
     orders = order_lines({"peak allocated memory": peaks, "bytes kept per layer": kept})
     lines = list(dict.fromkeys([*judgement(found), *orders]))  # what is missing is said once
-    lines += [*calibration_lines(facts), *(f"Note: {text}." for text in facts.plan.assumptions)]
+    lines += [
+        *evidence.calibration_lines(facts),
+        *(f"Note: {text}." for text in facts.plan.assumptions),
+    ]
     quantities = [
         _quantity("kept per layer", found, kept, human_bytes),
         _quantity("peak allocated", found, peaks, human_bytes),
@@ -151,14 +144,14 @@ def timed(words: str, facts: Facts) -> str:
     return f"{words} (CPU time)" if facts.on_cpu else words
 
 
-def _one_step(phases: Table | None, pictures: tuple[Picture, ...]) -> tuple[Section, ...]:
-    if phases is None:
+def _one_step(times: Table | None, pictures: tuple[Picture, ...]) -> tuple[Section, ...]:
+    if times is None:
         return (Section(title="One step", pictures=pictures),) if pictures else ()
     how = (
         "Times of one step after the timed ones, on one rank: on the GPU, and until the processor "
         "had queued the work. Where the processor is hardly ahead, the GPU waits for it."
     )
-    return (Section(title="One step", prose=(how,), tables=(phases,), pictures=pictures),)
+    return (Section(title="One step", prose=(how,), tables=(times,), pictures=pictures),)
 
 
 def _status(outcome: SettingOutcome, facts: Facts) -> str:

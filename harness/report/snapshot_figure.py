@@ -15,8 +15,7 @@ MOST_POINTS: Final = 4000
 
 
 def draw_recordings(recordings: Sequence[Recording], path: Path) -> None:
-    """Draw them into `path`, whose suffix says the format. Where one has no times, all are drawn
-    by the share of their events."""
+    """Draw them into `path`, whose suffix says the format; by event where one has no times."""
     from matplotlib.figure import Figure
 
     with styled(path.stem, **{"font.size": 10}):
@@ -36,7 +35,9 @@ def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
         line, mark = ("--", "v") if one.predicted else ("-", "^")
         curve = [places[k] for k in shown], [one.num_bytes[k] / unit for k in shown]
         look: dict[str, Any] = {"linewidth": 1.0, "drawstyle": "steps-post", "linestyle": line}
-        axes.plot(*curve, color=colour, label=_label(one, name), **look)
+        when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.2f} s"
+        label = f"{name}: peak {human_bytes(one.peak_bytes)}{when}"
+        axes.plot(*curve, color=colour, label=label, **look)
         peak = [places[one.peak_event]], [one.peak_bytes / unit]
         look = {"markeredgecolor": "black", "markersize": 7, "linestyle": "none", "clip_on": False}
         axes.plot(*peak, marker=mark, color=colour, **look)
@@ -55,15 +56,8 @@ def _places(one: Recording, *, timed: bool) -> Sequence[float]:
     return [k / last for k in range(len(one.num_bytes))]
 
 
-def _label(one: Recording, name: str) -> str:
-    """``predicted: peak 70.12 GiB at 2.31 s``."""
-    when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.2f} s"
-    return f"{name}: peak {human_bytes(one.peak_bytes)}{when}"
-
-
 def thinned(levels: Sequence[int], most: int = MOST_POINTS) -> list[int]:
-    """About `most` places of `levels`, of each stretch its first, lowest and highest, and the
-    last: no peak is lost."""
+    """About `most` places of `levels`: each stretch's first, lowest and highest, and the last."""
     stretch = max(1, -(-3 * len(levels) // most))
     keep = {len(levels) - 1}
     for start in range(0, len(levels), stretch):

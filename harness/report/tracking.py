@@ -50,13 +50,10 @@ _PARAMETERS: Final = ("recompute", "repeat", "advisor_rank")
 
 
 class TrackedTrial(Struct, frozen=True, kw_only=True):
-    """One trial, of the run `group`.
-
-    parameters: workload and measurement, dotted names. metrics: as in trials.csv, the predicted
-    ones next to the measured; seconds, bytes, TFLOP/s. series: step time and loss of each measured
-    step. tags: how it ended, and software and GPUs of its machine. began, seconds: when it started
-    (since 1970), and how long it took.
-    """
+    """One trial, of the run `group`. parameters: workload and measurement, dotted names. metrics:
+    as in trials.csv, the predicted ones next to the measured; seconds, bytes, TFLOP/s. series: step
+    time and loss of each measured step. tags: how it ended, and software and GPUs of its machine.
+    began, seconds: when it started (since 1970), and how long it took."""
 
     name: str
     group: str

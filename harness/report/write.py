@@ -33,8 +33,7 @@ class Written(Struct, kw_only=True):
 
 
 def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -> Written:
-    """Write all files of the report into `folder`, and append it to `step_summary`. OSError where a
-    file cannot be written."""
+    """Write the report's files into `folder`, append it to `step_summary`; OSError if one fails."""
     folder.mkdir(parents=True, exist_ok=True)
     written = Written(folder=folder)
     try:
@@ -57,8 +56,7 @@ def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -
 
 
 def report_run(run: Path, say: Callable[[str], None]) -> None:
-    """Write the report of a run that has ended into its folder, and say where it is, or in one line
-    what went wrong: the run stands."""
+    """Write the report of a run that has ended into its folder; say where, or what failed."""
     try:
         written = write_report(load_facts(run), run / FOLDER, step_summary_file())
     except Exception as error:

@@ -34,11 +34,9 @@ class Task(Struct, frozen=True, order=True):
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """A finished task: median step of its slowest rank in seconds, and the largest peak of a rank
-    in bytes (reserved where the device says, else allocated); None where it was not measured.
-
-    name: of the trial. steps: seconds of each measured step. wall_seconds: how long the trial took.
-    processes: how many it is of, where it stands for all repeats of a point.
-    """
+    in bytes (reserved where the device says, else allocated); None where it was not measured. name:
+    of the trial. steps: seconds of each measured step. wall_seconds: how long the trial took.
+    processes: how many it is of, where it stands for all repeats of a point."""
 
     name: str
     status: TrialStatus
@@ -70,9 +68,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """All that has happened in a sweep, whichever worker did it. finished: outcomes of each point
-    by repeat. running: tasks that some living worker has claimed and not finished. spent_seconds:
-    wall time of the sweep so far."""
+    """All that has happened in a sweep. finished: outcomes of each point by repeat. running: tasks
+    that a living worker has claimed and not finished. spent_seconds: wall time so far."""
 
     finished: Mapping[Point, Mapping[int, Outcome]] = field(default_factory=dict)
     running: frozenset[Task] = frozenset()

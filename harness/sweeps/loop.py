@@ -1,9 +1,7 @@
-"""The loop of a worker of a sweep: the policy decides, the runner runs, the study is told.
-
-Every task is one trial with one result.json, written by whichever runner ``launcher=`` means. A
-sweep that is killed and started again finds them all, tells the study what it missed, and goes on;
-started while another works, on this machine or elsewhere, it shares the work with it.
-"""
+"""The loop of a worker of a sweep: the policy decides, the runner runs, the study is told. Every
+task is one trial with one result.json, written by whichever runner ``launcher=`` means. A sweep
+that is killed and started again finds them all, tells the study what it missed, and goes on;
+started while another works, on this machine or elsewhere, it shares the work with it."""
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -22,8 +20,7 @@ from harness.trial.store import RunFolder
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """A sweep of `space` into `folder`; `plan` is its plan without settings. retry: statuses of
-    trials that are run again."""
+    """A sweep of `space` into `folder` by its `plan`. retry: statuses that are run again."""
 
     folder: RunFolder
     plan: RunPlan
@@ -45,8 +42,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
 
     def run(self) -> End:
         """Why it ended; by then `finished` holds what came of every task, whichever worker ran it.
-        Raises as Runner.run does; UserError where the storage cannot be opened or holds another
-        sweep of this name."""
+        Raises as Runner.run does; UserError where the storage fails or holds another sweep."""
         progress = Progress(min(self.options.trials, len(self.space.legal)), growing=True)
         device, retry = self.plan.device_name, self.retry
         study = open_study(self.folder, self.space, self.options, device, retry, progress.say)

@@ -1,11 +1,9 @@
-"""What the advisor predicts of a point, corrected by what was measured of others.
-
-The residual of a point is ln(measured / predicted). It is taken as a sum of parts that points
-share: one of the whole sweep, one of its layout, of its micro batch, of its kind of recompute, of
-its setting, and one of its own, each normally distributed around zero. That is a Gaussian process
-whose kernel is a sum of "same group" indicators (Rasmussen and Williams 2006, section 2.2); what is
-measured of a few points of a group moves all of it, the less the fewer there are (shrinkage).
-"""
+"""What the advisor predicts of a point, corrected by what was measured of others. The residual of a
+point is ln(measured / predicted). It is taken as a sum of parts that points share: one of the whole
+sweep, one of its layout, of its micro batch, of its kind of recompute, of its setting, and one of
+its own, each normally distributed around zero. That is a Gaussian process whose kernel is a sum of
+"same group" indicators (Rasmussen and Williams 2006, section 2.2); what is measured of a few points
+of a group moves all of it, the less the fewer there are (shrinkage)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from advisor.base.errors import require
-from harness.sweeps.history import Expected, History, Outcome
+from harness.sweeps.history import Expected, History
 from harness.sweeps.space import Point
 from harness.trial.result import TrialStatus
 
@@ -30,26 +28,13 @@ if TYPE_CHECKING:
 Groups = Mapping[str, float]
 """Part of the residual -> its standard deviation before anything is measured."""
 
-SECONDS: Final[Groups] = {
-    "sweep": 0.10,
-    "layout": 0.05,
-    "micro_batch_size": 0.04,
-    "kind": 0.04,
-    "recompute": 0.02,
-    "point": 0.01,
-}
+_PARTS: Final = ("sweep", "layout", "micro_batch_size", "kind", "recompute", "point")
+SECONDS: Final[Groups] = dict(zip(_PARTS, (0.10, 0.05, 0.04, 0.04, 0.02, 0.01), strict=True))
 """Of step times. results/measured, 43 settings in 9 runs: the medians of runs differ by 6 %, within
 a run settings differ by 0.2 to 1 %, by 8 % where experts are small; published rows of other layouts
 lie 5 to 9 % off (docs/times.md). Wider than what was seen within a run, so that a sweep does not
 end before it has looked at other layouts, micro batches and kinds (docs/sweeps.md)."""
-BYTES: Final[Groups] = {
-    "sweep": 0.02,
-    "layout": 0.02,
-    "micro_batch_size": 0.01,
-    "kind": 0.01,
-    "recompute": 0.005,
-    "point": 0.005,
-}
+BYTES: Final[Groups] = dict(zip(_PARTS, (0.02, 0.02, 0.01, 0.01, 0.005, 0.005), strict=True))
 """Of reserved peaks. results/measured: -2 to +2 % in the same runs."""
 UNKNOWN_SPREAD: Final = math.log(2.0)
 """Of a point that the advisor knows no time of: a factor of two either way."""
@@ -77,8 +62,7 @@ class Belief(Struct, frozen=True):
         return 0.5 * math.erfc((self.log - bound) / (self.spread * math.sqrt(2.0)))
 
     def improvement(self, bound: float) -> float:
-        """Expected amount by which the logarithm is below `bound`, 0 where it is above (Jones,
-        Schonlau and Welch 1998, eq. 15)."""
+        """Expected amount below `bound` (log), 0 above (Jones, Schonlau and Welch 1998, eq. 15)."""
         gap = bound - self.log
         z = gap / self.spread
         density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
@@ -101,11 +85,9 @@ def kind_of(recompute: str) -> str:
 def beliefs(
     predicted: Mapping[Point, float | None], observed: Mapping[Point, Observed], groups: Groups
 ) -> dict[Point, Belief]:
-    """What is believed of every point of `predicted`, those that were measured too.
-
-    Where some points have no prediction, they are taken to be as the median point, with
-    UNKNOWN_SPREAD of their own; where none has, as the mean of what was measured.
-    """
+    """What is believed of every point of `predicted`, those that were measured too. Where some
+    points have no prediction, they are taken to be as the median point, with UNKNOWN_SPREAD of
+    their own; where none has, as the mean of what was measured."""
     np = require("numpy", "harness sweep", "harness")
     points = list(predicted)
     seen = [point for point in points if point in observed]
@@ -136,8 +118,7 @@ def _level(predicted: Sequence[float], observed: Mapping[Point, Observed]) -> fl
 
 
 def _alike(points: Sequence[Point], seen: Sequence[Point], groups: Groups) -> "Array":
-    """Covariance before measuring of every point with those seen for the parts that points share,
-    [points, seen]."""
+    """Covariance before measuring of points with those seen, of shared parts, [points, seen]."""
     np = require("numpy", "harness sweep", "harness")
     covariance: Array = np.zeros((len(points), len(seen)))
     for name, member in _MEMBERS.items():
@@ -180,7 +161,10 @@ def fit_chances(
     peaks = {}
     for point, one in expected.items():
         for outcome in history.finished.get(point, {}).values():
-            if peak := _peak(outcome, one.peak_bytes or 0, room_bytes):
+            peak = outcome.peak_bytes
+            if outcome.status is TrialStatus.OOM:
+                peak = max(one.peak_bytes or 0, room_bytes) if room_bytes else None
+            if peak:
                 peaks[point] = Observed(log(peak), _NOISE**2)
     believed = beliefs({p: one.peak_bytes for p, one in expected.items()}, peaks, BYTES)
     normal, chances = NormalDist(), {}
@@ -191,10 +175,3 @@ def fit_chances(
             more = believed[point].log - log(one.peak_bytes)
             chances[point] = normal.cdf(normal.inv_cdf(clipped) - more / _SPREAD)
     return chances
-
-
-def _peak(outcome: Outcome, predicted: int, room_bytes: int | None) -> int | None:
-    """What a process tells of a peak; None where that is nothing."""
-    if outcome.status is TrialStatus.OOM:
-        return max(predicted, room_bytes) if room_bytes else None
-    return outcome.peak_bytes

@@ -1,6 +1,5 @@
-"""What a sweep runs next, and when it ends: decided from what is predicted and what was measured.
-
-A policy is a pure function of its History: it holds no state, so that any worker of a sweep, and a
+"""What a sweep runs next, and when it ends: decided from what is predicted and what was measured. A
+policy is a pure function of its History: it holds no state, so that any worker of a sweep, and a
 sweep that goes on after a kill, decides alike. It knows no Optuna storage, no folder and no clock.
 
 The policy of `harness sweep` is: the advisor's best first, then where measuring promises most, then
@@ -16,8 +15,7 @@ A point's time is the median over its processes of each one's median step: steps
 correlated, so a process counts once (harness.judge.stats). How much processes differ is pooled over
 all points of the sweep, together with what is assumed before any was repeated, which counts as
 _ASSUMED_FREEDOM degrees of freedom (a scaled inverse chi-squared prior; Gelman et al. 2013,
-Bayesian Data Analysis, section 2.6). A mean is then Student-t distributed around the truth.
-"""
+Bayesian Data Analysis, section 2.6). A mean is then Student-t distributed around the truth."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -96,8 +94,7 @@ class Standing:
         }
 
     def faster(self, point: Point, margin: float) -> float:
-        """Probability that a measured `point` is more than `margin` (relative) faster than the
-        leader."""
+        """Probability that a measured `point` is more than `margin` faster than the leader."""
         assert self.leader is not None
         gap = math.log(self.seconds[point] / self.seconds[self.leader]) + margin
         processes = self.processes(point), self.processes(self.leader)
@@ -121,8 +118,7 @@ class Standing:
 
     @property
     def tied(self) -> tuple[Point, ...]:
-        """The leader and the points that may be faster: the noise does not tell them apart. Empty
-        where one leads alone, or none does."""
+        """The leader and the points that may be faster, within the noise; or none."""
         others = self.rivals(0.0, _HALF)
         return (self.leader, *others) if self.leader and others else ()
 
@@ -156,8 +152,7 @@ class Ending(StrEnum):
 
 
 class Measure(Struct, frozen=True, kw_only=True):
-    """Run this task. limit_seconds: its trial ends early (status pruned) once its running median
-    step is clearly above that; None: it is not pruned."""
+    """Run this task. limit_seconds: a clearly larger median ends it early (pruned)."""
 
     task: Task
     limit_seconds: float | None = None
@@ -203,10 +198,9 @@ def make_policy(space: Space, options: SweepOptions) -> "PriorPolicy":
 
 
 class PriorPolicy:
-    """Decides for the points of `expected`, which are in the advisor's order. memory_bytes: points
-    with a larger peak cannot lead. room_bytes: what the advisor's probability to fit is of.
-    assumed_noise: relative standard deviation of a step time between processes, until repeats
-    show it."""
+    """Decides for the points of `expected`, in the advisor's order. memory_bytes: points with a
+    larger peak cannot lead. room_bytes: what the probability to fit is of. assumed_noise: relative
+    standard deviation of a step time between processes, until repeats show it."""
 
     def __init__(
         self,
@@ -222,11 +216,9 @@ class PriorPolicy:
         self._room_bytes, self._assumed_noise = room_bytes, assumed_noise
 
     def next(self, history: History) -> Action:
-        """What the worker that asks does now. Never a task that is finished or running.
-
-        Workers ask one at a time, under the lock under which the task is then claimed; a task
-        that was claimed is in `history.running` of the next one who asks.
-        """
+        """What the worker that asks does now. Never a task that is finished or running. Workers ask
+        one at a time, under the lock under which the task is then claimed; a task that was claimed
+        is in `history.running` of the next one who asks."""
         budget = self._options.budget_seconds()
         standing = Standing(history, self._memory_bytes, self._assumed_noise)
         ahead = self._ahead(history, standing)

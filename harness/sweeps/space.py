@@ -50,8 +50,7 @@ class Point(Struct, frozen=True, kw_only=True):
 
 
 class Space(Struct, frozen=True):
-    """All points, legal or not, in the advisor's order. planned: each point as a setting of a run;
-    illegal ones with the reason why they are skipped."""
+    """All points in the advisor's order. planned: each as a setting, or why it is illegal."""
 
     planned: dict[Point, PlannedSetting]
     target: Target
@@ -110,8 +109,7 @@ def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Sp
 def _nothing_to_run(
     name: str, found: Mapping[Point, PlannedSetting], options: SweepOptions
 ) -> UserError:
-    """What keeps every point from being run: the budget where some only need more, else the reason
-    that most have."""
+    """Why no point is run: the budget where some only need more, else the most common reason."""
     other = "change sweep.micro_batch_sizes, sweep.layouts or recompute.settings"
     predicted = [planned.trial.prediction for planned in found.values()]
     peaks = [one.peak_reserved_bytes for one in predicted if one and one.peak_reserved_bytes]
@@ -144,8 +142,7 @@ class _Builder:
         self._named = [text for text in asked if text not in self._own]
 
     def points(self) -> Iterator[tuple[Point, PlannedSetting]]:
-        """Legal points in the advisor's order, then those that only the backend knows, then those
-        that are not run."""
+        """Legal points in the advisor's order, those that only the backend knows, those not run."""
         jobs = {(layout, size): self._job(layout, size) for layout, size in self._shapes()}
         legal: dict[Point, PlannedSetting] = {}
         places: dict[Point, tuple[float, ...]] = {}

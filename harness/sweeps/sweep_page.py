@@ -18,8 +18,7 @@ from harness.trial.trial import Prediction
 
 
 def fastest_and_smallest(outcomes: Mapping[Point, Outcome], budget: int | None) -> list[Point]:
-    """Points that were measured to the end, within `budget`, and that no other beats in both
-    objectives, fastest first."""
+    """Points measured to the end, within `budget`, that no other beats in both, fastest first."""
     found = [point for point, o in outcomes.items() if o.measured and o.within(budget)]
     return pareto_front(
         found, lambda p: (outcomes[p].step_seconds or 0.0, outcomes[p].peak_bytes or 0)
@@ -38,8 +37,11 @@ def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: End
     rest = {point: outcome for point, outcome in outcomes.items() if point not in best}
     counts = Counter(str(outcome.status) for outcome in outcomes.values())
     words = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    budget = space.budget_bytes
+    within = "" if budget is None else f" within {human_bytes(budget)}"
+    front = "Pareto front of step time and peak memory:"
     lines = (
-        *(title, "", "Pareto front of step time and peak memory:" if best else _nothing(space)),
+        *(title, "", front if best else f"No point was measured{within}."),
         *_measured(space, {point: outcomes[point] for point in best}, ended.tied),
         *(("", "The other points:") if rest else ()),
         *_measured(space, rest, ended.tied),
@@ -62,11 +64,6 @@ def dry_page(title: str, space: Space, folder: Path) -> str:
     where = f"{len(rows)} points; results go to {folder}"
     lines = [title, where, "", *_table((*_NAMES, "step ms", "peak", "fits"), rows)]
     return on_screen(group(*lines, "", *_not_run(space), *_assumptions(space)))
-
-
-def _nothing(space: Space) -> str:
-    budget = space.budget_bytes
-    return "No point was measured" + ("." if budget is None else f" within {human_bytes(budget)}.")
 
 
 def _measured(space: Space, found: Mapping[Point, Outcome], tied: Sequence[Point]) -> list[Block]:

@@ -108,21 +108,16 @@ def _of_words(text: str) -> TrialStatus | None:
 def over_bytes(text: str) -> int | None:
     """Bytes asked for beyond what was free, of the GPU and of the process's own allowance, from
     torch's message; None where it does not say, or what is written there is no size."""
-    asked, free = _ASKED.search(text), _FREE.search(text)
+    asked, free, allowed = (one.search(text) for one in (_ASKED, _FREE, _ALLOWED))
     if asked is None or free is None:
         return None
     try:
-        return max(0, _bytes(asked[1]) - min([_bytes(free[1]), *_left_of_allowance(text)]))
+        left = _bytes(free[1])
+        if allowed is not None:  # a process with a limit of its own
+            left = min(left, max(0, _bytes(allowed[1]) - sum(map(_bytes, _HELD.findall(text)))))
+        return max(0, _bytes(asked[1]) - left)
     except ValueError:
         return None
-
-
-def _left_of_allowance(text: str) -> list[int]:
-    """What a process with a limit of its own could still take; empty without one."""
-    allowed = _ALLOWED.search(text)
-    if allowed is None:
-        return []
-    return [max(0, _bytes(allowed[1]) - sum(map(_bytes, _HELD.findall(text))))]
 
 
 def _bytes(quantity: str) -> int:

@@ -20,20 +20,15 @@ _OURS: Final = re.compile(r"\.(.+)\.\d+\.tmp")
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write `text` so that `path` at any instant is the old file or the whole new one.
-
-    The folder is synchronised too: once this returns, a power cut does not undo it.
-    """
+    """Write `text` so that `path` is always the old file or the new one, even after a power cut."""
     with Reservation(path, 0) as reservation:
         reservation.commit(text)
 
 
 class Reservation:
-    """Disk space taken before a long measurement, so that its result can be written after it.
-
-    A temporary file next to `path` holds `num_bytes`; `commit` fills it and renames it to `path`.
-    Raises OSError (ENOSPC) at once where the space is not there.
-    """
+    """Disk space taken before a long measurement, so that its result can be written after it. A
+    temporary file next to `path` holds `num_bytes`; `commit` fills it and renames it to `path`.
+    Raises OSError (ENOSPC) at once where the space is not there."""
 
     def __init__(self, path: Path, num_bytes: int = RESERVED_BYTES) -> None:
         self._path = path
@@ -103,8 +98,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def append_json_line(path: Path, values: Mapping[str, Any]) -> None:
-    """Append one object as a line, which is on disk when this returns. Half a line that a kill left
-    at the end is dropped."""
+    """Append one object as a line, on disk when this returns, in place of half a line of a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as file:
         drop_half_line(file)
@@ -182,8 +176,7 @@ def _open_files(pid: str) -> Iterator[str]:
 
 @contextmanager
 def exclusive(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Whether this process alone holds `path` for the length of the block; where it is `shared`,
-    with others that share it."""
+    """Whether this process alone, or with others that share it, holds `path` within the block."""
     lock = Lock(path)
     try:
         yield lock.take(shared=shared)

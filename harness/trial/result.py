@@ -38,8 +38,7 @@ class TrialStatus(StrEnum):
 
 class Phase(StrEnum):
     """Where in its life a trial is; also where it failed. `training` is some part of a step, where
-    nobody but the log tells; `replay`, in timelines and phase times alone, what the backward
-    computes again."""
+    only the log tells; `replay`, in timelines and phase times alone, computes again."""
 
     START = "start"
     BUILD = "build"
@@ -66,13 +65,11 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 
 class StepTimes(Struct, frozen=True, kw_only=True):
-    """Seconds of the measured steps of one process, after warm-up.
-
-    clock: ``cuda_event`` or ``host``; on a CPU device these are CPU times. ``log``: as the training
-    framework printed them, ``log_stamps``: distances of its lines' time stamps. warmup_seconds are
-    the dropped steps. steps: training step of each of `seconds`, from 1, where they do not follow
-    one another (a log may show every tenth); empty: they do, after the warm-up.
-    """
+    """Seconds of the measured steps of one process, after warm-up. clock: ``cuda_event`` or
+    ``host``; on a CPU device these are CPU times. ``log``: as the training framework printed them,
+    ``log_stamps``: distances of its lines' time stamps. warmup_seconds are the dropped steps.
+    steps: training step of each of `seconds`, from 1, where they do not follow one another (a log
+    may show every tenth); empty: they do, after the warm-up."""
 
     seconds: tuple[Positive, ...]
     warmup_seconds: tuple[Positive, ...]
@@ -81,9 +78,9 @@ class StepTimes(Struct, frozen=True, kw_only=True):
 
 
 class MemoryPeak(Struct, frozen=True, kw_only=True):
-    """Peaks of one rank, bytes. On CPU, `allocated` is exact tensor accounting, the rest None; it
-    is None where a log tells the reserved bytes alone (torchtitan's). saved_bytes_per_layer: bytes
-    that autograd keeps for one layer and one microbatch."""
+    """Peaks of one rank, bytes. On CPU, `allocated` is exact tensor accounting, the rest None; None
+    where a log tells reserved bytes alone (torchtitan's). saved_bytes_per_layer: what autograd
+    keeps for one layer and one microbatch."""
 
     rank: Count
     stage: Count
@@ -109,13 +106,10 @@ class TimelinePoint(Struct, frozen=True, kw_only=True):
 
 
 class PhaseTime(Struct, frozen=True, kw_only=True):
-    """All stretches of one phase in one step of one rank.
-
-    seconds: by the GPU's clock. host_seconds: until the processor had queued them. ahead_seconds:
-    by how much the processor was ahead of the GPU at the end of a stretch, the least of all; near
-    zero, the GPU waited for its processor. None of the last stretch of a step, at whose end the
-    processor waits for the loss.
-    """
+    """All stretches of one phase in one step of one rank. seconds: by the GPU's clock.
+    host_seconds: until the processor had queued them. ahead_seconds: by how much the processor was
+    ahead of the GPU at the end of a stretch, the least of all; near zero, the GPU waited for its
+    processor. None of the last stretch of a step, at whose end the processor waits for the loss."""
 
     phase: Phase
     stretches: int
@@ -125,8 +119,7 @@ class PhaseTime(Struct, frozen=True, kw_only=True):
 
 
 class Flops(Struct, frozen=True, kw_only=True):
-    """Model FLOPs (Megatron's convention) and hardware FLOPs (replays included) of one step, all
-    ranks; replayed_per_layer is counted by torch where the backend can."""
+    """FLOPs of a step, all ranks: model (Megatron's), hardware (with replays), torch's count."""
 
     model: Annotated[float, Meta(ge=0, le=LARGEST_FLOAT)]
     hardware: float
@@ -134,9 +127,8 @@ class Flops(Struct, frozen=True, kw_only=True):
 
 
 class GpuLoad(Struct, frozen=True, kw_only=True):
-    """State of a GPU over a stretch of work: median SM clock next to the highest it may have (MHz),
-    median power (watts), the highest temperature, and every reason for which clocks were held back.
-    None where the driver does not tell."""
+    """State of a GPU over a stretch of work: median SM clock next to its highest (MHz), median
+    power (watts), highest temperature, and all reasons for holding clocks back. None: not known."""
 
     sm_clock_mhz: float | None = None
     max_sm_clock_mhz: float | None = None
@@ -154,15 +146,12 @@ class Reported(Struct, frozen=True, kw_only=True):
 
 
 class StagePeaks(Struct, frozen=True, kw_only=True):
-    """Allocated bytes of one rank of a pipeline stage, as predicted or as rehearsed.
-
-    weights, gradients and optimizer live from step to step; forward, backward and optimizer_step
-    are the peaks in these phases, what lives from step to step included. reserved: of the caching
+    """Allocated bytes of one rank of a pipeline stage, as predicted or as rehearsed. weights,
+    gradients and optimizer live from step to step; forward, backward and optimizer_step are the
+    peaks in these phases, what lives from step to step included. reserved: of the caching
     allocator, on a GPU; device_used: what the driver then says is used, CUDA context and all.
     compute_seconds: of one step of this rank alone, where there is a clock; predicted for the GPU
-    that is at hand.
-    note: which tensors a difference from the prediction may come from.
-    """
+    that is at hand. note: which tensors a difference from the prediction may come from."""
 
     stage: int
     weights: int
@@ -188,8 +177,7 @@ class StagePeaks(Struct, frozen=True, kw_only=True):
 
 
 class Rehearsed(Struct, frozen=True, kw_only=True):
-    """What a rehearsal of one stage gave; seconds are those of its measured steps, if any, phases
-    where the time of one more went."""
+    """What a rehearsal of one stage gave; seconds of its measured steps, phases of one more."""
 
     peaks: StagePeaks
     seconds: tuple[float, ...] = ()

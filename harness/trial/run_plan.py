@@ -13,12 +13,9 @@ from harness.trial.trial import Trial, Workload, layout_name
 
 
 class PlannedSetting(Struct, frozen=True, kw_only=True):
-    """One setting of a run: its trial of repeat 0, and why it is not run, if it is not.
-
-    rank: place in the advisor's order among the settings of this run, 1 first; None where the
-    setting is skipped, or one that the advisor does not know. label: what it is called in progress
-    where the setting alone does not tell.
-    """
+    """One setting of a run: its trial of repeat 0, and why it is not run, if it is not. rank: place
+    in the advisor's order among the settings of this run, 1 first; None where the setting is
+    skipped, or unknown to the advisor. label: what it is called in progress beyond its setting."""
 
     trial: Trial
     rank: int | None = None
@@ -43,10 +40,9 @@ class PlannedSetting(Struct, frozen=True, kw_only=True):
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """Everything that `harness run` will do, fixed before the first trial starts. device_name: the
-    GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line each. ended: why
-    a sweep, whose plan grows, is over; empty before, and for a run. tied: the leading trials of a
-    sweep that the noise does not tell apart."""
+    """Everything that `harness run` will do. device_name: the GPU's type, or ``cpu``. assumptions:
+    what the plan says about itself. ended: why a sweep, whose plan grows, is over; else empty.
+    tied: the leading trials of a sweep that the noise does not tell apart."""
 
     experiment: str
     device_name: str
@@ -65,14 +61,11 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         words += sorted({text for trial in trials for text in trial.variables})
         digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:6]
         device = self.settings[0].trial.workload.device if self.settings else "none"
-        # of a model's path its last part, less the suffix
-        name = os.path.basename(os.path.abspath(self.experiment))
-        name = re.sub(r"\.(json|ya?ml)$", "", name)
-        return f"{name}-{device}-{digest}"
+        path = os.path.basename(os.path.abspath(self.experiment))  # of a model, less its suffix
+        return f"{re.sub(r'[.](json|ya?ml)$', '', path)}-{device}-{digest}"
 
     def name_of(self, workload: Workload) -> str:
-        """A setting in a table or a picture: as the advisor spells it, with its micro batch and its
-        layout where they differ within the plan."""
+        """A setting in a table, with its micro batch and layout where they differ in the plan."""
         workloads = [setting.trial.workload for setting in self.settings]
         words = [workload.recompute]
         if len({one.micro_batch_size for one in workloads}) > 1:
@@ -82,8 +75,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         return ", ".join(words)
 
     def trials(self) -> Iterator[tuple[PlannedSetting, Trial]]:
-        """All trials in the order in which they run: repeats are interleaved across settings, so
-        that a machine that drifts does not favour one of them."""
+        """All trials as they run: repeats are interleaved, so that drift favours no setting."""
         for repeat in range(max((len(setting.trials()) for setting in self.settings), default=0)):
             for setting in self.settings:
                 if repeat < len(setting.trials()):

@@ -28,6 +28,7 @@ import math
 import os
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -102,8 +103,7 @@ class TrialFolder(Struct, frozen=True):
         return None
 
     def _own(self, path: Path) -> TrialResult:
-        """The result in a file; UserError where it is another trial's: a result holds its trial. Of
-        one of an older release, whose fields may be others, the name must do."""
+        """The result in a file; UserError where it is another trial's (of old ones, by name)."""
         result, trial = decode_result(path), self.trial()
         if trial is None or "workload" not in result.trial:
             return result
@@ -177,10 +177,7 @@ class TrialFolder(Struct, frozen=True):
 
 
 class StateWriter:
-    """Says where a trial is, by one small write into an open file: a few microseconds.
-
-    Nothing depends on it: where the disk is full it stays silent.
-    """
+    """Says where a trial is, by one small write into an open file; silent on a full disk."""
 
     def __init__(self, folder: TrialFolder) -> None:
         self._descriptor: int | None = None
@@ -251,12 +248,9 @@ class RunFolder(Struct, frozen=True):
 
     def set_aside(self, name: str) -> Path:
         """Move a trial's folder out of the way by one rename; nothing in it is touched."""
-        target_folder = self.path / "superseded"
-        target_folder.mkdir(exist_ok=True)
-        number = 1
-        while (target_folder / f"{name}.{number}").exists():
-            number += 1
-        target = target_folder / f"{name}.{number}"
+        (self.path / "superseded").mkdir(exist_ok=True)
+        places = (self.path / "superseded" / f"{name}.{number}" for number in count(1))
+        target = next(place for place in places if not place.exists())
         os.rename(self.trial(name).path, target)
         return target
 
@@ -312,8 +306,7 @@ Converted = TypeVar("Converted")
 
 
 def _checked(values: object, kind: type[Converted], file: object, key: str = "") -> Converted:
-    """`values` as JSON has them, as `kind`. key: theirs, if they are not all of the file; a number
-    may be a string there."""
+    """`values` as `kind`. key: theirs, if not all of the file; a number may be a string there."""
     try:
         return convert(values, kind, strict=not key)
     except ValidationError as error:
@@ -335,8 +328,7 @@ def plain(value: Struct) -> dict[str, Any]:
 
 
 def decode(cls: type[T], source: Path | str, file: object = "text") -> T:
-    """An instance of `cls` from `encode`'s text, or from a file of it; UserError where it is
-    something else."""
+    """An instance of `cls` from `encode`'s text, or a file of it; UserError where it is none."""
     return read_record(cls, read_json(source, file), _name(source, file))
 
 

@@ -1,6 +1,5 @@
 """What one trial is: a workload, how it is run, the key under which its result is found, and the
-environment variables that change times or memory: recorded with every trial, never compared away.
-Others may hold secrets, and are not read."""
+environment variables that change times or memory, which alone are read."""
 
 import hashlib
 import json
@@ -44,6 +43,9 @@ class Device(StrEnum):
     FAKE = "fake"
 
 
+BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
+
+
 class Workload(Struct, frozen=True, kw_only=True):
     """What is trained: the part of a trial that decides whether two results may be compared.
     recompute is the advisor's spelling of the setting (``none``, ``selective:mlp``,
@@ -62,6 +64,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     main_grads_dtype: DType = DType.BF16
 
     @property
+    def batch(self) -> dict[str, Any]:
+        """Its batch and precision, as fields of a job."""
+        return {name: getattr(self, name) for name in BATCH}
+
+    @property
     def num_microbatches(self) -> int:
         """Microbatches of a step on one data-parallel rank; UserError where they do not divide."""
         per_pass = self.micro_batch_size * self.layout.data_parallel_size
@@ -71,8 +78,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         return self.global_batch_size // per_pass
 
     def key(self) -> str:
-        """Twelve hex digits of a SHA-256: the identity of the workload. Fields at their default are
-        left out, so that a new one orphans no result."""
+        """Twelve hex digits of a SHA-256 over fields not at their default: new ones change none."""
         text = json.dumps(_given(self), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -86,10 +92,8 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 def _given(instance: Struct) -> dict[str, object]:
     """Fields that differ from their default, those of records in it likewise."""
-    return {
-        name: _given(value) if isinstance(value, Struct) else value
-        for name, value in stated_fields(instance).items()
-    }
+    given = stated_fields(instance).items()
+    return {name: _given(one) if isinstance(one, Struct) else one for name, one in given}
 
 
 class MeasurementPlan(Struct, frozen=True, kw_only=True):
@@ -118,12 +122,10 @@ class MeasurementPlan(Struct, frozen=True, kw_only=True):
 
 class Prediction(Struct, frozen=True, kw_only=True):
     """What the advisor said before the run; None where its model does not speak of the backend.
-
     saved_bytes_per_layer and replayed_flops_per_layer are of one layer and one microbatch.
     peak_memory_bytes: components of the fullest rank, of pipeline stage peak_stage; they sum to
     peak_reserved_bytes. other_seconds: of a step, what the backend takes beyond the job itself.
-    stages: those that a rehearsal runs.
-    """
+    stages: those that a rehearsal runs."""
 
     step_time_seconds: float | None = None
     peak_allocated_bytes: int | None = None
@@ -176,8 +178,7 @@ class TrainingCommand(Struct, frozen=True, kw_only=True):
 _SETTING: Final = ("recompute", "granularity", "modules", "method", "num_layers")
 PLACEHOLDERS: Final = (*_SETTING, "layout", "steps", "seed")
 _PLACEHOLDER: Final = re.compile(r"(?<!\$)(?:\{\{[a-z]\w*\}\}|\{([a-z]\w*)\})")
-"""``{name}``, and ``{{name}}`` for one that stays; all other braces, and the shell's own ${name},
-stay as they are."""
+"""``{name}``, and ``{{name}}`` for one that stays; all other braces stay as they are."""
 
 
 def placeholders(template: str) -> tuple[str, ...]:
@@ -191,15 +192,13 @@ def takes_setting(template: str) -> bool:
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """One setting, one fresh process (group): repeat number `repeat` of a workload.
-
-    variables: environment of its processes as KEY=VALUE, as far as it changes times or memory (the
-    allocator's settings first of all). They are part of what is measured, as the workload is.
-    stages: pipeline stages of which a rehearsal runs one rank each; empty: the whole job runs.
-    memory_bytes: of the GPU that is rehearsed, where the device at hand may have more. as_run: None
-    in trials of earlier releases, and where only a log tells the workload. limit_seconds: it ends
-    early, with status pruned, once its running median step is clearly above.
-    """
+    """One setting, one fresh process (group): repeat number `repeat` of a workload. variables:
+    environment of its processes as KEY=VALUE, as far as it changes times or memory (the allocator's
+    settings first of all). They are part of what is measured, as the workload is. stages: pipeline
+    stages of which a rehearsal runs one rank each; empty: the whole job runs. memory_bytes: of the
+    GPU that is rehearsed, where the device at hand may have more. as_run: None in trials of earlier
+    releases, and where only a log tells the workload. limit_seconds: it ends early, with status
+    pruned, once its running median step is clearly above."""
 
     workload: Workload
     measurement: MeasurementPlan

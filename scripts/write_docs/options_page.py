@@ -55,7 +55,7 @@ def options_page() -> str:
 
 def _lines() -> Iterator[str]:
     yield _HEAD
-    for section in SECTIONS:
+    for section in SECTIONS.values():
         yield from (f"## {section.title}", "", _COLUMNS)
         yield from (_line(row) for row in section.rows)
         yield ""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides
 from advisor.frameworks.megatron.flags import flags_of
-from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.table import sections
 from advisor.frameworks.megatron.plan import selective_runs
 from advisor.frameworks.megatron.raw import job_values
 from advisor.frameworks.megatron.revisions import resolve_revision
@@ -197,7 +197,7 @@ def test_modules_by_layer_kind_and_implementation() -> None:
 
 def expert_flags(model: ModelSpec) -> list[str]:
     described, revision = replace(job(), model=model), resolve_revision(Framework.MEGATRON_LM)
-    return list(flags_of((Experts,), job_values(described, revision), described, revision))
+    return list(flags_of(sections("Experts"), job_values(described, revision), described, revision))
 
 
 def test_flags_say_what_differs_from_megatron() -> None:

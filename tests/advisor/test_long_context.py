@@ -55,7 +55,7 @@ def test_every_length_fits_on_the_ranks_that_it_needs() -> None:
 @pytest.mark.parametrize("kind", ["p2p", "all_gather"])
 def test_kept_bytes_are_linear_in_the_positions_of_a_rank(kind: str) -> None:
     layers = {
-        length: _none(length, cp, f"layout.cp_comm_type={kind}").saved_bytes_per_layer
+        length: _none(length, cp, f"layout.cp_comm_type={kind}").detail.saved_bytes_per_layer
         for length, cp in LENGTHS.items()
     }
     dense = [found[DENSE] for found in layers.values()]

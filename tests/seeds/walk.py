@@ -60,7 +60,7 @@ def evaluation(found: Answer, spec: str) -> Evaluation:
 
 def layer_bytes(found: Answer, spec: str) -> int:
     """Bytes that one dense layer keeps for one microbatch on one rank."""
-    (saved,) = evaluation(found, spec).saved_bytes_per_layer.values()
+    (saved,) = evaluation(found, spec).detail.saved_bytes_per_layer.values()
     return saved
 
 

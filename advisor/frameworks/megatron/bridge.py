@@ -10,14 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.megatron.flags import Sections, Values, override, recipe_values
-from advisor.frameworks.megatron.options.attention import Attention
-from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.implementation import Batch, Implementation, Loss
-from advisor.frameworks.megatron.options.implementation import Precision as NumberTypes
-from advisor.frameworks.megatron.options.optimizer import DataParallel
-from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
-from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
+from advisor.frameworks.megatron.flags import RECOMPUTE, Sections, Values, override, recipe_values
+from advisor.frameworks.megatron.options.table import sections
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION
 from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
@@ -105,16 +99,10 @@ def _types(job: Job) -> dict[str, Any]:
     return types
 
 
-MODEL_AND_DATA: Final = (
-    Parallelism,
-    Experts,
-    Attention,
-    CudaGraphs,
-    Communication,
-    Batch,
-    DataParallel,
+MODEL_AND_DATA: Final = sections(
+    "Parallelism Experts Attention CudaGraphs Communication Batch DataParallel"
 )
-RUN: Final = (NumberTypes, Implementation, Loss)
+RUN: Final = sections("Precision Implementation Loss")
 """What a recipe is given of a job, after MODEL_AND_DATA."""
 
 
@@ -130,11 +118,11 @@ def bridge_overrides(setting: RecomputeSetting, job: Job, revision: Revision) ->
     values = setting_values(setting)
     if setting.granularity is Granularity.FULL:  # which reads no modules
         del values["recompute_modules"]
-    return shlex.join(_overrides((Recompute,), values, job, revision))
+    return shlex.join(_overrides(RECOMPUTE, values, job, revision))
 
 
-def _overrides(sections: Sections, values: Values, job: Job, revision: Revision) -> Iterator[str]:
-    for row, value in recipe_values(sections, values, job, revision):
+def _overrides(among: Sections, values: Values, job: Job, revision: Revision) -> Iterator[str]:
+    for row, value in recipe_values(among, values, job, revision):
         yield override(row.bridge.removesuffix(row.name) + row.name_in(revision), row, value)
 
 
@@ -170,15 +158,16 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
     among them, nor a loss that its recipe leaves unfused as well."""
     values = job_values(job, revision)
     in_bf16 = job.config.precision is Precision.BF16
-    types = () if in_bf16 else (NumberTypes,)
     fused = job.model.cross_entropy_fusion is not CrossEntropyFusion.NONE
-    loss = (Loss,) if fused or job.config.deterministic_mode else ()
+    types = () if in_bf16 else sections("Precision")
+    loss = sections("Loss") if fused or job.config.deterministic_mode else ()
+    asked = (*types, *sections("Implementation"), *loss)
     return shlex.join(
         (
             *(() if in_bf16 else precision_overrides(job)),
             *peft_overrides(job),
             *muon_overrides(job),
-            *_overrides((*types, Implementation, *loss), values, job, revision),
+            *_overrides(asked, values, job, revision),
             *_switched_off(job),
         )
     )

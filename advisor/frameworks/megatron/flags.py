@@ -14,36 +14,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.megatron.options.attention import Attention, Hybrid
-from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.implementation import (
-    Batch,
-    Dropout,
-    Implementation,
-    Loop,
-    Loss,
-)
-from advisor.frameworks.megatron.options.implementation import Precision as NumberTypes
-from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
-from advisor.frameworks.megatron.options.parallelism import STRATEGY, Communication, Parallelism
-from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
+from advisor.frameworks.megatron.options.table import Section, sections
 from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
-from advisor.frameworks.option import Described, Format, Option, Options
+from advisor.frameworks.option import Described, Format, Option
 from advisor.job.job import CudaGraphImpl, Job
 
-Sections = Iterable[type[Options]]
+Sections = Iterable[Section]
 Values = Mapping[str, Any]
 """Values of options by name, those that apply (raw.job_values, raw.setting_values)."""
+_STRATEGY: Final = "trainer.strategy"
+"""Where NeMo 2 keeps degrees of parallelism: its MegatronStrategy."""
 
 
 def flags_of(
-    sections: Sections, values: Values, job: Described, revision: Revision, *, layout: bool = True
+    among: Sections, values: Values, job: Described, revision: Revision, *, layout: bool = True
 ) -> Iterator[str]:
-    """Words of the rows of `sections`, in order; layout: with those that the layout's command line
+    """Words of the rows of `among`, in order; layout: with those that the layout's command line
     always has."""
-    for section in sections:
+    for section in among:
         for row in section.rows:
             when = row.emitted.line
             if when is None or row.name not in values:
@@ -68,11 +58,11 @@ def words(row: Option, value: object, revision: Revision) -> tuple[str, ...]:
 
 
 def recipe_values(
-    sections: Sections, values: Values, job: Described, revision: Revision
+    among: Sections, values: Values, job: Described, revision: Revision
 ) -> Iterator[tuple[Option, object]]:
-    """Rows of `sections` that a recipe is given, with their values; a section at a time, each in
+    """Rows of `among` that a recipe is given, with their values; a section at a time, each in
     the order of Emitted.order."""
-    for section in sections:
+    for section in among:
         for row in sorted(section.rows, key=lambda row: row.emitted.order):
             when, other = row.emitted.recipe, row.emitted.recipe_value
             if when is None or row.name not in values:
@@ -99,12 +89,13 @@ def override(path: str, row: Option, value: object, quote: str = "") -> str:
     return f'{path}="{value}"' if row.emitted.format is Format.QUOTED else f"{path}={value}"
 
 
-LAYOUT_SECTIONS: Final = (
-    *(Parallelism, Experts, Attention, Hybrid, OptimizerStep, DataParallel),
-    *(Communication, Batch, Loop, NumberTypes, Implementation, Dropout, Loss, CudaGraphs),
+LAYOUT_SECTIONS: Final = sections(
+    "Parallelism Experts Attention Hybrid OptimizerStep DataParallel Communication Batch Loop "
+    "Precision Implementation Dropout Loss CudaGraphs"
 )
 """What a whole command line is given, in order."""
-_ASSUMED: Final = (NumberTypes, Implementation, OptimizerStep, Loss, Loop, CudaGraphs)
+_ASSUMED: Final = sections("Precision Implementation OptimizerStep Loss Loop CudaGraphs")
+RECOMPUTE: Final = sections("Recompute")
 
 
 def megatron_lm_flags(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
@@ -120,7 +111,7 @@ def megatron_lm_flags(setting: RecomputeSetting, job: Job, revision: Revision) -
     # Each would be refused, or have no effect, with another granularity.
     unread = () if values["recompute_granularity"] == "full" else _OF_FULL
     values = {name: value for name, value in values.items() if value != () and name not in unread}
-    return shlex.join(flags_of((Recompute,), values, job, revision))
+    return shlex.join(flags_of(RECOMPUTE, values, job, revision))
 
 
 _OF_FULL: Final = ("recompute_method", "recompute_num_layers", "distribute_saved_activations")
@@ -140,9 +131,9 @@ def assumed_flags(job: Job, revision: Revision) -> str:
     is another one. Degrees and batch are not among them (layout_flags has everything)."""
     config = job.config
     plain = config.precision is Precision.BF16 and config.main_grads_dtype is DType.FP32
-    types = () if plain and not config.use_precision_aware_optimizer else _ASSUMED[:1]
-    sections = (*types, *_ASSUMED[1:])
-    return shlex.join(flags_of(sections, job_values(job, revision), job, revision, layout=False))
+    needless = plain and not config.use_precision_aware_optimizer
+    among = _ASSUMED[1:] if needless else _ASSUMED
+    return shlex.join(flags_of(among, job_values(job, revision), job, revision, layout=False))
 
 
 _DETERMINISTIC: Final = (
@@ -171,14 +162,8 @@ def environment(setting: RecomputeSetting, job: Job, revision: Revision) -> tupl
     return tuple(variable for variable, holds in variables.items() if holds)
 
 
-NEMO_SECTIONS: Final = (
-    Parallelism,
-    Experts,
-    CudaGraphs,
-    Communication,
-    Batch,
-    Implementation,
-    Loss,
+NEMO_SECTIONS: Final = sections(
+    "Parallelism Experts CudaGraphs Communication Batch Implementation Loss"
 )
 """What a recipe is given of a job."""
 
@@ -195,7 +180,7 @@ def nemo_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> s
     values = setting_values(setting)
     if is_first(revision) and values["recompute_granularity"] == Granularity.SELECTIVE:
         values["recompute_method"] = str(Method.UNIFORM)
-    return shlex.join(text for _, text in _overrides((Recompute,), values, job, revision))
+    return shlex.join(text for _, text in _overrides(RECOMPUTE, values, job, revision))
 
 
 def is_first(revision: Revision) -> bool:
@@ -204,9 +189,9 @@ def is_first(revision: Revision) -> bool:
 
 
 def _overrides(
-    sections: Sections, values: Values, job: Job, revision: Revision
+    among: Sections, values: Values, job: Job, revision: Revision
 ) -> Iterator[tuple[Option, str]]:
-    for row, value in recipe_values(sections, values, job, revision):
+    for row, value in recipe_values(among, values, job, revision):
         path = row.nemo_1 if is_first(revision) else row.nemo
         if path and row.emitted.in_nemo and row.in_release(revision):
             if row.name_in(revision) != row.name:
@@ -224,7 +209,9 @@ def nemo_layout_overrides(job: Job, revision: Revision) -> str:
     found = list(_overrides(NEMO_SECTIONS, job_values(job, revision), job, revision))
     found.sort(key=lambda part: part[0].emitted.order)
     # the strategy's fields first, the data's last
-    found.sort(key=lambda part: part[0].nemo.startswith("data") - part[0].nemo.startswith(STRATEGY))
+    found.sort(
+        key=lambda part: part[0].nemo.startswith("data") - part[0].nemo.startswith(_STRATEGY)
+    )
     return shlex.join(text for _, text in found)
 
 

@@ -8,22 +8,111 @@ import re
 from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
+from inspect import get_annotations
 from operator import attrgetter
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from msgspec import UNSET, Struct
 
-from advisor.frameworks.megatron.options.implementation import Batch
-from advisor.frameworks.megatron.options.table import SETTINGS, AllOptions
+from advisor.frameworks.megatron.options.table import SECTIONS, SETTINGS
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.frameworks.option import Described
 from advisor.job.job import Job
 
 
-class RawSettings(AllOptions):
+class RawSettings:
     """Every option under its own name and with its own default (megatron-core 0.19.2): the rows of
-    options/. An instance holds what it is given; the rest are defaults of the class."""
+    options/. An instance holds what it is given; the rest are defaults of the class. Options that
+    are read by name are declared, with the types of their values."""
+
+    option_names: ClassVar[frozenset[str]] = frozenset(SETTINGS)
+
+    multi_latent_attention: bool
+    window_size: str | None
+    softmax_type: str
+    mtp_num_layers: int | None
+    experimental_attention_variant: str | None
+    hybrid_layer_pattern: str | None
+    num_layers: int | None
+    num_attention_heads: int | None
+    num_query_groups: int | None
+    max_position_embeddings: int | None
+    rotary_percent: float
+    add_bias_linear: bool | None
+    expert_model_parallel_size: int
+    expert_tensor_parallel_size: int | None
+    num_moe_experts: int | None
+    moe_layer_freq: str
+    moe_router_topk: int
+    moe_router_score_function: str
+    moe_token_dispatcher_type: str
+    moe_expert_capacity_factor: float | None
+    moe_pad_expert_input_to_capacity: bool
+    moe_shared_expert_intermediate_size: int | None
+    moe_shared_expert_overlap: bool
+    moe_flex_dispatcher_backend: str
+    moe_router_padding_for_fp8: bool
+    moe_router_padding_for_quantization: bool
+    moe_input_jitter_eps: float | None
+    moe_ncclep_static_shape: bool
+    moe_expert_rank_capacity_factor: float | None
+    transformer_impl: str
+    attention_backend: str
+    use_transformer_engine_op_fuser: bool
+    hidden_dropout: float
+    attention_dropout: float
+    fp8: str | None
+    fp8_recipe: str | None
+    fp4: str | None
+    fp8_param: bool
+    first_last_layers_bf16: bool
+    fp8_output_proj: bool
+    fp8_quantizer_factory: str | None
+    fp8_dot_product_attention: bool
+    optimizer: str
+    use_distributed_optimizer: bool
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    use_megatron_fsdp: bool
+    tensor_model_parallel_size: int
+    sequence_parallel: bool
+    context_parallel_size: int
+    cp_comm_type: tuple[str, ...]
+    hierarchical_context_parallel_sizes: tuple[str, ...]
+    pipeline_model_parallel_size: int
+    virtual_pipeline_model_parallel_size: int | None
+    num_layers_in_first_pipeline_stage: int | None
+    num_layers_in_last_pipeline_stage: int | None
+    account_for_embedding_in_pipeline_split: bool
+    account_for_loss_in_pipeline_split: bool
+    pipeline_model_parallel_layout: str | None
+    overlap_moe_expert_parallel_comm: bool
+    recompute_granularity: str | None
+    recompute_modules: tuple[str, ...] | None
+    recompute_method: str | None
+    recompute_num_layers: int | None
+    distribute_saved_activations: bool
+    fine_grained_activation_offloading: bool
+    offload_modules: tuple[str, ...]
+    cpu_offloading: bool
+    cpu_offloading_num_layers: int
+    moe_layer_recompute: bool
+    fine_grained_offloading_max_inflight_offloads: int | None
+    activation_offload_fraction: float
+    moe_paged_stash: bool
+    expandable_segments: bool
+    world_size: int | None
+    packed_sequences: bool
+    transformer_engine_version: str
+    cuda_graph_impl: str
+    external_cuda_graph: bool
+    enable_cuda_graph: bool
+    cuda_graph_modules: tuple[str, ...]
+    cuda_graph_warmup_steps: int
+
+    def __init_subclass__(cls) -> None:
+        cls.option_names = cls.option_names.union(get_annotations(cls))
 
     def __init__(self, **given: Any) -> None:
         unknown = given.keys() - self.option_names
@@ -99,6 +188,18 @@ class RawSettings(AllOptions):
         return not (self.has_experts and every)
 
     @property
+    def has_capacity(self) -> bool:
+        """Whether an expert takes only so many tokens."""
+        return self.moe_expert_capacity_factor is not None and self.moe_expert_capacity_factor >= 0
+
+    @property
+    def is_dropless(self) -> bool:
+        """Whether there are experts that take as many tokens as come."""
+        return self.has_experts and not (
+            self.has_capacity and self.moe_pad_expert_input_to_capacity
+        )
+
+    @property
     def layers_per_chunk(self) -> int | None:
         """Layers of a model chunk: num_layers / PP / VPP; None where unknown or uneven."""
         chunks = self.pipeline_model_parallel_size * (
@@ -107,6 +208,10 @@ class RawSettings(AllOptions):
         if self.num_layers is None or self.pipeline_model_parallel_layout or chunks < 1:
             return None
         return None if self.num_layers % chunks else self.num_layers // chunks
+
+
+for _row in SETTINGS.values():
+    setattr(RawSettings, _row.name, _row.default)
 
 
 class Graphs(Struct, frozen=True):
@@ -162,7 +267,7 @@ _plain_values: Final = attrgetter(
 def _getter(part: str) -> Callable[[Any], tuple[Any, ...]]:
     """All fields of a part of the job that options mean, except the batch."""
     paths = sorted({row.ours for row in _OF_JOB if row.ours.startswith(f"{part}.")})
-    paths = [path for path in paths if path not in {row.ours for row in Batch.rows}]
+    paths = [path for path in paths if path not in {row.ours for row in SECTIONS["Batch"].rows}]
     return attrgetter(*(path.removeprefix(f"{part}.") for path in paths))
 
 

@@ -1,19 +1,19 @@
 """What each release of megatron-core accepts, and which one belongs to a framework's version.
 
-Read in the wheels megatron-core 0.11.0 to 0.19.2 (transformer/transformer_config.py, enums.py) and
-in NVIDIA/Megatron-LM main at d98e8a6 (0.20, unreleased); Megatron Bridge's pins in its pyproject
-files at v0.2 to v0.6.0 and main 067f987.
+Both are read from configs/rules/megatron_releases.json, which says where they stand.
 """
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.base.rule_rows import rows_of
 from advisor.base.units import either
 from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
@@ -52,6 +52,7 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
     empty where the field does not exist yet (enable_cuda_graph and external_cuda_graph then), and
     so are recompute_modules (0.11: selective is core attention) and offload_modules.
     uniform_must_divide: `uniform` crashes unless N divides the layers of a model chunk.
+    transformer_engine: the newest release of it that the requirements admit.
     """
 
     framework: Framework
@@ -65,13 +66,7 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
     cuda_graph_modules: tuple[str, ...] = ()
     cuda_graph_field: str = "cuda_graph_scope"
     uniform_must_divide: bool = False
-
-    @property
-    def transformer_engine(self) -> str:
-        """The newest release of Transformer Engine that its requirements admit (METADATA of the
-        wheels; from 0.17 on any, before 0.14 none is named and that of 0.14 is taken)."""
-        bounded = {(0, 15): "2.9", (0, 16): "2.11"}
-        return bounded.get(self.number, "2.20" if self.at_least(0, 17) else "2.7")
+    transformer_engine: str
 
     @property
     def splits_by_text(self) -> bool:
@@ -113,89 +108,37 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
         return self.number >= (major, minor)
 
 
-_MODULES_0_12: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
-_MODULES_0_14: Final = (*_MODULES_0_12, "shared_experts")
-_MODULES_0_19: Final = (*_MODULES_0_14, "gdn_norm_out")
-_MODULES_MAIN: Final = (*_MODULES_0_19, "gdp_in_proj", "gdp_qkv", "mhc")
-_OFFLOAD_0_16: Final = (
-    "core_attn",
-    "attn_proj",
-    "expert_fc1",
-    "moe_act",
-    "attn_norm",
-    "mlp_norm",
-    "qkv_linear",
-)
-_OFFLOAD_0_19: Final = (*_OFFLOAD_0_16, "fused_group_mlp")
-_OFFLOAD_MAIN: Final = (*_OFFLOAD_0_19, "gdp_qkv")
-_IMPLS_0_15: Final = ("none", "transformer_engine", "local")
-_IMPLS_0_18: Final = (*_IMPLS_0_15, "full_iteration")
-_SCOPES_0_15: Final = ("full", "attn", "full_iteration")
-_GRAPH_MODULES: Final = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
-_SCOPES_0_16: Final = ("full_iteration", *_GRAPH_MODULES)
-_SCOPES_0_17: Final = (*_SCOPES_0_16, "full_iteration_inference")
+_FILE: Final = rows_of("megatron_releases.json")
 
 
-def _core(
-    number: tuple[int, int],
-    read_at: str,
-    recompute: tuple[str, ...],
-    offload: tuple[str, ...] = (),
-    *,
-    impls: tuple[str, ...] = (),
-    scopes: tuple[str, ...] = ("full", "attn"),
-) -> Revision:
-    name = f"{number[0]}.{number[1]}" if read_at != "main" else "main"
-    return Revision(
-        framework=Framework.MEGATRON_LM,
-        version=name,
-        core=name,
-        read_at=read_at,
-        number=number,
-        recompute_modules=recompute,
-        offload_modules=offload,
-        cuda_graph_impls=impls,
-        cuda_graph_modules=scopes,
-        cuda_graph_field="cuda_graph_modules" if number >= (0, 18) else "cuda_graph_scope",
-        uniform_must_divide=number <= (0, 16),
-    )
+def _of_core() -> Iterator[Revision]:
+    """What a row does not say is as in the release before."""
+    said: dict[str, Any] = {"framework": Framework.MEGATRON_LM}
+    for row in _FILE["megatron_core"]:
+        said = {**said, **row, "core": row["version"]}
+        yield convert(said, Revision)
 
 
-MEGATRON_CORE: Final = (
-    _core((0, 11), "0.11.0", (), scopes=()),
-    _core((0, 12), "0.12.3", _MODULES_0_12),
-    _core((0, 13), "0.13.1", _MODULES_0_12),
-    _core((0, 14), "0.14.0", _MODULES_0_14, scopes=_SCOPES_0_15),
-    _core((0, 15), "0.15.3", _MODULES_0_14, impls=_IMPLS_0_15, scopes=_SCOPES_0_15),
-    _core((0, 16), "0.16.1", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_15, scopes=_SCOPES_0_16),
-    _core((0, 17), "0.17.1", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_15, scopes=_SCOPES_0_17),
-    _core((0, 18), "0.18.2", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
-    _core((0, 19), "0.19.2", _MODULES_0_19, _OFFLOAD_0_19, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
-    _core((0, 20), "main", _MODULES_MAIN, _OFFLOAD_MAIN, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
-)
+MEGATRON_CORE: Final = tuple(_of_core())
 """Releases of megatron-core, oldest first."""
 
 _TITLES: Final = {Framework.MEGATRON_BRIDGE: "Megatron Bridge", Framework.NEMO: "NeMo"}
 
 
-def _built_on(framework: Framework, cores: dict[str, str]) -> tuple[Revision, ...]:
+def _built_on(framework: Framework) -> tuple[Revision, ...]:
     """Releases of a framework, by the megatron-core that each has."""
     by_core = {revision.core: revision for revision in MEGATRON_CORE}
     return tuple(
         replace(by_core[core], framework=framework, version=version)
-        for version, core in cores.items()
+        for version, core in _FILE[framework].items()
     )
 
 
-MEGATRON_BRIDGE: Final = _built_on(
-    Framework.MEGATRON_BRIDGE,
-    {"0.2": "0.16", "0.3": "0.16", "0.4": "0.17", "0.5": "0.18", "0.6": "0.19", "main": "main"},
-)
+MEGATRON_BRIDGE: Final = _built_on(Framework.MEGATRON_BRIDGE)
 """Releases of Megatron Bridge, oldest first, with the megatron-core that each pins."""
 
-NEMO: Final = _built_on(Framework.NEMO, {"1": "0.11", "2": "0.14"})
-"""NeMo 1 and NeMo 2. Neither pins a megatron-core (nemo_toolkit 2.5.3 asks for any): 0.14 is the
-one of its last releases' time, and 0.11 the last without a list of modules, which NeMo 1 lacks."""
+NEMO: Final = _built_on(Framework.NEMO)
+"""NeMo 1 and NeMo 2, neither of which pins a megatron-core."""
 
 _RELEASES: Final[dict[str, tuple[Revision, ...]]] = {
     Framework.MEGATRON_LM: MEGATRON_CORE,

@@ -1,21 +1,9 @@
-"""Models with experts as eager torch runs them, and which of them have no layers here."""
-
-from typing import Final
+"""Models with experts as eager torch runs them."""
 
 from msgspec.structs import replace
 
 from advisor.models.options import LoadBalancing, TokenDispatcher, TransformerImpl
 from advisor.models.spec import ModelSpec
-
-NEITHER: Final = (
-    *("add_bias_linear", "add_qkv_bias", "moe_expert_capacity_factor", "moe_shared_expert_gate"),
-    "hidden_dropout",
-)
-ONLY_TORCHTITAN: Final = (
-    *("moe_router_group_topk", "moe_router_pre_softmax", "moe_apply_probs_on_input"),
-)
-"""Options of experts that neither has here, and those that Mixtral, Qwen3-MoE, MiniMax-M2 and
-ERNIE 4.5 of transformers have not: they have the defaults of ModelSpec."""
 
 
 def eager_experts(model: ModelSpec, impl: TransformerImpl) -> ModelSpec:

@@ -96,9 +96,8 @@ def adam_memory(
 
     Moments have the weights' type. foreach takes the root of the second moments of all tensors at
     once; the loop of one tensor, divided, and what a variable holds of the one before; a fused
-    kernel nothing. Quantized moments have
-    an fp32 scale a block, and are computed by one kernel a tensor.
-    """
+    kernel nothing. Quantized moments have an fp32 scale a block, and are computed by one kernel a
+    tensor."""
     weights = [(weight, n) for weight, n in _tensors(shape, chunks) if not weight.frozen]
     found = Counter[DType]() if elements is None else Counter({dtype: elements * ranks})
     if elements is None:

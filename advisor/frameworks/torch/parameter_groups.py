@@ -110,10 +110,8 @@ def fsdp_static(
     part: Part, sharding: Sharding, experts: Part = NONE, moments: int | None = None
 ) -> StaticMemory:
     """Shards of the parameters and of Adam's `moments` (None: in their type); gathered 16-bit
-    parameters that stay.
-
-    Gradients are counted where they outlive a microbatch; else they come with the backward.
-    """
+    parameters that stay. Gradients are counted where they outlive a microbatch; else they come with
+    the backward."""
     shard = sharding.shard(part.trained, experts.trained)
     gradients = shard if sharding.accumulates else 0
     if sharding.accumulates_whole:
@@ -136,8 +134,7 @@ def stream_pools(shape: RankShape, sharding: Sharding, *, pools_reductions: bool
     caching allocator gives a block back to the stream that it came from alone: the largest group's
     buffers, and the gradient shards, which the reduce-scatter stream writes. pools_reductions: with
     a reduction's input, which torch 2.13 allocates on the computing stream (_fsdp_collectives.py
-    foreach_reduce), as an allowance; else with its output alone.
-    """
+    foreach_reduce), as an allowance; else with its output alone."""
     embedding, head = _ends(shape)
     layers, whole = _Layers.of(shape, sharding), embedding + head
     groups = (
@@ -201,8 +198,7 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
 
     Forward: the gathered parameters of a group, and the all-gather's output, which is freed when
     the next group's is there. Backward: its own, the all-gather of the group that goes back next,
-    and the reduce-scatter's input of the group that went back before.
-    """
+    and the reduce-scatter's input of the group that went back before."""
     layers, (embedding, head) = _Layers.of(shape, sharding), _ends(shape)
     tied = shape.model.share_embeddings_and_output_weights
     together = sharding.root_holds_ends or tied
@@ -254,8 +250,7 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
     Their reduce-scatter begins inside the layer's backward, where gathered experts and 16-bit
     gradients make room for it, next to its output, the gradients' shards; it is through when the
     rest of the layer is reduced, so that the layer below finds that alone. What is gathered is cut
-    over fewer ranks: the part that a rank gives is a buffer as well.
-    """
+    over fewer ranks: the part that a rank gives is a buffer as well."""
     experts = layers.experts_of_largest
     given = -(-experts // sharding.expert_ranks)
     less = sharding.reduced(experts) - given * DType.FP32.itemsize
@@ -280,11 +275,8 @@ def _layer(
     sharding: Sharding, layers: _Layers, *, before: int, below: int, above: int
 ) -> ShardingOverhead:
     """The largest layer during the all-gather of `below` elements and the reduce-scatter of
-    `above`.
-
-    When it enters its forward, the all-gather's output of the `before` elements of the group
-    before it is there as well.
-    """
+    `above`. When it enters its forward, the all-gather's output of the `before` elements of the
+    group before it is there as well."""
     gathered = sharding.gathered(layers.sent)
     own, ahead = (gathered, sharding.gathered(below)) if sharding.reshards else (0, 0)
     return ShardingOverhead(
@@ -299,10 +291,8 @@ def _layer(
 
 def _reduction(sharding: Sharding, part: Part, last: int = 0) -> int:
     """Bytes while the gradients of a group are reduced, which its parameters have made room for.
-
-    The reduce-scatter's input is next to them all; its output, and the shards that it becomes,
-    next to the gradient of its `last` parameter, which a variable holds (foreach_reduce).
-    """
+    The reduce-scatter's input is next to them all; its output, and the shards that it becomes, next
+    to the gradient of its `last` parameter, which a variable holds (foreach_reduce)."""
     elements = part.trained
     reduced, shards = sharding.reduced(elements), sharding.shard(elements)
     cast = 0 if sharding.reduce_dtype is sharding.weights_dtype else -(-reduced // sharding.ranks)
@@ -325,8 +315,7 @@ def _groups_of_their_own(
 ) -> WorkingSet:
     """Embedding is a group, norm and output are one that is not freed between the passes
     (torchtitan's apply_fsdp, Accelerate's fsdp2_prepare_model). The last all-gather's output goes
-    when the root's forward returns.
-    """
+    when the root's forward returns."""
     gathers, layer, sent = sharding.reshards, layers.largest.trained, layers.sent
     copy, end = sharding.gathered(embedding.all), sharding.gathered(head.all)
     first, last = copy * gathers, end * gathers
@@ -355,8 +344,7 @@ def _one_group_of_ends(
 ) -> WorkingSet:
     """One group is gathered from the first forward to the last backward; the gradient of the output
     layer waits there for the embedding's. Where it is the root's, the backward of a loss inside the
-    root begins with the all-gather of the last layer.
-    """
+    root begins with the all-gather of the last layer."""
     gathers, sent, ends = sharding.reshards, layers.sent, embedding + head
     group = sharding.gathered(ends.all) * gathers
     waiting = group + sharding.gathered(head.trained)
@@ -390,8 +378,7 @@ def _flat_parameters(
     once.
 
     Source: torch 2.13 distributed/fsdp/_flat_param.py, _runtime_utils.py; torch counts the cast of
-    a rank's own shard as well, as long as it gathers.
-    """
+    a rank's own shard as well, as long as it gathers."""
     layer, ends = layers.largest.all, (embedding + head).all
     gathers = sharding.reshards
     own, root = (sharding.gathered(n) * gathers for n in (layer, ends))

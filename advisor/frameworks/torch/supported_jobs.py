@@ -1,16 +1,17 @@
 """Which jobs the PyTorch stacks run, how they complete them, and what differs between them."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.dtypes import DType, Precision
+from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
 from advisor.base.record import defaults
 from advisor.base.rule import Rule, refuse
+from advisor.base.rule_rows import refusals
 from advisor.base.units import divisors, either
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.loss_heads import check_head, head_changes
@@ -18,17 +19,15 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
 from advisor.frameworks.option import Option
 from advisor.frameworks.part_types import Degrees, Effect, JobChange
-from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eager_experts
+from advisor.frameworks.torch.expert_models import eager_experts
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
-from advisor.job.job import AttnImplementation, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.job.loss_head import RouterAuxLoss
-from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
+from advisor.job.tuning import ALL_LINEAR, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
 from advisor.layers.shape import RankShape
 from advisor.models.options import (
-    Activation,
     AttentionBackend,
     CpCommType,
     CrossEntropyFusion,
@@ -105,12 +104,8 @@ class TorchJobs(JobSupport):
                 return version
         if is_newer(wanted, self.facts.versions):
             return self.facts.versions[-1]
-        raise UserError(
-            "--framework-version",
-            text,
-            f"is not a known version of {self.framework}",
-            f"use {either(self.facts.versions)}",
-        )
+        relation = f"is not a known version of {self.framework}"
+        raise UserError("--framework-version", text, relation, f"use {either(self.facts.versions)}")
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """Liger's kernels in layers of transformers."""
@@ -141,12 +136,9 @@ class TorchJobs(JobSupport):
         self.check_options(config)
         known, version = self.facts.newest_with_experts, config.framework_version
         if model.num_moe_experts is not None and known not in (None, version):
-            raise UserError(
-                "--framework-version",
-                version,
-                "has MoE layers of another kind, which are not modelled",
-                f"use --framework-version {known}",
-            )
+            relation = "has MoE layers of another kind, which are not modelled"
+            instead = f"use --framework-version {known}"
+            raise UserError("--framework-version", version, relation, instead)
         return configured(Asked(self.facts, model, config, given))
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
@@ -179,6 +171,11 @@ class Asked(Struct, frozen=True):
         return self.impl is TransformerImpl.TRANSFORMERS
 
     @property
+    def adapts_experts(self) -> bool:
+        """Whether experts have adapters."""
+        return any(name.startswith("experts.") for name in self.tuning.target_modules)
+
+    @property
     def megatron(self) -> str:
         """The framework of Megatron's family that builds the model."""
         provided = next(of_providers(self.model), None) is not None
@@ -199,62 +196,11 @@ class AskedRule(Rule[[Asked]], frozen=True, kw_only=True):
         return getattr(getattr(owner, group), name) if name else asked.facts.framework
 
 
-_on = AskedRule.on
-_MEGATRONS: Final = (
-    *("softmax_type", "qk_l2_norm", "no_rope_freq", "attention_chunk_size"),
-    *("attention_output_gate", "experimental_attention_variant", "hybrid_layer_pattern"),
-)
-"""Options of a model that only Megatron's layers have."""
-_FLASH_ATTENTION: Final = (
-    AttnImplementation.FLASH_ATTENTION_2,
-    AttnImplementation.FLASH_ATTENTION_3,
-)
-_WITHOUT_MTP: Final = "model.mtp_num_layers=null"
-_TRANSFORMERS: Final = "model.transformer_impl=transformers, or --framework huggingface"
-
-
 _DEFAULTS: Final = defaults(ModelSpec)
 
 
-def _as_default(
-    name: str,
-    fix: str,
-    reason: str,
-    *,
-    field: str = "",
-    given: Callable[[Asked], bool] | None = None,
-) -> AskedRule:
-    """An option of the model that is modelled with its default alone."""
-    plain = _DEFAULTS[name]
-    return _on(
-        field or f"model.{name}",
-        lambda a: getattr(a.model, name) != plain,
-        reason,
-        fix,
-        given=given,
-    )
-
-
-def _only_megatron(name: str, fix: str = "{asked.megatron}") -> AskedRule:
-    return _as_default(name, fix, f"is not modelled with {name}", field="--framework")
-
-
-def _kernels(name: str) -> Iterator[AskedRule]:
-    """Liger's and the tiled MLP are gated ones of transformers' layers here."""
-    field = f"job.{name}"
-
-    def asks(asked: Asked) -> bool:
-        return bool(getattr(asked.job, name))
-
-    def is_other(asked: Asked) -> bool:
-        model = asked.model
-        return model.activation is not Activation.SWIGLU or not model.norm_placement.before
-
-    needs, dense = "needs transformers' layers", "is not modelled for MoE layers"
-    others = "is modelled only for Llama, Mistral and Qwen, not for {asked.model.name}"
-    yield _on(field, lambda a: not a.is_transformers, needs, _TRANSFORMERS, given=asks)
-    yield _on(field, is_other, others, given=asks)
-    yield _on(field, lambda a: a.model.num_moe_experts is not None, dense, given=asks)
+def _not_default(name: str, asked: Asked) -> bool:
+    return bool(getattr(asked.model, name) != _DEFAULTS[name])
 
 
 def _unknown_targets(asked: Asked) -> dict[str, str] | None:
@@ -270,180 +216,32 @@ def _unknown_targets(asked: Asked) -> dict[str, str] | None:
     return {"name": unknown, "known": either((ALL_LINEAR, *known))} if unknown else None
 
 
-def _of_experts(asked: Asked) -> bool:
-    return any(name.startswith("experts.") for name in asked.tuning.target_modules)
-
-
-def _tunes(asked: Asked) -> bool:
-    return not asked.tuning.trains_all
-
-
-_NOT_TUNED: Final = "is not modelled with adapters or frozen weights"
-_TUNING_RULES: Final = (
-    _on(
-        "--framework",
-        lambda a: not (a.is_transformers or a.job.torch_compile),
-        "has adapters and frozen weights only with transformers' layers, or compiled ones",
-        _TRANSFORMERS,
-        given=_tunes,
-    ),
-    _on(
-        "job.torch_compile",
-        lambda a: a.is_transformers and a.job.torch_compile,
-        _NOT_TUNED,
-        "leave it out",
-        given=_tunes,
-    ),
-    _on("job.precision", lambda a: a.job.precision.is_quantized, _NOT_TUNED, "bf16", given=_tunes),
-    _on(
-        "job.flat_parameters",
-        lambda a: a.job.flat_parameters,
-        _NOT_TUNED,
-        "leave it out",
-        given=_tunes,
-    ),
-    _on("job.tiled_mlp", lambda a: a.job.tiled_mlp, _NOT_TUNED, "leave it out", given=_tunes),
-    _on(
-        "tuning.target_modules",
-        _unknown_targets,
-        "{asked.model.name} has no linear layer {found[name]}",
-        "{found[known]}",
-    ),
-    _on(
-        "tuning.dropout",
-        lambda a: a.tuning.dropout and _of_experts(a),
-        "must be 0 for adapters of experts (peft's target_parameters)",
-        "0",
-    ),
-    _on(
-        "tuning.adapter",
-        lambda a: a.tuning.adapter is Adapter.DORA and _of_experts(a),
-        "has no form for experts (peft's target_parameters)",
-        "lora",
-    ),
-    _on(
-        "tuning.adapter_dtype",
-        lambda a: (
-            a.tuning.adapter is Adapter.DORA
-            and a.tuning.base_weights is not StoredAs.AS_LOADED
-            and a.tuning.adapter_dtype is not DType.BF16
+_RULES: Final = refusals(
+    AskedRule,
+    "eager_torch",
+    {
+        "job.precision": lambda asked: (
+            asked.job.precision not in asked.facts.precisions
+            and " or ".join(asked.facts.precisions)
         ),
-        "makes DoRA's layers over weights in 8 or 4 bits hand on fp32 (peft 0.21.2 bnb.py), which "
-        "is not modelled",
-        "tuning.adapter_dtype=bf16",
-    ),
-    _on(
-        "job.weights_dtype",
-        lambda a: (
-            a.job.weights_dtype is DType.FP32 and a.tuning.base_weights is not StoredAs.AS_LOADED
+        "megatrons": _not_default,
+        "variants": _not_default,  # torchtitan's layers: no windows, of one kind
+        "widest_head": lambda asked: (
+            asked.model.widest_head > WIDEST_FLASH_HEAD and WIDEST_FLASH_HEAD
         ),
-        "is not modelled with weights in 8 or 4 bits (prepare_model_for_kbit_training)",
-        "bf16",
-    ),
+        "experts_of_torchtitan": _not_default,
+        "experts_of_transformers": _not_default,
+        "tuning.target_modules": _unknown_targets,
+    },
+    {"variants": ("window_size", *dict(PLAIN))},
 )
-
-_JOB_RULES: Final = (
-    _on(
-        "job.precision",
-        lambda a: a.job.precision not in a.facts.precisions and " or ".join(a.facts.precisions),
-        "is not modelled for {asked.facts.framework}",
-        "use {found}, or {asked.megatron}",
-    ),
-    *map(_only_megatron, _MEGATRONS),
-    _on(
-        "model.transformer_impl",
-        lambda a: not a.impl.is_eager,
-        "is Megatron's, not {asked.facts.framework}'s",
-        "torch or transformers",
-    ),
-    _on(
-        "model.global_kv_channels",
-        lambda a: a.facts.framework == Framework.TORCHTITAN and a.model.global_kv_channels,
-        "torchtitan has no such layers",
-        "use --framework huggingface",
-    ),
-    _on(
-        "model.multi_latent_attention",
-        lambda a: (
-            a.model.multi_latent_attention
-            and a.is_transformers
-            and {"without": "" if a.model.mtp_num_layers is None else f" {_WITHOUT_MTP}"}
-        ),
-        "is not modelled with transformers' layers",
-        "--framework torchtitan{without}, or {asked.megatron}",
-    ),
-    *(
-        _as_default(
-            name,
-            "use --framework huggingface, or model.transformer_impl=transformers",
-            "is not modelled with plain torch layers",  # torchtitan's: no windows, of one kind
-            given=lambda a: a.impl is TransformerImpl.TORCH,
-        )
-        for name in ("window_size", *dict(PLAIN))
-    ),
-    _on(
-        "job.attn_implementation",
-        lambda a: a.job.attn_implementation is not AttnImplementation.SDPA,
-        "needs transformers' layers",
-        _TRANSFORMERS,
-        given=lambda a: not a.is_transformers,
-    ),
-    _on(
-        "job.attn_implementation",
-        lambda a: a.model.widest_head > WIDEST_FLASH_HEAD,
-        "has no kernel for heads of {asked.model.widest_head} channels: at most "
-        f"{WIDEST_FLASH_HEAD}",
-        "sdpa or eager",
-        given=lambda a: a.job.attn_implementation in _FLASH_ATTENTION,
-    ),
-    _on(
-        "head.router_aux_loss",
-        lambda a: not (a.is_transformers and a.model.num_moe_experts),
-        "needs transformers' layers with experts",
-        "none",
-        given=lambda a: a.job.head.router_aux_loss is not RouterAuxLoss.NONE,
-    ),
-    *_kernels("use_liger_kernel"),
-    *_kernels("tiled_mlp"),
-)
-
-
-def _without(name: str, whose: str) -> AskedRule:
-    """An option of experts that one of the two has no layers for."""
-    return _as_default(
-        name,
-        "use --framework megatron_lm",
-        f"is not modelled with {whose} MoE layers",
-        given=lambda a: (a.impl is TransformerImpl.TORCH) == (whose == _TORCHTITANS),
-    )
-
-
-_TORCHTITANS: Final = "torchtitan's"
-_EXPERT_RULES: Final = (
-    *(_without(name, _TORCHTITANS) for name in NEITHER),
-    *(_without(name, "transformers'") for name in (*NEITHER, *ONLY_TORCHTITAN)),
-    _on(
-        "model.activation",
-        lambda a: a.model.activation not in (Activation.SWIGLU, Activation.GEGLU),
-        "must be gated in MoE layers",
-        "swiglu or geglu",
-    ),
-    _on(
-        "model.moe_grouped_gemm",
-        lambda a: "moe_grouped_gemm" in a.given and not a.model.moe_grouped_gemm,
-        "means a loop over experts, which is not modelled; the default is torch's grouped_mm",
-        "leave it out",
-    ),
-)
-_MTP_RULE: Final = _only_megatron("mtp_num_layers", f"{_WITHOUT_MTP}, or {{asked.megatron}}")
 
 
 def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
     """Model and job as eager torch runs them; vocabulary not padded."""
     model, given = asked.model, asked.given
     has_experts = model.num_moe_experts is not None
-    experts = _EXPERT_RULES if has_experts else ()
-    refuse((*_JOB_RULES, *experts, _MTP_RULE, *_TUNING_RULES), asked)
+    refuse(_RULES.values(), asked)
     padded = "make_vocab_size_divisible_by" in given
     run = replace(
         eager_experts(model, asked.impl) if has_experts else model,
@@ -473,10 +271,8 @@ def _check_given(asked: Asked, run: ModelSpec) -> None:
 
 def data_parallel_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int) -> ParallelLayout:
     """Data parallel over what context parallelism leaves of the GPUs."""
-    modelled = (
-        "only data and context parallelism are modelled, with "
-        f"layout.data_parallel_sharding={'|'.join(facts.shardings)}"
-    )
+    shardings = f"layout.data_parallel_sharding={'|'.join(facts.shardings)}"
+    modelled = f"only data and context parallelism are modelled, with {shardings}"
     sharding = given_sharding(facts, given, DATA_PARALLEL_ONLY, modelled)
     if num_gpus == 1 and facts.has_ddp:  # where there is nothing to shard
         sharding = facts.shardings[0]
@@ -518,20 +314,17 @@ def context_ranks(
 def given_sharding(
     facts: StackFacts, given: dict[str, Any], ones: tuple[str, ...], modelled: str
 ) -> DataParallelSharding:
-    """The sharding of the `given` fields of a layout, the stack's first by default.
-
-    UserError on a degree of `ones` that is not 1, with what is modelled; on a field that is
-    Megatron's alone; on another sharding.
-    """
+    """The sharding of the `given` fields of a layout, the stack's first by default. UserError on a
+    degree of `ones` that is not 1, with what is modelled; on a field that is Megatron's alone; on
+    another sharding."""
     framework = facts.framework
     shardings = (*facts.shardings, *[DataParallelSharding.NONE] * facts.has_ddp)
     for name in ones:
         if given.get(name, 1) != 1:
             own = (framework, name) == (Framework.DEEPSPEED, DATA_PARALLEL_ONLY[0])
             relation = f"is not modelled for {framework}{' (AutoTP)' if own else ''}: {modelled}"
-            raise UserError(
-                f"layout.{name}", given[name], relation, "leave it out, or --framework megatron_lm"
-            )
+            instead = "leave it out, or --framework megatron_lm"
+            raise UserError(f"layout.{name}", given[name], relation, instead)
     for name, value in given.items():
         if name == REPLICAS and value != 1 and not facts.replicates:
             relation = f"HSDP is not modelled for {framework}"
@@ -539,9 +332,8 @@ def given_sharding(
         if name not in (*DATA_PARALLEL_ONLY, *_OWN, REPLICAS):
             relation = f"is an option of Megatron, not of {framework}"
             raise UserError(f"layout.{name}", value, relation, "leave it out")
-    name = "data_parallel_sharding"
-    sharding: DataParallelSharding = given.get(name) or shardings[0]
+    sharding: DataParallelSharding = given.get("data_parallel_sharding") or shardings[0]
     if sharding not in shardings:
-        relation = f"{framework} has no such sharding"
-        raise UserError(f"layout.{name}", sharding, relation, " or ".join(shardings))
+        field, relation = "layout.data_parallel_sharding", f"{framework} has no such sharding"
+        raise UserError(field, sharding, relation, " or ".join(shardings))
     return sharding

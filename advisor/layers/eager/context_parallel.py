@@ -41,11 +41,9 @@ def by_heads(shape: RankShape) -> RankShape:
 
 
 def _ulysses(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> tuple[Operator, ...]:
-    """All-to-alls of queries, keys and values, attention, and one of its output.
-
-    Each tensor is copied to be sent, received, and put in order once all are there; the output is
-    received and put in order, so that the linear layer after keeps another tensor than attention.
-    """
+    """All-to-alls of queries, keys and values, attention, and one of its output. Each tensor is
+    copied to be sent, received, and put in order once all are there; the output is received and put
+    in order, so that the linear layer after keeps another tensor than attention."""
     inner = by_heads(shape)
     model = shape.model
     made = tuple(
@@ -95,10 +93,8 @@ def _ulysses(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> tup
 
 def _ring(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
     """Partial outputs are merged in fp32; back, the gradients of keys and values travel on with
-    them, in fp32. Bytes of the rank that has most: the last one forward, of the others back.
-
-    The gathering, or the next rank's keys and values, are next to the kernels of a step.
-    """
+    them, in fp32. Bytes of the rank that has most: the last one forward, of the others back. The
+    gathering, or the next rank's keys and values, are next to the kernels of a step."""
     alone = attention(shape, query, key, value)
     ranks, pair = shape.context_parallel_size, key.num_bytes + value.num_bytes
     output, lse = alone.outputs[0].num_bytes, alone.saved[-1].num_bytes

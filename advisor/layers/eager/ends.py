@@ -29,10 +29,9 @@ from advisor.models.options import PositionEmbedding, TransformerImpl
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Lookup, learned positions added, dropout.
 
-    transformers makes cos and sin of a microbatch here, which all its layers share and keep
-    [1, seq_length, kv_channels] for each width of heads, or for each sequence, whose positions are
-    its own in models that see; torchtitan's frequencies are a buffer of the model.
-    """
+    transformers makes cos and sin of a microbatch here, which all its layers share and keep [1,
+    seq_length, kv_channels] for each width of heads, or for each sequence, whose positions are its
+    own in models that see; torchtitan's frequencies are a buffer of the model."""
     model = shape.model
     output = parts.hidden(shape, "embedding_output")
     tables: tuple[Tensor, ...] = ()
@@ -171,12 +170,11 @@ def _compiled_cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator
 
 @cached_operators
 def _cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
-    """Logits in fp32, log_softmax, which keeps its output, and the loss. A vocabulary cut by TP
-    has its log_softmax step by step (torch 2.13 tensor/parallel/loss.py).
+    """Logits in fp32, log_softmax, which keeps its output, and the loss. A vocabulary cut by TP has
+    its log_softmax step by step (torch 2.13 tensor/parallel/loss.py).
 
     The 16-bit logits and their fp32 copy are held by variables until the loss is there; under
-    autocast so are the fp32 hidden states, which nothing keeps.
-    """
+    autocast so are the fp32 hidden states, which nothing keeps."""
     logits = parts.activation(shape, "logits", vocabulary)
     copy = parts.in_fp32(logits, "logits.fp32")
     probs = parts.in_fp32(logits, "log_softmax")

@@ -55,8 +55,7 @@ def linear(
     """nn.Linear: keeps its input; its weight is [out_features, in_features]. In place of it
     Accelerate puts te.Linear where 16 divides both, torchao its own except for the output.
 
-    holds: tensors that variables of the calling function keep alive until it returns.
-    """
+    holds: tensors that variables of the calling function keep alive until it returns."""
     width, depth = output.shape[-1], source.shape[-1]
     weights = [Weight(f"{name}.weight", (width, depth), in_linear=True)]
     if bias:
@@ -111,10 +110,8 @@ def _as_te_linear(shape: RankShape, operator: Operator) -> Operator:
 
 def _in_8_bits(source: Tensor, output: Tensor, weight: Weight) -> tuple[int, int]:
     """Bytes of 8-bit copies with the 16-bit tensors, which are what is kept: of input and weight;
-    going back of the output's gradient twice, by rows and by columns, as well.
-
-    Source: torchao 0.18.0 float8/float8_linear.py matmul_with_hp_or_float8_args (read, not run).
-    """
+    going back of the output's gradient twice, by rows and by columns, as well. Source: torchao
+    0.18.0 float8/float8_linear.py matmul_with_hp_or_float8_args (read, not run)."""
     both = (source.num_elements + weight.num_elements) * DType.FLOAT8.itemsize
     return both, both + 2 * output.num_elements * DType.FLOAT8.itemsize
 
@@ -170,8 +167,7 @@ def residual(
     """skip + branch: keeps nothing, and hands its gradient on to both.
 
     holds: the layer's input, which the caller's variable keeps alive until the layer returns. A
-    branch in another type than the output's gets a gradient of its own.
-    """
+    branch in another type than the output's gets a gradient of its own."""
     same = frozenset(t.name for t in (branch, skip) if t.dtype is output.dtype)
     return Operator(
         name, module, (branch, skip), (output,), gradient_passed_to=same, forward_holds=holds
@@ -192,11 +188,9 @@ def dropout(
 def fused_norm(
     shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor
 ) -> Operator:
-    """nn.RMSNorm and nn.LayerNorm on a GPU: keep the input and fp32 statistics of each row.
-
-    Source: torch 2.13 derivatives.yaml (_fused_rms_norm, native_layer_norm). The weight's gradient
-    is a kernel of its own, which reads input and gradient again (layer_norm_kernel.cu).
-    """
+    """nn.RMSNorm and nn.LayerNorm on a GPU: keep the input and fp32 statistics of each row. Source:
+    torch 2.13 derivatives.yaml (_fused_rms_norm, native_layer_norm). The weight's gradient is a
+    kernel of its own, which reads input and gradient again (layer_norm_kernel.cu)."""
     layer_norm = shape.model.normalization is Normalization.LAYER_NORM
     statistics = ("mean", "rstd") if layer_norm else ("rstd",)
     rows, width = (*source.shape[:-1], 1), source.shape[-1]
@@ -214,12 +208,11 @@ def fused_norm(
 
 
 def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
-    """scaled_dot_product_attention with a flash kernel, causal, keys and values not
-    expanded; of the samples of a row each on its own (varlen).
+    """scaled_dot_product_attention with a flash kernel, causal, keys and values not expanded; of
+    the samples of a row each on its own (varlen).
 
     Keeps q, k, v, the output [micro_batch_size, seq_length, heads x v_channels] and the fp32
-    log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention).
-    """
+    log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention)."""
     model = shape.model
     width = shape.local_heads * model.v_channels
     both = shape.local_heads * model.qk_channels + width
@@ -253,8 +246,7 @@ def rotate_half(
 
     Two products, or a product and the rotated halves, live next to what is read and written. In
     tensors of q's and k's size move: two products 4, a half negated 1, both joined 2, the sum 3;
-    going back two products 4, a half negated 1, two halves in zeros of their own 3, two sums 6.
-    """
+    going back two products 4, a half negated 1, two halves in zeros of their own 3, two sums 6."""
     outputs = tuple(Tensor(f"{t.name}_rope", t.shape, dtype or t.dtype) for t in sources)
     size, both = outputs[0].num_bytes, sum(tensor.num_bytes for tensor in outputs)
     return Operator(

@@ -209,10 +209,8 @@ def _part_width(shape: RankShape, whole: int, part: str) -> int:
 
 def _base(shape: RankShape, place: _Place) -> tuple[Operator, Tensor, bool]:
     """The frozen layer, what its adapter reads, and whether that has the tokens of all TP ranks.
-
     Transformer Engine's joined norm hands its output on, and then keeps its own part of it as well
-    and gathers next to no GEMM; Bridge asks for the gathered one.
-    """
+    and gathers next to no GEMM; Bridge asks for the gathered one."""
     base, tuning = place.base, shape.tuning
     raw = place.tensor("base", *base.outputs[0].shape)
     source, outputs = base.inputs[0], (raw, *base.outputs[1:])
@@ -257,8 +255,7 @@ def _branch(
     Bridge cuts A as the layer is cut, and gathers what it reads by tokens, which A keeps, and what
     it gives by channels; B is column-parallel, and next to a layer that is not it is gathered as
     well, of which SP takes each rank's tokens. With cut_by_tokens nothing of full width is
-    gathered: one of the two is whole. Left out: communication of what is as wide as the rank.
-    """
+    gathered: one of the two is whole. Left out: communication of what is as wide as the rank."""
     n, module, own = f"{part}." if part else "", place.base.module, shape.tuning.cut_by_tokens
     cut, column = cuts_sequence(shape) and not place.expert, not (place.row or place.whole)
     again, operators = _regathers(shape, place) and not own, list[Operator]()

@@ -15,10 +15,8 @@ def attention_operators(
     shape: RankShape, source: Tensor, kind: LayerKind = DENSE
 ) -> tuple[Operator, ...]:
     """From the normalized input to linear_proj's output, the tensor that the residual is added to.
-
     Source: megatron-core 0.16.1 transformer/attention.py (SelfAttention.forward), whose variables
-    live until it returns.
-    """
+    live until it returns."""
     mixed, projection = _linear_qkv(shape, source)
     query, key, value, middle = _query_key_value(shape, mixed, kind)
     core = _core_attention(shape, query, key, value, kind)
@@ -65,10 +63,8 @@ def _output_gate(shape: RankShape, source: Tensor, middle: tuple[Operator, ...])
 
 
 def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
-    """Column-parallel QKV projection; saves its input as the SP shard.
-
-    Its weight is cut by TP even where TP ranks share key and value heads.
-    """
+    """Column-parallel QKV projection; saves its input as the SP shard. Its weight is cut by TP even
+    where TP ranks share key and value heads."""
     model = shape.model
     width = _mixed_width(shape) // shape.tp
     mixed = shape.activation("mixed_qkv_shard" if _shares_groups(shape) else MIXED_QKV, width)
@@ -91,11 +87,9 @@ def _shares_groups(shape: RankShape) -> bool:
 
 
 def _gather_mixed(shape: RankShape, shard: Tensor) -> tuple[Tensor, Operator]:
-    """The whole mixed_qkv on every rank, of which q, k and v are views (TP > num_query_groups).
-
-    The last dimension is gathered into the first one and put together by a copy; the gradient goes
-    the same way back (megatron-core 0.16.1 attention.py, tensor_parallel/mappings.py).
-    """
+    """The whole mixed_qkv on every rank, of which q, k and v are views (TP > num_query_groups). The
+    last dimension is gathered into the first one and put together by a copy; the gradient goes the
+    same way back (megatron-core 0.16.1 attention.py, tensor_parallel/mappings.py)."""
     whole = shape.activation(MIXED_QKV, _mixed_width(shape))
     return whole, Operator(
         "gather_mixed_qkv",
@@ -111,11 +105,9 @@ def _gather_mixed(shape: RankShape, shard: Tensor) -> tuple[Tensor, Operator]:
 def _query_key_value(
     shape: RankShape, mixed: Tensor, kind: LayerKind
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Operator, ...]]:
-    """What core attention reads as q, k and v, and the operators that make them.
-
-    They are views of mixed_qkv, but the query of grouped attention is a copy (`reshape` of a
-    strided slice); RoPE and q/k norm write new tensors, chunks are copies; else V stays a view.
-    """
+    """What core attention reads as q, k and v, and the operators that make them. They are views of
+    mixed_qkv, but the query of grouped attention is a copy (`reshape` of a strided slice); RoPE and
+    q/k norm write new tensors, chunks are copies; else V stays a view."""
     model = shape.model
     operators: list[Operator] = []
     if _shares_groups(shape):
@@ -154,10 +146,8 @@ _GATE = "output_gate"
 
 
 def _head_norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operator]:
-    """q or k normalized over the head dimension; keeps the storage that it reads.
-
-    The L2 norm has no weight, and compiled keeps the same (transformer/torch_norm.py L2Norm).
-    """
+    """q or k normalized over the head dimension; keeps the storage that it reads. The L2 norm has
+    no weight, and compiled keeps the same (transformer/torch_norm.py L2Norm)."""
     output = Tensor(name, source.shape, shape.dtype)
     norm = linear.norm_operator(shape, Module.QK_LAYERNORM, source, output)
     if shape.model.qk_l2_norm:
@@ -178,8 +168,7 @@ def _rotary(shape: RankShape, query: Tensor, key: Tensor) -> tuple[Tensor, Tenso
 
     Unfused (local spec: rope_utils._apply_rotary_pos_emb_bshd) keeps its tables, per layer and not
     divided by TP. The fused kernel of Transformer Engine keeps only the shared frequencies, and
-    moves two tensors of its input's size where five unfused kernels move ten.
-    """
+    moves two tensors of its input's size where five unfused kernels move ten."""
     fused = shape.model.apply_rope_fusion and not shape.is_local
     roped_query = Tensor("query_rope", query.shape, shape.dtype)
     roped_key = Tensor("key_rope", key.shape, shape.dtype)
@@ -202,10 +191,8 @@ times sin (2), the sum (3); back the same (rope_utils._apply_rotary_pos_emb_bshd
 
 
 def linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...]) -> Operator:
-    """Row-parallel output projection; its input shares core attention's output.
-
-    The variables of the attention's forward live until it returns.
-    """
+    """Row-parallel output projection; its input shares core attention's output. The variables of
+    the attention's forward live until it returns."""
     return linear.row_parallel_linear(
         shape,
         "linear_proj",

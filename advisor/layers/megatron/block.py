@@ -113,10 +113,8 @@ def _with_post_norm(
 def _bias_dropout_add(
     shape: RankShape, module: Module, branch: Tensor, residual: Tensor, output: Tensor
 ) -> Operator:
-    """residual + dropout(branch + bias); keeps a 1-byte mask where hidden_dropout > 0.
-
-    One kernel with bias_dropout_fusion; without it each of the three writes a tensor.
-    """
+    """residual + dropout(branch + bias); keeps a 1-byte mask where hidden_dropout > 0. One kernel
+    with bias_dropout_fusion; without it each of the three writes a tensor."""
     dropout = shape.model.hidden_dropout > 0
     steps = 0 if shape.model.bias_dropout_fusion else shape.model.add_bias_linear + dropout
     return Operator(

@@ -94,10 +94,8 @@ class _Run(Struct, frozen=True, kw_only=True):
 
 def over_context_ranks(shape: RankShape, alone: Operator) -> Operator:
     """`alone`, attention of one rank that keeps q, k, v, its output and the softmax statistics, as
-    it runs over all context-parallel ranks.
-
-    Megatron's own layers have no such attention: of theirs the ring's communication alone is told.
-    """
+    it runs over all context-parallel ranks. Megatron's own layers have no such attention: of theirs
+    the ring's communication alone is told."""
     sizes = _sizes(shape, alone)
     if shape.is_local:
         run = _ring_traffic(sizes)
@@ -224,11 +222,9 @@ def _ring_traffic(sizes: _Sizes) -> _Run:
 
 
 def _ring(sizes: _Sizes) -> _Run:
-    """Partial outputs and statistics of every step are merged into the first one's.
-
-    The last rank's steps are whole outputs, the most of all ranks. Back, keys, values and their
-    gradients have a buffer to send from and one to receive in, and a step gradients of its own.
-    """
+    """Partial outputs and statistics of every step are merged into the first one's. The last rank's
+    steps are whole outputs, the most of all ranks. Back, keys, values and their gradients have a
+    buffer to send from and one to receive in, and a step gradients of its own."""
     return replace(
         _ring_traffic(sizes),
         forward_alive=max(_ring_steps(sizes), _ring_end(sizes)),

@@ -28,11 +28,10 @@ def core_attention(
 ) -> tuple[Operator, ...]:
     """Core attention; Transformer Engine first makes k and v contiguous where q is no view.
 
-    Its layout detection knows q, k, v as views of one buffer, or as three tensors
-    (TE attention/dot_product_attention/utils.py, get_qkv_layout); under context parallelism all
-    three are made contiguous (backends.py). The copies are made inside the module: a checkpoint
-    around it keeps the views, and with them the whole mixed_qkv.
-    """
+    Its layout detection knows q, k, v as views of one buffer, or as three tensors (TE
+    attention/dot_product_attention/utils.py, get_qkv_layout); under context parallelism all three
+    are made contiguous (backends.py). The copies are made inside the module: a checkpoint around it
+    keeps the views, and with them the whole mixed_qkv."""
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
     attention = _unfused_attention if unfused else _flash_attention
     if unfused and not is_transformer_engines(shape):
@@ -87,8 +86,7 @@ def _flash_attention(
     K and V are not expanded to the query heads. The backward sums the query's gradient up in fp32,
     next to a number a row (2307.08691, algorithm 2). The flash-attn package works batch first: with
     several sequences Transformer Engine hands a transposed copy of the output on, while cuDNN's
-    fused attention needs none.
-    """
+    fused attention needs none."""
     model, output = shape.model, _output(shape, "core_attn_out")
     rows = shape.micro_batch_size, shape.local_heads, shape.local_seq
     lse = Tensor("softmax_lse", rows, DType.FP32)
@@ -165,8 +163,7 @@ def _unfused_attention(
     its output: fp32 where attention_softmax_in_fp32 and no fused kernel (then a copy in the compute
     type feeds the second matmul), else the compute type. Dropout keeps a 1-byte mask; its output
     feeds the matmul. K and V of grouped attention are expanded to all query heads. Capped scores
-    keep a tanh of their size.
-    """
+    keep a tanh of their size."""
     model, heads = shape.model, shape.local_heads
     scores_shape = (shape.micro_batch_size, heads, shape.local_seq, shape.seq_length)
     operators: list[Operator] = []
@@ -233,8 +230,7 @@ def _softmax(
 
     Without the fused kernel the mask is applied in place: to a view of the scores in the compute
     type, whose backward holds four score-sized tensors, or to their fp32 copy, with three. The walk
-    counts kept, incoming and outgoing ones by itself.
-    """
+    counts kept, incoming and outgoing ones by itself."""
     probs = Tensor("attention_probs", scores_shape, shape.dtype)
     fused = _has_fused_softmax(shape)
     kept, copy, alive = probs, 0, 4

@@ -31,11 +31,9 @@ from advisor.models.options import CrossEntropyFusion
 
 @cached_operators
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
-    """Megatron's vocabulary-parallel embedding.
-
-    A vocabulary cut by TP keeps the masked token ids and their mask (tensor_parallel/layers.py).
-    Gemma scales what it looked up (Megatron Bridge 0.3.1 models/gemma/modules.py).
-    """
+    """Megatron's vocabulary-parallel embedding. A vocabulary cut by TP keeps the masked token ids
+    and their mask (tensor_parallel/layers.py). Gemma scales what it looked up (Megatron Bridge
+    0.3.1 models/gemma/modules.py)."""
     output = shape.hidden("embedding_output")
     lookup = embedding_lookup(shape, output)
     if not shape.model.apply_embedding_scaling:
@@ -79,8 +77,7 @@ def _embedding_backward_workspace(shape: RankShape, gradients: list[int], masks:
 
     The gradient has been gathered under SP, and the masks have been used. A clone of it zeroes
     foreign tokens, then comes the word embeddings' gradient: a dense tensor in the compute type, as
-    no GEMM makes it. That of learned positions was accumulated before.
-    """
+    no GEMM makes it. That of learned positions was accumulated before."""
     words, *positions = gradients
     clone = shape.gathered_hidden_bytes if shape.tp > 1 else 0
     return shape.row_parallel_workspace - masks + max(words, clone, *positions, 0)
@@ -133,9 +130,8 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
 
     They read parts of one tensor [(1 + depths) x seq_length / cp (/ tp), b, hidden_size]. The
     variables of a depth (logits, labels, losses) live until the next one's replace them, those of
-    the last until the forward ends (models/gpt/gpt_model.py, _postprocess), or until a function
-    of their own returns (shape.frees_last_depth).
-    """
+    the last until the forward ends (models/gpt/gpt_model.py, _postprocess), or until a function of
+    their own returns (shape.frees_last_depth)."""
     hidden = shape.hidden("")
     merged = Tensor("mtp_hidden", (hidden.shape[0] * (1 + depths), *hidden.shape[1:]), shape.dtype)
     parts = tuple(merged.view(f"mtp_hidden_{depth}", hidden.shape) for depth in range(depths + 1))
@@ -202,8 +198,7 @@ def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operat
 
     Unfused and native: softmax in fp32, next to the 16-bit logits in the forward and their 16-bit
     gradient in the backward; native adds one fp32 temporary in the backward. Transformer Engine
-    writes the gradient into the logits during the forward.
-    """
+    writes the gradient into the logits during the forward."""
     fusion = shape.model.cross_entropy_fusion
     softmax = Tensor(f"softmax{suffix}", logits.shape, DType.FP32)
     in_place = fusion is CrossEntropyFusion.TE
@@ -253,8 +248,7 @@ def mtp_projection(shape: RankShape, layer_input: str) -> tuple[tuple[Operator, 
 
     The next tokens are looked up in the embedding, normalized (enorm), joined to the normalized
     (hnorm) hidden states of the depth before, and projected from 2 x hidden_size to hidden_size:
-    column-parallel, then gathered for the whole sequence, of which SP takes a view.
-    """
+    column-parallel, then gathered for the whole sequence, of which SP takes a view."""
     embedded, hidden = shape.hidden("mtp_embedding"), shape.hidden("mtp_input")
     joined = Tensor("mtp_joined", (*hidden.shape[:-1], 2 * shape.model.hidden_size), shape.dtype)
     normed = shape.hidden("enorm_out"), shape.hidden("hnorm_out")

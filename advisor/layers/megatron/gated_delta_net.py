@@ -19,10 +19,8 @@ _CHUNK = 64
 
 def gated_delta_net_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """From the normalized input to out_proj's output, the tensor that the residual is added to.
-
     Context parallelism trades the sequence for heads around the mixer: a rank then has all tokens
-    of some heads, which are as many elements; shapes here keep [seq_length / cp, b, all heads].
-    """
+    of some heads, which are as many elements; shapes here keep [seq_length / cp, b, all heads]."""
     model = shape.model
     keys, values = _widths(shape)
     heads = model.linear_num_value_heads // shape.tp
@@ -138,8 +136,7 @@ def _gated_delta_rule(shape: RankShape, sources: tuple[Tensor, ...], gates: Oper
     chunk's triangle [s, b, heads, 64]; w, u and the states of all chunks are computed again.
 
     Per token and head, forward, with key width k, value width v and chunk C: 6 C k + 4 C v for the
-    products within a chunk, 6 k v for those with the state.
-    """
+    products within a chunk, 6 k v for those with the state."""
     model = shape.model
     heads = model.linear_num_value_heads
     query, _, value = sources

@@ -23,10 +23,8 @@ _DOWN = Module.QKV_DOWN_PROJ
 
 def latent_attention_operators(shape: RankShape, source: Tensor) -> Operators:
     """From the normalized input to linear_proj's output, the tensor that the residual is added to.
-
     Down-projections of the query (where q_lora_rank is set) and of keys and values, norms,
-    up-projections, rotary embedding of a part of every head, core attention, output projection.
-    """
+    up-projections, rotary embedding of a part of every head, core attention, output projection."""
     rank = shape.model.q_lora_rank
     query_source, down_query = (source, ()) if rank is None else _compressed_query(shape, source)
     kv_source, k_pos_emb, down_kv = _compressed_kv(shape, source)
@@ -48,11 +46,9 @@ def latent_attention_operators(shape: RankShape, source: Tensor) -> Operators:
 
 
 def _compressed_query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
-    """[seq_length / cp (/ tp under SP), micro_batch_size, q_lora_rank].
-
-    Megatron's own layer cuts the rank by TP and gathers it for the whole sequence, of which SP
-    takes a view; Transformer Engine's gives every rank the whole weight and its own tokens.
-    """
+    """[seq_length / cp (/ tp under SP), micro_batch_size, q_lora_rank]. Megatron's own layer cuts
+    the rank by TP and gathers it for the whole sequence, of which SP takes a view; Transformer
+    Engine's gives every rank the whole weight and its own tokens."""
     rank = shape.model.q_lora_rank or 0
     whole, operators = _down_projection(shape, "linear_q_down_proj", source, rank)
     if not cuts_sequence(shape) or not shape.is_local:
@@ -62,11 +58,9 @@ def _compressed_query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operato
 
 
 def _compressed_kv(shape: RankShape, source: Tensor) -> tuple[Tensor, Tensor, Operators]:
-    """Compressed keys and values, and the keys' rotary part [seq_length / cp, b, 1 head].
-
-    Both are views of one projection's output. SP cuts the former (a copy on the local spec) and
-    gathers the latter (Transformer Engine).
-    """
+    """Compressed keys and values, and the keys' rotary part [seq_length / cp, b, 1 head]. Both are
+    views of one projection's output. SP cuts the former (a copy on the local spec) and gathers the
+    latter (Transformer Engine)."""
     model = shape.model
     rope = model.qk_pos_emb_head_dim
     combined, operators = _down_projection(
@@ -141,8 +135,7 @@ def _rotary(shape: RankShape, query_up: Tensor, kv_up: Tensor, k_pos_emb: Tensor
 
     Unfused, q and k are put together from their parts and v is copied, all three new; cos and sin
     tables are kept. Fused (yarn alone), q is rotated in place, its other channels are not touched,
-    and no table is kept.
-    """
+    and no table is kept."""
     model = shape.model
     fused = model.apply_rope_fusion and not shape.is_local and model.rope_type is RopeType.YARN
     query, key, value = (

@@ -22,8 +22,7 @@ def column_parallel_linear(
 
     Saves its input; under SP that is the shard, which forward and backward gather: Megatron's own
     layer into a buffer of the process (see resident buffers). The data gradient of the whole
-    sequence lives until its reduce-scatter.
-    """
+    sequence lives until its reduce-scatter."""
     biases = (Weight(f"{name}.bias", output.shape[-1:], True),) if bias else ()
     layer = _linear(shape, name, module, source, output, shape.tokens, biases)
     gathered = shape.tokens * source.shape[-1] * shape.dtype.itemsize
@@ -106,11 +105,9 @@ def _linear(
 
 
 def norm_operator(shape: RankShape, module: Module, source: Tensor, output: Tensor) -> Operator:
-    """Normalization over the last dimension of `source`.
-
-    Saves its input and, in fp32 per row, rstd (RMSNorm) or mean and rstd (LayerNorm): torch's and
-    Transformer Engine's fused kernels alike (TE layernorm_linear.py; ATen layer_norm_kernel.cu).
-    """
+    """Normalization over the last dimension of `source`. Saves its input and, in fp32 per row, rstd
+    (RMSNorm) or mean and rstd (LayerNorm): torch's and Transformer Engine's fused kernels alike (TE
+    layernorm_linear.py; ATen layer_norm_kernel.cu)."""
     rows, width = source.shape[:-1], source.shape[-1]
     statistics: tuple[str, ...] = ("rstd",)
     if shape.model.normalization is Normalization.LAYER_NORM:

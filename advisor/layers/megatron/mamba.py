@@ -17,10 +17,8 @@ _KERNEL = 4  # and its d_conv
 
 def mamba_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """From the normalized input to out_proj's output, the tensor that the residual is added to.
-
-    Context parallelism trades the sequence for heads around the scan, as many elements; shapes
-    here keep [seq_length / cp, b, all heads].
-    """
+    Context parallelism trades the sequence for heads around the scan, as many elements; shapes here
+    keep [seq_length / cp, b, all heads]."""
     inner, states, heads = _widths(shape)
     mixed = shape.activation("in_proj_out", 2 * inner + 2 * states + heads)
     projection = column_parallel_linear(
@@ -65,9 +63,8 @@ def _scan(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
     before the gate, with three fp32 numbers a head (A, its exponential, the bias of the time step);
     convolution, states and B x C are computed again.
 
-    Per token, forward, with state n, head width p and chunk C: 2 C n a group (B x C), and a head
-    2 C p within a chunk and 4 n p with the states.
-    """
+    Per token, forward, with state n, head width p and chunk C: 2 C n a group (B x C), and a head 2
+    C p within a chunk and 4 n p with the states."""
     model = shape.model
     inner, states, heads = _widths(shape)
     ungated = Tensor("ssm_out_ungated", output.shape, shape.dtype)

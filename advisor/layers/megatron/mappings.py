@@ -55,8 +55,7 @@ def exchange_sequence_for_heads(
     whole sequence with part of them, or the reverse; nothing where there is one rank.
 
     One copy puts the pieces in order before, and one after (ssm/mamba_context_parallel.py,
-    _all_to_all_cp2hp, _all_to_all_hp2cp and the load balancing of attention undone).
-    """
+    _all_to_all_cp2hp, _all_to_all_hp2cp and the load balancing of attention undone)."""
     if shape.context_parallel_size == 1:
         return (), source
     output = Tensor(f"{source.name}_exchanged", source.shape, source.dtype)

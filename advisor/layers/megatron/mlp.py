@@ -41,11 +41,10 @@ def parallel_mlp(shape: RankShape, source: Tensor, mlp: Mlp) -> tuple[Operator, 
 def _activation(shape: RankShape, source: Tensor, output: Tensor, mlp: Mlp) -> Operator:
     """Bias and activation. Fused, it keeps its input [s/cp, b, fc1 width / tp] alone.
 
-    With activation_func_fp8_input_store the input is kept in 8 bits (fused_bias_swiglu.py).
-    Unfused SwiGLU keeps the input (both halves are views of it), silu(gate), and from 0.15 on the
-    copy that `value + glu_linear_offset` makes. Unfused GELU keeps input plus bias, squared ReLU
-    keeps the ReLU's output: one tensor of the input's size each.
-    """
+    With activation_func_fp8_input_store the input is kept in 8 bits (fused_bias_swiglu.py). Unfused
+    SwiGLU keeps the input (both halves are views of it), silu(gate), and from 0.15 on the copy that
+    `value + glu_linear_offset` makes. Unfused GELU keeps input plus bias, squared ReLU keeps the
+    ReLU's output: one tensor of the input's size each."""
     saved: tuple[Tensor, ...] = (source,)
     if shape.quantizes and shape.model.activation_func_fp8_input_store:
         saved = (Tensor(f"{source.name}_fp8", source.shape, DType.FLOAT8, copy_of=source.name),)

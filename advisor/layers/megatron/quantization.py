@@ -34,10 +34,8 @@ _WEIGHT_BLOCK = 128 * 128  # blockwise scaling of weights (float8_blockwise_tens
 
 def saved_input(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
     """What a linear layer keeps of its input: `source` itself, or its quantized copy and scales.
-
     One orientation is kept whatever the recipe (linear.py: the other usage is dropped before
-    saving), so that it is 1 byte an element in 8 bits and half a byte in 4.
-    """
+    saving), so that it is 1 byte an element in 8 bits and half a byte in 4."""
     if not shape.quantizes:
         return (source,)
     form = _FORMATS[shape.precision]
@@ -57,8 +55,7 @@ def attention_output(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
     scaling (set_save_original_input, attention.py and multi_latent_attention.py of megatron-core
     0.14 and later; Transformer Engine 2.6, in 4 bits 2.7). Seen on a GPU: results/measured/h200,
     rehearse_70b_te_fp8. Attention in 8 bits keeps the 16-bit output as well, except delayed
-    scaling. megatron-core 0.13 and before kept a quantized copy, which is ignored here.
-    """
+    scaling. megatron-core 0.13 and before kept a quantized copy, which is ignored here."""
     eight_bits = shape.precision in _KEEPS_ORIGINAL and shape.transformer_engine >= (2, 6)
     four_bits = shape.precision is Precision.NVFP4 and shape.transformer_engine >= (2, 7)
     return (source,) if eight_bits or four_bits else saved_input(shape, source)
@@ -68,12 +65,9 @@ _KEEPS_ORIGINAL = (Precision.FP8_CURRENT, Precision.FP8_BLOCKWISE, Precision.MXF
 
 
 def gradient_copies(shape: RankShape, output: Tensor) -> int:
-    """Bytes of the output gradient's quantized copies, alive in a linear layer's backward.
-
-    Row-wise for the input's gradient, column-wise for the weight's; from Blackwell on one of a
-    tensor with one scale serves both (Transformer Engine 2.20 tensor/float8_tensor.py,
-    inner_tensor_specs).
-    """
+    """Bytes of the output gradient's quantized copies, alive in a linear layer's backward. Row-wise
+    for the input's gradient, column-wise for the weight's; from Blackwell on one of a tensor with
+    one scale serves both (Transformer Engine 2.20 tensor/float8_tensor.py, inner_tensor_specs)."""
     elements = output.num_bytes // output.dtype.itemsize
     return _orientations(shape) * quantized_bytes(shape, elements) if shape.quantizes else 0
 
@@ -97,8 +91,7 @@ def weight_copies(shape: RankShape, elements: int) -> int:
 
     Row-wise for the forward and column-wise for the backward; from Blackwell on, tensors with one
     scale serve both. Kept because Megatron tells the layers which microbatch is the first
-    (extensions/transformer_engine.py: is_first_microbatch).
-    """
+    (extensions/transformer_engine.py: is_first_microbatch)."""
     if not shape.quantizes:
         return 0
     form = _FORMATS[shape.precision]

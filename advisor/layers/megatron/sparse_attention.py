@@ -70,8 +70,7 @@ def _indexer(
     places of the topk. linear_wk and linear_weights_proj are one here.
 
     Without a loss it runs under no_grad. With one it keeps its own queries, keys and weights, and
-    computes the scores of all heads too, in either pass. Its inputs are detached.
-    """
+    computes the scores of all heads too, in either pass. Its inputs are detached."""
     model, pairs = shape.model, shape.tokens * shape.seq_length
     heads, channels = model.dsa_indexer_n_heads or 0, model.dsa_indexer_head_dim or 0
     hidden, gather = _gathered(shape, hidden, _CORE)

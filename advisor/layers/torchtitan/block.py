@@ -110,11 +110,8 @@ def _heads(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], tupl
 def _position_heads(
     shape: RankShape, query: Tensor, key: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Operator, ...]]:
-    """q and k as attention reads them: normed by head, rotated.
-
-    Llama rotates complex numbers; Qwen3, with its norms, rotates halves, by cos and sin that each
-    layer brings to 16 bit.
-    """
+    """q and k as attention reads them: normed by head, rotated. Llama rotates complex numbers;
+    Qwen3, with its norms, rotates halves, by cos and sin that each layer brings to 16 bit."""
     model = shape.model
     operators: list[Operator] = []
     if model.qk_layernorm:
@@ -138,11 +135,9 @@ def _position_heads(
 
 
 def _complex_rotary(query: Tensor, key: Tensor) -> Operator:
-    """apply_rotary_emb: keeps the model's shared frequencies alone.
-
-    q and k go to fp32, are multiplied as complex numbers into new tensors, and go back to 16 bit;
-    all four fp32 tensors are alive when the first 16-bit output is written.
-    """
+    """apply_rotary_emb: keeps the model's shared frequencies alone. q and k go to fp32, are
+    multiplied as complex numbers into new tensors, and go back to 16 bit; all four fp32 tensors are
+    alive when the first 16-bit output is written."""
     outputs = tuple(Tensor(f"{t.name}_rope", t.shape, t.dtype) for t in (query, key))
     fp32 = sum(in_fp32(tensor, tensor.name).num_bytes for tensor in (query, key))
     return Operator(

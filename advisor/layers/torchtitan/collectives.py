@@ -46,8 +46,7 @@ def scatter_sequence(
 ) -> tuple[Operator, ...]:
     """The sum over the ranks of `whole`, a `part` of the sequence each.
 
-    holds: arguments and variables of the modules in whose calls it runs.
-    """
+    holds: arguments and variables of the modules in whose calls it runs."""
     if shape.tp == 1:
         return ()
     return (
@@ -71,8 +70,7 @@ def pipelined(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     GEMMs read is a sum, and scattered after them.
 
     Source: torch 2.13 _inductor/fx_passes/micro_pipeline_tp.py (fuse_all_gather_matmul,
-    fuse_matmul_reduce_scatter).
-    """
+    fuse_matmul_reduce_scatter)."""
     return tuple(
         _with_overlapped_gemms(operator, operators)
         if any(one.group is Group.TENSOR for one in operator.forward_collectives)

@@ -24,12 +24,9 @@ Operators = tuple[Operator, ...]
 
 
 def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
-    """From the normalized input to [tokens, hidden_size]; shared experts run after the routed
-    ones.
-
+    """From the normalized input to [tokens, hidden_size]; shared experts run after the routed ones.
     Variables of MoE.forward hold its input and what is sorted, computed and put back until it
-    returns.
-    """
+    returns."""
     before = shape.model.moe_apply_probs_on_input
     weights, router = _router(shape, source)
     order, sent, dispatched = _dispatch(shape, source, weights)

@@ -85,9 +85,7 @@ def _attention(
     shape: RankShape, source: Tensor, skip: Tensor, output: Tensor, kind: LayerKind
 ) -> tuple[Operator, ...]:
     """q_proj, k_proj, v_proj (or GPT-2's c_attn), q/k norms, rotary, attention, o_proj, residual.
-
-    sdpa_attention_forward passes grouped keys and values on unexpanded (enable_gqa).
-    """
+    sdpa_attention_forward passes grouped keys and values on unexpanded (enable_gqa)."""
     model = shape.model
     query, key, value, before = _query_key_value(shape, source, kind)
     query, key, cast = _narrow(shape, query, key)

@@ -25,8 +25,7 @@ def sparse_moe_block(
     its shared expert, the dense MLP, is not among these operators.
 
     Variables of grouped_mm_experts_forward hold its input, the sorted tokens, their experts and
-    weights until it returns, and one of the block's the logits.
-    """
+    weights until it returns, and one of the block's the logits."""
     weights, router = _own_router(shape, routed_by) if routed_by else _router(shape, source)
     copies, hidden = shape.tokens * shape.model.moe_router_topk, shape.model.hidden_size
     names = ("sorted_experts", "order", "taken_tokens", "inverse_order")

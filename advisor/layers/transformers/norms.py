@@ -30,8 +30,7 @@ def norm(
 
     Llama multiplies in 16 bit. Gemma and OLMo 2 do in fp32, where the normalized tensor is twice as
     large; Gemma keeps 1 + weight next to it, Gemma 4 the weight in fp32, and the mean square of
-    each row. A norm that is not `scaled` has no weight, and keeps no normalized tensor.
-    """
+    each row. A norm that is not `scaled` has no weight, and keeps no normalized tensor."""
     if shape.model.normalization is Normalization.LAYER_NORM:
         return fused_norm(shape, name, module, source, output)
     if shape.use_liger_kernel:

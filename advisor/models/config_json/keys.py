@@ -20,15 +20,6 @@ def keys(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-SHAPE_KEYS = keys(
-    """
-    num_hidden_layers hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim
-    vocab_size max_position_embeddings tie_word_embeddings attention_dropout
-    """
-)
-"""What every family but GPT-2 calls the same: see `HuggingFaceConfig.shape`."""
-
-
 class _Known(Struct, frozen=True):
     """Keys that change neither the size of a weight nor what training keeps (token ids,
     initialization, tolerances, rotary frequencies, labels of other heads, generation, bookkeeping);
@@ -65,25 +56,6 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
             raise self.refuse(key, "must be at least 1")
         return number
 
-    def shape(self, *, tied: bool = False, **defaults: int | None) -> dict[str, Any]:
-        """Fields of ModelSpec that all families read alike, with the family's `defaults` by key;
-        the numbers of layers and of key and value heads, and the heads' width, are theirs."""
-        return {
-            "name": self.model_name,
-            "hidden_size": self.positive("hidden_size"),
-            **{
-                field: self.positive(key, defaults.get(key))
-                for field, key in (
-                    ("ffn_hidden_size", "intermediate_size"),
-                    ("num_attention_heads", "num_attention_heads"),
-                    ("vocab_size", "vocab_size"),
-                    ("max_position_embeddings", "max_position_embeddings"),
-                )
-            },
-            "share_embeddings_and_output_weights": self.get("tie_word_embeddings", bool, tied),
-            "attention_dropout": self.get("attention_dropout", float, 0.0),
-        }
-
     def rotary_percent(self, default: float) -> float:
         """Share of a head that is rotated: a key of its own, or inside rope_parameters."""
         nested = self.values.get("rope_parameters")
@@ -97,11 +69,6 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
             if self.values.get(key, value) != value:
                 legal = "null" if value is None else str(value).lower()
                 raise self.refuse(key, f"must be {legal}: {why}")
-
-    def check_activation(self, key: str, only: str, relation: str) -> None:
-        """Refuse every activation but `only`."""
-        if self.get(key, str, only) != only:
-            raise self.refuse(key, relation, only)
 
     def refuse(self, key: str, relation: str, nearest: str = "") -> UserError:
         """The error about one key."""

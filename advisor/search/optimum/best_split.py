@@ -128,13 +128,19 @@ class SplitProblem(Struct, frozen=True, dict=True):
         self, slowest: int, its: Choice, refused: set[tuple[int, Choice]]
     ) -> tuple[Choice, ...] | None:
         """The split of least time in which `slowest` takes `its` and no stage takes longer."""
+        pace = its.part.microbatch
+
+        def is_open(stage: int, choice: Choice) -> bool:
+            """Of two stages that take as long the first one is called the slowest."""
+            if stage == slowest:
+                return choice is its and (stage, choice) not in refused
+            seconds = choice.part.microbatch
+            no_longer = seconds < pace if stage < slowest else seconds <= pace
+            return no_longer and (stage, choice) not in refused
+
         open_choices = [
-            [its] if stage == slowest else self._no_longer(held, its, stage < slowest)
+            [choice for choice in held if is_open(stage, choice)]
             for stage, held in enumerate(self.choices)
-        ]
-        open_choices = [
-            [choice for choice in held if (stage, choice) not in refused]
-            for stage, held in enumerate(open_choices)
         ]
         if not all(open_choices):
             return None
@@ -154,13 +160,6 @@ class SplitProblem(Struct, frozen=True, dict=True):
             return None
         best = min(ended, key=lambda path: self.combine(its.part, path.total, path.optimizer))
         return best.choices
-
-    def _no_longer(self, held: Sequence[Choice], its: Choice, earlier: bool) -> list[Choice]:
-        """Of two stages that take as long the first one is called the slowest."""
-        pace = its.part.microbatch
-        if earlier:
-            return [choice for choice in held if choice.part.microbatch < pace]
-        return [choice for choice in held if choice.part.microbatch <= pace]
 
     def _left(
         self, held: Sequence[Sequence[Choice]], extreme: Callable[[Sequence[int]], int]

@@ -20,12 +20,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError
+from advisor.base.errors import if_legal
 from advisor.base.units import divisors, many
 from advisor.frameworks.part_types import Decisions, SettingGroup
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.job.layout import EVEN
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.plan.recompute_plan import Setting
 from advisor.search.best_first import BestFirst
@@ -125,8 +126,8 @@ class PointSearch:
         below: float,
         steps: int | None = None,
     ) -> None:
-        self._branches, self._calibration, self._below = branches, calibration, below
-        self._steps = steps
+        self._branches, self._calibration = branches, calibration
+        self._below, self._steps = below, steps
         self._evaluated, self._unsure = 0, inf
         self._waiting = BestFirst[_Node](lambda bound: bound < below)
         self._last: tuple[float, _Node] | None = None
@@ -137,10 +138,8 @@ class PointSearch:
             evaluation = self._first()
         except KeyboardInterrupt:
             return self._so_far()
-        seconds = evaluation.step_time_seconds if evaluation else self._below
-        return FoundPoint(
-            evaluation=evaluation, evaluated=self._evaluated, bound=min(seconds, self._unsure)
-        )
+        bound = min(evaluation.step_time_seconds if evaluation else self._below, self._unsure)
+        return FoundPoint(evaluation=evaluation, evaluated=self._evaluated, bound=bound)
 
     def _first(self) -> Evaluation | None:
         for branch in self._branches:
@@ -165,9 +164,8 @@ class PointSearch:
             waiting = (node for _, node in (self._last, *self._waiting))
             settled = (self._settled(node, node.split) for node in waiting if node.split)
             evaluation = next(filter(None, settled), None)
-        return FoundPoint(
-            evaluation=evaluation, evaluated=self._evaluated, bound=bound, stopped=True
-        )
+        found = FoundPoint(evaluation=evaluation, evaluated=self._evaluated, bound=bound)
+        return replace(found, stopped=True)
 
     def _children(self, node: _Node) -> Iterator[tuple[float, _Node]]:
         if node.setting is None:
@@ -245,15 +243,6 @@ class PointSearch:
         table.refuse(worst, choice)
 
 
-_SPLIT_FIELDS = (
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "pipeline_model_parallel_layout",
-)
-
-
 def branches(job: Job, calibration: Calibration, given: Collection[str] = ()) -> list[Branch]:
     """One for each micro batch of `job`; `given` fields of it (``GROUP.FIELD``) stay. None where
     the framework has its menu alone."""
@@ -279,16 +268,14 @@ def space(found: list[Branch]) -> tuple[str, ...]:
     splits = found[0].table.splits
     lines = [found[0].decisions.space, f"micro batch {', '.join(map(str, batches))}"]
     if splits.number > 1:
-        lines.append(
-            f"{many(splits.number)} splits of {splits.num_layers} layers over "
-            f"{len(splits.choices)} stages"
-        )
+        layers = f"{splits.num_layers} layers over {len(splits.choices)} stages"
+        lines.append(f"{many(splits.number)} splits of {layers}")
     return tuple(lines)
 
 
 def _moves_layers(job: Job, given: Collection[str]) -> bool:
     """Whether the release reads a text of every chunk, and nobody has said how to split."""
-    free = not any(f"layout.{name}" in given for name in _SPLIT_FIELDS)
+    free = not any(f"layout.{name}" in given for name in EVEN)
     pattern = job.model.hybrid_layer_pattern is not None
     splits = parts_of(job.config.framework).jobs.splits(job.config)
     return free and not pattern and splits.by_text
@@ -303,11 +290,8 @@ def each_micro_batch(job: Job, *, free: bool) -> Iterator[Job]:
     for size in divisors(config.global_batch_size // job.layout.data_parallel_size):
         if size == config.micro_batch_size:
             continue
-        try:
-            other = replace(job, config=replace(config, micro_batch_size=size))
-        except UserError:
-            continue
-        if not settings.check_job(other):
+        other = if_legal(replace, job, config=replace(config, micro_batch_size=size))
+        if other is not None and not settings.check_job(other):
             yield other
 
 

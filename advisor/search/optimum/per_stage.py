@@ -31,14 +31,11 @@ def per_stage(branches: Sequence[Branch], best: Evaluation | None) -> tuple[str,
     cannot = branches[0].decisions.one_for_all
     if found is None or found.seconds > seconds * (1 - _LEAST_WIN):
         return (f"recompute chosen for each pipeline stage would gain nothing ({cannot})",)
-    wins = (
-        f"save {(1 - found.seconds / seconds) * 100:.1f} % of the step time"
-        if best
-        else "make the job fit"
-    )
-    return (
-        f"recompute chosen for each pipeline stage would {wins}: {_words(table, found)}; {cannot}",
-    )
+    wins = "make the job fit"
+    if best:
+        wins = f"save {(1 - found.seconds / seconds) * 100:.1f} % of the step time"
+    words = f"would {wins}: {_words(table, found)}; {cannot}"
+    return (f"recompute chosen for each pipeline stage {words}",)
 
 
 def fastest_per_stage(branch: Branch, below: float) -> Split | None:
@@ -113,14 +110,12 @@ class _Stages:
             legal = its is None or choice.setting in its.settings
             if legal and self._table.fits_unless_simulated(stage, choice):
                 yield choice  # whoever asks for another one knows that it does not fit
-            if its is not None and self._may_fit(its, stage, number):
+            smallest = its and self._choice(its.smallest, stage, number)
+            if its and smallest and self._table.may_fit(stage, smallest):
                 for member in its.members:
                     setting = member.smallest if isinstance(member, SettingGroup) else member
                     if setting != choice.setting:
                         wait(setting)
-
-    def _may_fit(self, group: SettingGroup, stage: int, number: int) -> bool:
-        return self._table.may_fit(stage, self._choice(group.smallest, stage, number))
 
     def _choice(self, setting: Setting, stage: int, number: int) -> Choice:
         if (setting, number) not in self._rows:

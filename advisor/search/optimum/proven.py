@@ -108,18 +108,19 @@ def _ranked(usual: Answer, evaluations: list[Evaluation]) -> tuple[RankedEvaluat
 
     settings = parts_of(usual.job.config.framework).settings
 
-    def notes(evaluation: Evaluation) -> tuple[str, ...]:
-        known = said.get((evaluation.job, evaluation.setting))
-        return known.notes if known else settings.notes(evaluation.setting, evaluation.job)
+    def known(one: Evaluation) -> RankedEvaluation | None:
+        return said.get((one.job, one.setting))
 
-    shipped = {key for key, candidate in said.items() if candidate.preset}
+    def notes(one: Evaluation) -> tuple[str, ...]:
+        row = known(one)
+        return row.notes if row else settings.notes(one.setting, one.job)
 
-    def is_preset(evaluation: Evaluation) -> bool:
-        return (evaluation.job, evaluation.setting) in shipped
+    def is_preset(one: Evaluation) -> bool:
+        row = known(one)
+        return row is not None and row.preset
 
-    return tuple(
-        replace(c, preset=is_preset(c.evaluation)) for c in rank(evaluations, notes, is_preset)
-    )
+    ranked = rank(evaluations, notes, is_preset)
+    return tuple(replace(row, preset=is_preset(row.evaluation)) for row in ranked)
 
 
 def _proof(
@@ -145,6 +146,7 @@ def _proof(
     if solved is not None:
         excluded, evaluated = excluded + solved.excluded, evaluated + solved.evaluated
         points += solved.num_points or 0
+    of_stages = () if found.stopped else _beyond(searched, first)
     of_menu = f"the {num_menu} settings of the ranking without --search optimum"
     return Optimum(
         best=OptimumRow(rank=1, spec=first.evaluation.setting.spec) if first else None,
@@ -155,10 +157,7 @@ def _proof(
         num_points=points if solved is None or solved.num_points is not None else None,
         evaluated=evaluated,
         excluded_by_bound=max(0, excluded),
-        beyond=(
-            *(() if found.stopped else _beyond(searched, first)),
-            *(solved.beyond if solved else ()),
-        ),
+        beyond=(*of_stages, *(solved.beyond if solved else ())),
     )
 
 

@@ -47,16 +47,12 @@ class StageSplits:
         self.own: Stages = pipeline_stages(job.model, job.layout)
         self.own_counts = tuple(tuple(chunk.num_layers for chunk in held) for held in self.own)
         self._pp = len(self.own)
-        self._order = [
-            (stage, index) for index in range(len(self.own[0])) for stage in range(self._pp)
-        ]
+        self._order = [(stage, k) for k in range(len(self.own[0])) for stage in range(self._pp)]
         before, self._alike, after = _longest_run(job.model.layer_kinds)
         self._first = self._staying(self._order, before)
         self._last = self._staying(self._order[::-1], after)
         self.moves = moves and self._pp > 1
-        self.choices: tuple[tuple[Counts, ...], ...] = tuple(
-            tuple(self._choices(stage)) for stage in range(self._pp)
-        )
+        self.choices = tuple(tuple(self._choices(stage)) for stage in range(self._pp))
 
     @property
     def num_layers(self) -> int:
@@ -113,12 +109,13 @@ class StageSplits:
     def _range(self, stage: int) -> tuple[Counts, tuple[bool, ...]]:
         """Fewest layers of each chunk, and whether more may come: not between those that stay."""
         least, grows = [], []
+        # chunks in which the layers of an end of the model give way to the run
+        ends = {place for staying in (self._first, self._last) for place in list(staying)[-1:]}
         for index, count in enumerate(self.own_counts[stage]):
             place = stage, index
             fixed = self._first.get(place, 0) + self._last.get(place, 0)
-            inner = place in (_inner(self._first), _inner(self._last)) or not fixed
             least.append(max(1, fixed) if count else 0)
-            grows.append(bool(count) and inner)
+            grows.append(bool(count) and (place in ends or not fixed))
         return tuple(least), tuple(grows)
 
     def _choices(self, stage: int) -> list[Counts]:
@@ -144,10 +141,9 @@ class StageSplits:
 
     def _text(self, counts: tuple[Counts, ...]) -> str:
         """The pipeline_model_parallel_layout, repeats written short."""
-        chunks = [
+        first, *middle, last = [
             _letters(counts[stage][index], self.own[stage][index]) for stage, index in self._order
         ]
-        first, *middle, last = chunks
         runs = [(chunk, len(list(run))) for chunk, run in groupby(middle)]
         between = "".join(f"({c}|)*{n}" if n > 1 and c else f"{c}|" * n for c, n in runs)
         return f"{first}|{between}{last}"
@@ -157,11 +153,6 @@ def _letters(count: int, own: ModelChunk) -> str:
     predicting = sum(kind.role is Role.MULTI_TOKEN_PREDICTION for kind in own.layers)
     layers = "t" * count if count < 4 else f"t*{count}"
     return f"{'E' * own.embedding}{layers}{'m' * predicting}{'L' * own.head}"
-
-
-def _inner(staying: dict[Place, int]) -> Place | None:
-    """The chunk in which the layers of an end of the model give way to the run."""
-    return list(staying)[-1] if staying else None
 
 
 def _dealt(layers: int, least: Counts, grows: tuple[bool, ...]) -> Iterator[Counts]:

@@ -1,8 +1,5 @@
-"""The Megatron Core backend: its own GPTModel, schedules, DDP and distributed optimizer.
-
-`build` makes a step (loads torch and megatron-core); `translate` says as what model a workload is
-run (loads neither).
-"""
+"""The Megatron Core backend: its own GPTModel, schedules, DDP and distributed optimizer. `build`
+makes a step (loads torch and megatron-core); `translate` says as what a workload is run."""
 
 from typing import TYPE_CHECKING
 

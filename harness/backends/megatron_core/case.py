@@ -1,8 +1,5 @@
-"""One training configuration under Megatron's own names: what this backend builds.
-
-Every option of Megatron is there (advisor/frameworks/megatron/options), and those that are given
-are handed on to its configuration classes (objects.py).
-"""
+"""One training configuration under Megatron's own names: every option of Megatron's
+(advisor/frameworks/megatron/options), handed on to its configuration classes where it is given."""
 
 from enum import StrEnum
 from functools import partial
@@ -10,7 +7,7 @@ from inspect import get_annotations
 from math import lcm
 from typing import Any, Final
 
-from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.table import SECTIONS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.models.options import Activation
 
@@ -24,12 +21,10 @@ class CoreAttention(StrEnum):
 
 class MegatronCase(RawSettings):
     """One training configuration: options of Megatron, and what its command line does not have.
-
     Weights are bf16; with `fp8` Transformer Engine's linear layers compute in 8 bits. `vocab_size`
     is the padded size. `seq_length` positions are learned where `max_position_embeddings` is None.
     `attention` is the local layers' kernel, `attention_backend` what Transformer Engine is to take.
-    Options that are declared here have another default than Megatron's.
-    """
+    Options that are declared here have another default than Megatron's."""
 
     num_layers: int
     hidden_size: int
@@ -65,8 +60,7 @@ class MegatronCase(RawSettings):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Options that differ from Megatron's default, or may; those of experts where there are
-        any."""
+        """Options that may differ from Megatron's default; those of experts where there are any."""
         names = (*_DECLARED, *self.__dict__)
         return {
             name: getattr(self, name) for name in names if self.has_experts or name not in _EXPERTS
@@ -111,4 +105,4 @@ class MegatronCase(RawSettings):
 
 
 _DECLARED: Final = tuple(get_annotations(MegatronCase))
-_EXPERTS: Final = frozenset(row.name for row in Experts.rows)
+_EXPERTS: Final = frozenset(row.name for row in SECTIONS["Experts"].rows)

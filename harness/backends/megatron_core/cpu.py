@@ -1,11 +1,10 @@
-"""Megatron Core on a machine without CUDA: what its code asks of torch.cuda goes to the CPU.
-
-All patches are undone on exit. Real tensors compute real values; the folder `fake` lays fake ones
-over the same patches.
+"""Megatron Core on a machine without CUDA: what its code asks of torch.cuda goes to the CPU. All
+patches are undone on exit. Real tensors compute real values; the folder `fake` lays fake ones over
+the same patches.
 
 What Megatron's own layers lack where there is no Transformer Engine and no Apex is added: attention
-by torch's flash kernel, weight gradients added where they are summed, norms' sequence parallelism.
-"""
+by torch's flash kernel, weight gradients added where they are summed, norms' sequence
+parallelism."""
 
 import functools
 import logging
@@ -133,8 +132,7 @@ def megatron_on_cpu() -> Iterator[None]:
 
 class SdpaAttention(torch.nn.Module):
     """Causal attention through scaled_dot_product_attention; no scores are kept. query [s, b,
-    heads, channels], key and value with their own number of heads; gives [s, b, heads x channels of
-    the values]."""
+    heads, channels], key, value with their own heads; gives [s, b, heads x channels of values]."""
 
     def __init__(self, config: Any, layer_number: int, **_: Any) -> None:
         super().__init__()
@@ -150,8 +148,7 @@ class SdpaAttention(torch.nn.Module):
 
 def accumulate(total_input: Tensor, grad_output: Tensor, main_grad: Tensor) -> None:
     """main_grad [out, in] += grad_output [rows, out]^T x total_input [rows, in], in place: one GEMM
-    that reads 16 bits and writes the type of `main_grad`, as Apex's; in releases of torch whose
-    GEMM has one type, a product next to it."""
+    that reads 16 bits and writes the type of `main_grad`, as Apex's; else a product next to it."""
     if main_grad.dtype is total_input.dtype:
         torch.addmm(main_grad, grad_output.t(), total_input, out=main_grad)
     elif hasattr(torch.ops.aten.addmm, "dtype_out"):
@@ -188,8 +185,7 @@ def _torch_norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_
 
 
 def local_patches() -> Iterator[Any]:
-    """What Megatron's own layers lack where there is no Transformer Engine, on any device; the norm
-    they lack with it too."""
+    """What Megatron's own layers lack without Transformer Engine; the norm with it too."""
     yield patch.object(WrappedTorchNorm, "__new__", _torch_norm)
     if has_transformer_engine():
         return

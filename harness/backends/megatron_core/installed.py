@@ -1,14 +1,12 @@
 """Whether megatron-core and Transformer Engine can be used here, which releases lie unpacked next
-to the installed one, and how Megatron is imported without a compiler.
-
-pip takes Python 3.11 for too old for those from 0.17 on, which run on it all the same: without
-triton, of which their kernels' decorators are enough here, and with a typing.override that does
-nothing. MEGATRON_CORE names the folder of such a wheel; `make test` makes one in the virtual
-environment, where it is found without being named.
+to the installed one, and how Megatron is imported without a compiler. pip takes Python 3.11 for too
+old for those from 0.17 on, which run on it all the same: without triton, of which their kernels'
+decorators are enough here, and with a typing.override that does nothing. MEGATRON_CORE names the
+folder of such a wheel; `make test` makes one in the virtual environment, where it is found without
+being named.
 
 Megatron hands some of its functions to torch.compile as it is imported, which loads TorchInductor:
-as long as all the rest. cpu.py runs what is inside of them anyway.
-"""
+as long as all the rest. cpu.py runs what is inside of them anyway."""
 
 import functools
 import os
@@ -131,8 +129,7 @@ def missing() -> str:
 
 
 def require_megatron() -> None:
-    """Raise UserError, naming the extra, where torch or megatron-core is not installed, or where
-    Megatron is older than the oldest release that was tried."""
+    """UserError, naming the extra, without torch or a megatron-core of 0.13 or newer."""
     lacking = missing()
     if lacking:
         raise missing_package("backend megatron_core", lacking, _EXTRA)
@@ -158,8 +155,7 @@ def under_installed(job: Job) -> tuple[Job, str]:
 
 
 def installed_revision() -> Revision:
-    """The release of megatron-core that is installed, or the newest known before it; the newest
-    where none is."""
+    """The release of megatron-core that is installed, or the newest known before it, or of all."""
     if missing():
         return resolve_revision(Framework.MEGATRON_LM)
     number = _number(version("megatron-core"))

@@ -1,5 +1,4 @@
-"""The GPT model chunks of one rank out of settings, and their inputs: random tokens, the same at
-every step, so that a small model learns them."""
+"""The GPT model chunks of one rank out of settings, and their inputs: the same random tokens."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -52,8 +51,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 def keywords(settings: RawSettings, cls: type) -> dict[str, Any]:
     """Keyword arguments of one of Megatron's configuration classes: the options that `settings`
-    were given, under the names and in the types of the installed release. What the class does not
-    know is left out."""
+    were given, under the names and in the types of the installed release, where it knows them."""
     given, found = settings.given, {}
     known = {field.name: field.type for field in fields(cls)}
     for name, annotation in known.items():

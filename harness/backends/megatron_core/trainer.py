@@ -33,8 +33,7 @@ class FusedAdam(torch.optim.AdamW):
 
 
 class MegatronTraining:
-    """Model chunks, gradient buffers and optimizer of this rank, ready for steps. To be built and
-    run inside one of the worlds of world.py."""
+    """Model chunks, gradient buffers and optimizer of this rank, in a world of world.py's."""
 
     def __init__(
         self, case: MegatronCase, config: Any, core_attention: type[torch.nn.Module]

@@ -16,10 +16,9 @@ from advisor.job.layout import ParallelLayout
 from advisor.models import options
 from advisor.models.layer_kind import FeedForward, Mixer
 from advisor.models.spec import ModelSpec
-from advisor.models.variants import PLAIN
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.installed import has_transformer_engine, installed_revision
-from harness.backends.workload_rule import WorkloadRule
+from harness.backends.workload_rule import backend_rules
 from harness.trial.trial import Backend, Device, Workload
 
 
@@ -31,32 +30,25 @@ def runs_transformer_engine(workload: Workload) -> bool:
 
 def megatron_model(workload: Workload) -> ModelSpec:
     """The workload's model with the options that it is run with here. Without Transformer Engine
-    these are Megatron's own layers, a flash kernel of torch's for the attention, experts one by
-    one, and none of the fusions and dispatchers that need a CUDA extension (DeepEP's flex
-    dispatcher becomes alltoall)."""
+    these are Megatron's own layers, torch's flash kernel, experts one by one, and no fusions and
+    dispatchers that need a CUDA extension (DeepEP's flex becomes alltoall)."""
     model = workload.model
     if runs_transformer_engine(workload):
         return _with_installed_kernels(model)
-    unfused = model.attention_backend is options.AttentionBackend.UNFUSED
-    return replace(
-        model,
-        transformer_impl=options.TransformerImpl.LOCAL,
-        attention_backend=options.AttentionBackend.UNFUSED
-        if unfused
-        else options.AttentionBackend.FLASH,
-        apply_rope_fusion=False,
-        masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False,
-        cross_entropy_fusion=options.CrossEntropyFusion.NONE
-        if model.cross_entropy_fusion is options.CrossEntropyFusion.TE
-        else model.cross_entropy_fusion,
-        moe_token_dispatcher_type=options.TokenDispatcher.ALLTOALL
-        if model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
-        else model.moe_token_dispatcher_type,
-        moe_grouped_gemm=False,
-        moe_permute_fusion=False,
-        moe_router_fusion=False,
-    )
+    changes: dict[str, Any] = dict.fromkeys(_LACKING, False)
+    if model.attention_backend is not options.AttentionBackend.UNFUSED:
+        changes["attention_backend"] = options.AttentionBackend.FLASH
+    if model.cross_entropy_fusion is options.CrossEntropyFusion.TE:
+        changes["cross_entropy_fusion"] = options.CrossEntropyFusion.NONE
+    if model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX:
+        changes["moe_token_dispatcher_type"] = options.TokenDispatcher.ALLTOALL
+    return replace(model, transformer_impl=options.TransformerImpl.LOCAL, **changes)
+
+
+_LACKING: Final = (
+    *("apply_rope_fusion", "masked_softmax_fusion", "gradient_accumulation_fusion"),
+    *("moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion"),
+)
 
 
 def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
@@ -73,8 +65,7 @@ def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
 
 
 def as_megatron_runs(job: Job, workload: Workload) -> Job:
-    """`job` with the layers, precision, optimizer and batch of `workload` on this backend, see
-    harness_config."""
+    """`job` with layers, precision, optimizer and batch of `workload` here, see harness_config."""
     types = {name: getattr(workload, name) for name in ("precision", "main_grads_dtype")}
     config = replace(harness_config(job.config), **types)
     layout = replace(job.layout, tp_comm_overlap=_overlaps_tp(workload))
@@ -92,6 +83,7 @@ def megatron_case(workload: Workload) -> MegatronCase:
     refuse(_RULES, workload)
     model, layout = megatron_model(workload), workload.layout
     setting = parse_setting(workload.recompute)
+    windows = [int(kind.mixer is Mixer.SLIDING_WINDOW) for kind in model.layer_kinds]
     values: dict[str, Any] = {
         **job_values(_Run(workload, model), installed_revision()),
         **setting_values(setting),
@@ -101,7 +93,8 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "vocab_size": model.padded_vocab_size(layout.tensor_model_parallel_size),
         "activation": model.activation,
         "attention": _attention(model),
-        "window_attn_skip_freq": _windows(model),
+        # 1 for each layer with a window, as Megatron reads a list
+        "window_attn_skip_freq": None if model.window_size is None else str(windows),
         "tp_comm_overlap": _overlaps_tp(workload),
         **_experts(model, layout),
     }
@@ -122,20 +115,7 @@ class _Run(Struct, frozen=True):
     def config(self) -> JobConfig:
         """Batch and precision; the rest at its default."""
         given = self.workload
-        return JobConfig(
-            seq_length=given.seq_length,
-            micro_batch_size=given.micro_batch_size,
-            global_batch_size=given.global_batch_size,
-            precision=given.precision,
-            main_grads_dtype=given.main_grads_dtype,
-        )
-
-
-def _windows(model: ModelSpec) -> str | None:
-    """1 for each layer with a window, as Megatron reads a list."""
-    if model.window_size is None:
-        return None
-    return str([int(kind.mixer is Mixer.SLIDING_WINDOW) for kind in model.layer_kinds])
+        return JobConfig(**given.batch, main_grads_dtype=given.main_grads_dtype)
 
 
 def _experts(model: ModelSpec, layout: ParallelLayout) -> dict[str, Any]:
@@ -157,71 +137,28 @@ def _attention(model: ModelSpec) -> CoreAttention:
 
 def _has_kernels(workload: Workload) -> bool:
     """Whether attention knows windows and learned offsets: Transformer Engine's, Megatron's unfused
-    one, and the flash kernel that fake tensors go through."""
+    one, the flash kernel of fake tensors; not torch's own kernel, which stands in for the first."""
     fake = workload.device is Device.FAKE
     unfused = _attention(workload.model) is CoreAttention.UNFUSED
     return fake or unfused or runs_transformer_engine(workload)
 
 
-_on, _unlike = WorkloadRule.on, WorkloadRule.unlike
-_NOT_SO_FAR: Final = "is not supported by the megatron_core backend"
-_RULES: Final = (
-    _on(
-        "job.precision",
-        lambda w: (
-            w.precision is not Precision.BF16
-            and not (w.precision in RECIPES_OF_PRECISIONS and runs_transformer_engine(w))
-        ),
-        "the megatron_core backend runs bf16, or FP8 with Transformer Engine on a GPU",
-        "use bf16",
-    ),
-    _unlike("model.experimental_attention_variant", (None,), _NOT_SO_FAR),
-    _unlike("model.hybrid_layer_pattern", (None,), _NOT_SO_FAR),
-    # what torch's own attention kernel lacks, which stands in for Transformer Engine's
-    _on(
-        "model.window_size",
-        lambda w: w.model.window_size is not None and not _has_kernels(w),
-        _NOT_SO_FAR,
-    ),
-    _on(
-        "model.softmax_type",
-        lambda w: w.model.softmax_type is not options.SoftmaxType.VANILLA and not _has_kernels(w),
-        _NOT_SO_FAR,
-    ),
-    *(_unlike(f"model.{name}", (plain,), _NOT_SO_FAR) for name, plain in PLAIN),
-    _on(
-        "layout.cp_comm_type",
-        lambda w: w.layout.cp_comm_type is not options.CpCommType.P2P,
-        "must be p2p on the megatron_core backend",
-        given=lambda w: w.layout.context_parallel_size > 1,
-    ),
-    _on(
-        "recompute",
-        lambda w: not w.recompute.startswith(("none", "selective", "full")),
-        "is not a setting of Megatron",
-        "write none, selective:… or full:…",
-    ),
-    _on(
-        "recompute",
-        lambda w: parse_setting(w.recompute).offload_modules,
-        "fine-grained offload needs Transformer Engine and a GPU: it copies to pinned memory on "
-        "CUDA streams",
-        "leave +offload out",
-        given=lambda w: not runs_transformer_engine(w),
-    ),
-    _on(
-        "recompute",
-        lambda w: parse_setting(w.recompute).cpu_offloading_num_layers,
-        "cpu_offloading needs Transformer Engine and a GPU",
-        "leave +cpu_offloading out",
-        given=lambda w: not runs_transformer_engine(w),
-    ),
-    _on(
-        "recompute",
-        lambda w: "mlp" in parse_setting(w.recompute).effective_modules,
-        "the replay of an MLP with biases never ends: Megatron passes the bias parameter through "
-        "the checkpoint",
-        "leave mlp out",
-        given=lambda w: megatron_model(w).add_bias_linear,
-    ),
+def _other_precision(w: Workload) -> bool:
+    recipe = w.precision in RECIPES_OF_PRECISIONS and runs_transformer_engine(w)
+    return w.precision is not Precision.BF16 and not recipe
+
+
+_RULES: Final = backend_rules(
+    "megatron_core",
+    {
+        "other_precision": _other_precision,
+        "lacks_kernels": lambda w: not _has_kernels(w),
+        "context_parallel": lambda w: w.layout.context_parallel_size > 1,
+        "other_setting": lambda w: not w.recompute.startswith(("none", "selective", "full")),
+        "without_te": lambda w: not runs_transformer_engine(w),
+        "offloads": lambda w: parse_setting(w.recompute).offload_modules,
+        "offloads_layers": lambda w: parse_setting(w.recompute).cpu_offloading_num_layers,
+        "replays_mlp": lambda w: "mlp" in parse_setting(w.recompute).effective_modules,
+        "mlp_biases": lambda w: megatron_model(w).add_bias_linear,
+    },
 )

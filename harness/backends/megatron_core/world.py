@@ -20,8 +20,7 @@ P2P: Final[Any] = getattr(p2p_communication, "P2PCommunicator", p2p_communicatio
 
 @contextmanager
 def fake_world(case: MegatronCase, rank: int) -> Iterator[None]:
-    """`rank` of the case's ranks, in a process group that sends nothing: what would be received is
-    left as it was, a sum is the rank's own part."""
+    """`rank` of the case's ranks, in a process group that sends nothing: a sum is its own part."""
     dist.init_process_group("fake", rank=rank, world_size=case.world_size, store=FakeStore())
     with _left_at_end(), _model_parallel(case):
         yield
@@ -29,8 +28,7 @@ def fake_world(case: MegatronCase, rank: int) -> Iterator[None]:
 
 @contextmanager
 def real_world(case: MegatronCase, device: Device) -> Iterator[None]:
-    """This process among those of torchrun (RANK, WORLD_SIZE); alone where there is none. A process
-    group that is there already is used, and stays."""
+    """This process among those of torchrun, or alone; in a process group that is there already."""
     if dist.is_initialized():
         with _model_parallel(case):
             yield

@@ -1,8 +1,6 @@
 """The native backend: training steps of GPT-style models, dense or with experts, in plain torch.
-
 `build` makes a step (loads torch); `predict` says from the advisor's operators what a layer keeps
-and replays (loads none). modules/ holds the model, named as Megatron's.
-"""
+and replays (loads none). modules/ holds the model, named as Megatron's."""
 
 from typing import TYPE_CHECKING
 

@@ -47,9 +47,8 @@ class _Bucket:
 
 
 class Optimizer:
-    """All parameters of a rank; gradients are accumulated by autograd in the parameters' type.
-    `partly_seen` are summed over the TP ranks, and all are averaged over the data-parallel ranks
-    unless FSDP2 has done it."""
+    """All parameters of a rank; gradients are accumulated in their type. `partly_seen` are summed
+    over the TP ranks, all are averaged over the data-parallel ranks unless FSDP2 does it."""
 
     def __init__(
         self,

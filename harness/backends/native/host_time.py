@@ -1,11 +1,9 @@
-"""How long the GPU waits for its processor in a step of the native backend.
-
-Its layers are plain torch modules: the processor queues each operation by itself, and loops over
-experts. It starts a step next to an idle GPU, since it has read the loss of the last one, and waits
-for the GPU wherever a router tells how many rows each expert gets: what follows is queued while the
-GPU is idle. Elsewhere it is ahead if it is faster. advisor.time.launches has the same for layers of
-frameworks, one by one; here a whole step is one queue, as what is ahead carries over.
-"""
+"""How long the GPU waits for its processor in a step of the native backend. Its layers are plain
+torch modules: the processor queues each operation by itself, and loops over experts. It starts a
+step next to an idle GPU, since it has read the loss of the last one, and waits for the GPU wherever
+a router tells how many rows each expert gets: what follows is queued while the GPU is idle.
+Elsewhere it is ahead if it is faster. advisor.time.launches has the same for layers of frameworks,
+one by one; here a whole step is one queue, as what is ahead carries over."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -89,8 +87,7 @@ def layer_calls(shape: RankShape, kind: LayerKind) -> Calls:
 
 
 class Piece(NamedTuple):
-    """Work that is queued together: seconds of the processor and of the GPU; answers: how often the
-    processor waits for the GPU before."""
+    """Work queued together: seconds of the processor and of the GPU; answers: waits before it."""
 
     host: float
     device: float
@@ -98,9 +95,8 @@ class Piece(NamedTuple):
 
 
 def waiting_seconds(workload: Workload, gpu: Gpu, calibration: Calibration) -> float:
-    """Seconds of one step in which the GPU waits; of pipelines, as if a stage had no others besides
-    it. From the third microbatch on each waits as long as the one before. UserError for what the
-    backend does not run."""
+    """Seconds of a step in which the GPU waits; of pipelines, as if a stage had no others besides
+    it. From the third microbatch on each waits alike. UserError for what is not run."""
     pieces = tuple(_Microbatch(workload, gpu, calibration).pieces())
     microbatches, answer = workload.num_microbatches, calibration.host_answer_seconds
     if microbatches <= _STEADY:

@@ -1,7 +1,5 @@
 """What the advisor expects of the native model: kept bytes and replayed FLOPs of a layer.
-
-Everything comes from advisor.layers and advisor.plan.recompute_plan; torch is not loaded.
-"""
+Everything comes from advisor.layers and advisor.plan.recompute_plan; torch is not loaded."""
 
 from functools import lru_cache
 from typing import Final

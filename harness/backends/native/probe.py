@@ -1,9 +1,7 @@
-"""Counts what the layers of a stage keep for the backward, and the FLOPs of their replays.
-
-Bytes are those of distinct storages, parameters excluded, as autograd's hooks see them when the
-forward has run: dropped outputs count nothing, what went to the host is not seen. FLOPs are torch's
-FlopCounterMode's, with attention as the causal half that a flash kernel computes.
-"""
+"""Counts what the layers of a stage keep for the backward, and the FLOPs of their replays. Bytes
+are those of distinct storages, parameters excluded, as autograd's hooks see them when the forward
+has run: dropped outputs count nothing, what went to the host is not seen. FLOPs are torch's
+FlopCounterMode's, with attention as the causal half that a flash kernel computes."""
 
 import weakref
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
-"""How a layer carries out its plan: checkpoints, dropped outputs, policies, offload to the host.
-
-A region is the code of one or more of Megatron's modules. Random states are restored for a replay,
-and a replay runs its whole region (no early stop), as the advisor's plan says.
-"""
+"""How a layer carries out its plan: checkpoints, dropped outputs, policies, offload to the host. A
+region is the code of one or more of Megatron's modules. Random states are restored for a replay,
+and a replay runs its whole region (no early stop), as the advisor's plan says."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -109,8 +107,7 @@ class _Kept:
 
 
 class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells of every tensor that the policy's contexts keep. What they hand to a policy differs
-    from release to release of torch; what runs does not."""
+    """Tells of every tensor that the policy's contexts keep, by what runs."""
 
     def __init__(self, keeps: _Kept, note: Callable[[Tensor], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -126,8 +123,7 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def host_offload() -> saved_tensors_hooks:
     """Inside, what autograd saves is copied to (pinned) host memory; parameters stay. On a GPU the
-    copy runs on a stream of its own, and the compute stream waits for it only before the tensor is
-    fetched back."""
+    copy has a stream of its own, for which compute waits only before the tensor is fetched back."""
     return saved_tensors_hooks(_to_host, _from_host)
 
 
@@ -256,8 +252,7 @@ class _Replay:
 
 
 class _DroppedOutput(torch.autograd.Function):
-    """A layer without its graph: keeps the inputs; the parameters are arguments of their own, so
-    that their gradients reach the outer graph."""
+    """A layer without its graph: keeps the inputs; the parameters are arguments of their own."""
 
     @staticmethod
     def forward(ctx: Any, replay: _Replay, *tensors: Tensor) -> Any:

@@ -1,8 +1,5 @@
-"""The native training step: built once, then run as often as the harness asks.
-
-Ranks are one DeviceMesh of tensor, data and pipeline parallelism; stages follow the 1F1B schedule
-of torch.distributed.pipelining.
-"""
+"""The native training step. Ranks are one DeviceMesh of tensor, data and pipeline parallelism;
+stages follow the 1F1B schedule of torch.distributed.pipelining."""
 
 import sys
 from functools import cached_property
@@ -139,8 +136,7 @@ def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: in
 
 
 def _fully_shard(model: GptModel, groups: Groups, dtype: torch.dtype) -> None:
-    """FSDP2 over the data-parallel ranks, layer by layer: fp32 shards, gathered in the compute
-    type, gradients reduced in fp32 after every microbatch."""
+    """FSDP2, layer by layer: fp32 shards, gathered in `dtype`, gradients reduced in fp32."""
     assert groups.mesh is not None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for layer in model.decoder.layers.values():

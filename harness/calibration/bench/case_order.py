@@ -21,8 +21,12 @@ ROUND: Final = (
 
 def queued(cases: Iterable[Case]) -> dict[CaseKind, list[Case]]:
     """Cases by kind, in the order in which they are timed."""
-    by_kind = grouped((case.kind, case) for case in cases)
-    return {kind: spread_out(of_kind) for kind, of_kind in by_kind.items()}
+    found = {}
+    for kind, same in grouped((case.kind, case) for case in cases).items():
+        # the largest first, then so that any beginning is spread evenly over the sizes
+        by_size = sorted(same, key=lambda case: (-case.work, case.key))
+        found[kind] = [by_size[index] for index in scattered(len(by_size))]
+    return found
 
 
 def turns(kinds: Iterable[CaseKind]) -> tuple[CaseKind, ...]:
@@ -30,12 +34,6 @@ def turns(kinds: Iterable[CaseKind]) -> tuple[CaseKind, ...]:
     wanted = tuple(kinds)
     known = tuple(kind for kind in ROUND if kind in wanted)
     return (*known, *(kind for kind in wanted if kind not in ROUND))
-
-
-def spread_out(cases: Iterable[Case]) -> list[Case]:
-    """First the largest, then so that any beginning is spread evenly over the sizes."""
-    by_size = sorted(cases, key=lambda case: (-case.work, case.key))
-    return [by_size[index] for index in scattered(len(by_size))]
 
 
 def scattered(count: int) -> list[int]:
@@ -63,8 +61,7 @@ class Pace(Struct, frozen=True, kw_only=True):
 class Schedule(Struct, kw_only=True):
     """Times cases until the budget is spent. A case waits while it is thought to take more than a
     `share` of the budget, or more than what is left: the next of its kind then has its turn. What
-    the cases of a kind took corrects the guess for the others. `measure` times a case and keeps
-    what it finds."""
+    cases took corrects the guess for others of their kind. `measure` times and keeps a case."""
 
     budget_seconds: float
     pace: Pace

@@ -125,8 +125,7 @@ _WORK: Final[Mapping[CaseKind, Callable[..., _Work]]] = {
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """A kernel at one size. `variant`: a GEMM's operand layout, the implementation of attention or
-    of grouped GEMMs, what a layer is made of."""
+    """A kernel at one size. `variant`: operand layout, implementation, or kind of layer."""
 
     kind: CaseKind
     sizes: tuple[int, ...]
@@ -160,8 +159,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """Seconds of one call of a case (see timer.Timing), and IQR over median of `runs` timings;
-    `load` where the device was watched meanwhile."""
+    """Seconds of one call of a case, IQR over median of `runs` timings; `load` where watched."""
 
     case: Case
     seconds: float

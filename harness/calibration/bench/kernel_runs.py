@@ -1,5 +1,4 @@
-"""Times the kernel of a case, by the clock that its kind is timed with: a call on random operands,
-several sets of them in turn so that caches do not help."""
+"""Times the kernel of a case, by its kind's clock, on random operands, several sets in turn."""
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -71,8 +70,7 @@ class Inputs:
         )
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        """Random normal values. They repeat after a few million, which no kernel profits from;
-        drawing all of them would take longer than the kernel."""
+        """Random normal values, which repeat after a few million: fast, and no kernel profits."""
         flat = torch.empty(prod(shape), device=self.device.value, dtype=dtype)
         whole = len(flat) // POOL_ELEMENTS * POOL_ELEMENTS
         flat[:whole].view(-1, POOL_ELEMENTS).copy_(self._pool)
@@ -281,8 +279,7 @@ ON_A_GPU: Final = (
     CaseKind.SUSTAINED_GEMM,
     CaseKind.GROUPED_GEMM,
 )
-"""On a CPU there is nothing to copy to or to queue for, its attention has no kernel for values of
-another width, and experts take it minutes."""
+"""A CPU has nothing to copy to or to queue for, and lacks a kernel, or the time, for the others."""
 _FP8_CAPABILITY: Final = (8, 9)
 
 

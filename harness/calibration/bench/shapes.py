@@ -21,8 +21,7 @@ from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, C
 
 TENSOR_PARALLEL: Final = (1, 2, 4, 8)
 TOKENS: Final = (32, 256, 1024, 4096, 8192)
-"""Sequence lengths, one sequence each. The presets train at 2048 and more; the short ones show the
-fixed cost of a kernel, and are what a CPU can afford."""
+"""Lengths of one sequence. The presets train at 2048 and more; a CPU can afford the short ones."""
 
 CORE_MODELS: Final = ("llama3_8b", "llama3_70b", "llama3.1_405b")
 CORE_TENSOR_PARALLEL: Final = (1, 8)
@@ -60,9 +59,8 @@ _NORMS: Final = (Module.INPUT_LAYERNORM, Module.PRE_MLP_LAYERNORM, Module.FINAL_
 
 @cache
 def preset_cases() -> tuple[Case, ...]:
-    """Every kernel of every preset at TP 1, 2, 4 and 8, each once, in the order of their keys.
-    Attention has no variant yet (see `with_attention`); collectives carry the full tensor's
-    bytes."""
+    """Every kernel of every preset at TP 1, 2, 4 and 8, once, in the order of their keys. Attention
+    has no variant yet (see `with_attention`); collectives carry the full tensor's bytes."""
     presets = [load_model(name) for name in model_names()]
     cases = chain(
         *(_of_shape(shape) for shape in _shapes(presets, TENSOR_PARALLEL, TOKENS)),
@@ -75,8 +73,7 @@ def preset_cases() -> tuple[Case, ...]:
 
 @cache
 def core_cases() -> frozenset[Case]:
-    """Of `preset_cases` those that a small budget must see: dense models at CORE_TOKENS, and their
-    attention at all lengths."""
+    """Of `preset_cases` what a small budget must see: dense models' at CORE_TOKENS."""
     shapes = _shapes(map(load_model, CORE_MODELS), CORE_TENSOR_PARALLEL, (CORE_TOKENS,))
     linear = {case for shape in shapes for case in _of_shape(shape)}
     return frozenset(
@@ -85,8 +82,7 @@ def core_cases() -> frozenset[Case]:
 
 
 def with_attention(cases: tuple[Case, ...], variants: tuple[str, ...]) -> tuple[Case, ...]:
-    """`cases` with every attention in the first of `variants`, and in the others too at the core's
-    COMPARED_TOKENS: enough to compare them, and little time."""
+    """`cases` with attention in the first of `variants`, and at COMPARED_TOKENS in all of them."""
     first, *others = variants
     core = (case for case in core_cases() if case.kind in ATTENTION)
     compared = {case for case in core if case.sizes[1] in COMPARED_TOKENS}
@@ -205,8 +201,7 @@ _EXPERTS: Final = {"moe": 4, "many_experts": 64}
 
 
 def host_layer(case: Case) -> tuple[spec.ModelSpec, layer_kind.LayerKind]:
-    """A layer of the case's variant: dense, moe, many_experts, or latent, with the head widths of
-    DeepSeek's."""
+    """A layer of the case's variant: dense, moe, many_experts, or latent (as DeepSeek's)."""
     tokens, hidden = case.sizes
     model = spec.ModelSpec(
         name=case.variant,

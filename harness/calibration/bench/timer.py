@@ -37,9 +37,8 @@ _GUESS_SECONDS: Final = 0.01
 
 
 class Timing(Struct, frozen=True):
-    """Seconds of a call, IQR over median, and of how many timings. On a GPU the median. On a CPU
-    the least: the rest of the system only ever adds to it, by far more than the kernel itself
-    scatters."""
+    """Seconds of a call, IQR over median, and of how many timings. On a GPU the median; on a CPU
+    the least: the rest of the system only ever adds to it, more than the kernel itself scatters."""
 
     seconds: float
     spread: float
@@ -137,8 +136,7 @@ def time_sustained(
 ) -> tuple[Timing, GpuLoad]:
     """The rate, clock and power that a GPU keeps under load: a burst of a few calls runs at the
     highest clock, which goes down until the power is within its limit. Seconds of a call in the
-    second half of `hold_seconds` without a pause, and what NVML read meanwhile. The device always
-    has the next batch when it ends one."""
+    second half of `hold_seconds` without a pause, and what NVML read meanwhile."""
     guess = time_call(call, device, wanted_seconds=_GUESS_SECONDS).seconds
     size = max(1, round(_BATCH_SECONDS / guess))
     batches = max(_LEAST_BATCHES, round(hold_seconds / (size * guess)))

@@ -1,5 +1,4 @@
-"""One trial as a process group of this machine, or as several ranks under torchrun: of this
-machine, or of several."""
+"""One trial as a process group of this machine, or as several ranks under torchrun."""
 
 import os
 import signal
@@ -25,12 +24,9 @@ from harness.trial.trial import Trial
 
 
 class Exit(Struct, frozen=True, kw_only=True):
-    """How the first process of a trial ended.
-
-    code: None where a signal ended it. timed_out: we did, because the time was over. host_oom: the
-    kernel's count of processes killed for memory rose meanwhile; None where it cannot be read.
-    stated: what a scheduler says of the end, which we cannot see.
-    """
+    """How the first process of a trial ended. code: None where a signal ended it. timed_out: we
+    did, because the time was over. host_oom: whether the kernel killed processes for memory
+    meanwhile; None where that cannot be read. stated: what a scheduler says of the end."""
 
     code: int | None = None
     signal: int | None = None

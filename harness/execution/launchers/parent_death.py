@@ -1,9 +1,6 @@
 """Ties a process to its parent: when the parent dies, however it dies, so does the process.
-
 ``python -m harness.execution.launchers.parent_death COMMAND...`` ties itself, then becomes the
-command: the tie outlives exec. Linux only; elsewhere nothing is tied, and the next run ends what
-is left.
-"""
+command: the tie outlives exec. Linux only; elsewhere the next run ends what is left."""
 
 import ctypes
 import os

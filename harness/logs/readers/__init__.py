@@ -12,5 +12,4 @@ READERS: Final[dict[LogFramework, LogReader]] = {
     LogFramework.DEEPSPEED: DEEPSPEED,
     LogFramework.HUGGINGFACE: HUGGINGFACE,
 }
-"""By what is found out, best first: one log may hold lines of several (a Trainer on DeepSpeed).
-Megatron Bridge writes Megatron's line and two of its own."""
+"""Best first: a log may hold lines of several. Bridge writes Megatron's and its own."""

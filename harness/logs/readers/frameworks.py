@@ -1,13 +1,15 @@
 """Megatron, NeMo, torchtitan, DeepSpeed, and Hugging Face's Trainer: what each line of their logs
-says."""
+says. What the lines look like, and where that was read, is in configs/logs/lines.yaml."""
 
 import ast
 import math
 import re
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
+from advisor.base.configuration import load_yaml, packaged_configs
 from advisor.base.limits import LARGEST
 from harness.logs.records import (
     COUNT,
@@ -31,8 +33,30 @@ from harness.logs.records import (
 
 _GIB: Final = 2**30
 
-_NEMO_LINE: Final = re.compile(rf"\bTraining epoch \d+, iteration ({COUNT})/({COUNT}) \| (.+)$")
-_NEMO_BAR: Final = re.compile(rf"\bEpoch \d+: [^\[]*\| ?({COUNT})/({COUNT}) \[[^\],]*, ([^\]]+)\]$")
+_FORMATS: Final[Mapping[str, Any]] = load_yaml(packaged_configs() / "logs" / "lines.yaml").values
+Says = Callable[[re.Match[str]], tuple[Record, ...]]
+
+
+def _reader(framework: str, **says: Says) -> LogReader:
+    """The reader of a framework's lines: what each of them, by its name in the file, says."""
+    one = _FORMATS[framework]
+    lines = tuple((re.compile(_filled(text)), says[name]) for name, text in one["lines"].items())
+    whole = {name: _filled(one[name]) for name in ("steady", "lasting") if name in one}
+    return LogReader(tuple(one["anchors"]), lines, **whole)
+
+
+def _filled(pattern: str) -> str:
+    return pattern.replace("<COUNT>", COUNT).replace("<NUMBER>", NUMBER)
+
+
+def _argument(match: re.Match[str]) -> tuple[Record, ...]:
+    return (Argument(name=match[1], value=match[2]),)
+
+
+def _end(_: re.Match[str]) -> tuple[Record, ...]:
+    return (Mark.END,)
+
+
 _NEMO_SECONDS: Final = "train_step_timing in s"
 _NEMO_LOSS: Final = "reduced_train_loss"
 _NEMO_NUMERIC: Final = (_NEMO_SECONDS, _NEMO_LOSS, "global_step", "TFLOPS_per_GPU")
@@ -56,25 +80,7 @@ def _nemo(first: int, separator: str, joint: str, match: re.Match[str]) -> tuple
     return (logged, LoggedPeak(number=step, allocated=sizes[0], reserved=sizes[1]))
 
 
-NEMO: Final = LogReader(
-    (_NEMO_SECONDS,),
-    ((_NEMO_LINE, partial(_nemo, 0, " | ", ":")), (_NEMO_BAR, partial(_nemo, 1, ", ", "="))),
-)
-"""NeMo 2 (Lightning's ProgressPrinter) and NeMo 1 (a tqdm bar).
-
-Source: NVIDIA/NeMo 8cfedd72, nemo/lightning/pytorch/callbacks/progress_printer.py; iterations are
-counted from 0, values have four significant digits, memory is in bytes."""
-
-
-_TITAN_STEP: Final = re.compile(
-    rf"\[titan\] (\S+ \S+) - \w+ - INFO - step: ({COUNT}) loss: ({NUMBER})"
-    rf"(?: grad_norm: {NUMBER})? "
-    r"memory: (\d+\.\d+)GiB\(\d+\.\d+%\) tps: ([\d,]+) tflops: ([\d,]+\.\d+) "
-    r"mfu: (?:\d+\.\d+%|N/A)$"
-)
-_TITAN_FRAME: Final = re.compile(
-    r"\[titan\] \S+ \S+ - \w+ - INFO - (Training starts at step \d+|Training completed)\.?(?:,|$)"
-)
+NEMO: Final = _reader("nemo", line=partial(_nemo, 0, " | ", ":"), bar=partial(_nemo, 1, ", ", "="))
 _ELSEWHERE: Final = -1.0
 
 
@@ -93,40 +99,13 @@ def _titan_step(match: re.Match[str]) -> tuple[Record, ...]:
     return (step, LoggedPeak(number=step.number, reserved=reserved))
 
 
-TORCHTITAN: Final = LogReader(
-    ("[titan]",),
-    (
-        (_TITAN_STEP, _titan_step),
-        (_TITAN_FRAME, lambda match: (Mark.START if "starts" in match[1] else Mark.END,)),
-    ),
-    rf"\[titan\] \S+ \S+ - \w+ - INFO - +step: +({COUNT}) +loss: +[-\d.]+"
-    r"(?: +grad_norm: +[-\d.]+)? +memory: +(\d+\.\d+)GiB\([\d.]+%\)"
-    r" +tps: +[\d,]+ +tflops: +[\d,.]+ +mfu: +[\d.%N/A]+",
-)
-"""torchtitan's logger, of any rank that LOG_RANK selects. tps is tokens per second of one GPU,
-memory the largest reserved since the last line, GiB.
-
-Source: torchtitan 0.1.0 to 0.3.0, components/metrics.py (log) and trainer.py. A loss of -1 stands
-for "not on this rank" under pipeline parallelism."""
-
-
-_TIMER: Final = re.compile(
-    rf"\[([\d-]+ [\d:,]+)\] \[INFO\] \[timer\.py:\d+:\w+\] epoch=\d+/micro_step=\d+/"
-    rf"global_step=({COUNT}), RunningAvgSamplesPerSec={NUMBER}, CurrSamplesPerSec=({NUMBER}), "
-    rf"MemAllocated={NUMBER}GB, MaxMemAllocated=({NUMBER})GB$"
-)
-_PIPELINE: Final = re.compile(
-    rf"\bsteps: ({COUNT}) loss: ({NUMBER}) (?:\w+: {NUMBER} ){{0,99}}iter time \(s\): ({NUMBER}) "
-    rf"samples/sec: ({NUMBER})$"
-)
-_USAGE: Final = re.compile(r"\bMA [\d.]+ GB Max_MA ([\d.]+) GB CA [\d.]+ GB Max_CA [\d.]+ GB$")
-_DONE: Final = re.compile(r"\[launch\.py:\d+:main\] Process \d+ exits successfully\.$")
-_WALL_CLOCK: Final = re.compile(
-    rf"(?:^|\[Rank 0\] )time \(ms\)((?: \| \w+: {NUMBER})+)$"  # wall_clock_breakdown
+TORCHTITAN: Final = _reader(
+    "torchtitan",
+    step=_titan_step,
+    frame=lambda match: (Mark.START if "starts" in match[1] else Mark.END,),
 )
 _OF_A_STEP: Final = ("fwd", "bwd", "step")
 _OF_A_PIPELINE: Final = "batch_input"
-_CONFIGURED: Final = re.compile(r"\[config\.py:\d+:print\] (\w+) (?:\.+ )?(.+)$")
 
 
 def _timer(match: re.Match[str]) -> tuple[Record, ...]:
@@ -155,36 +134,19 @@ def _pipeline(match: re.Match[str]) -> tuple[Record, ...]:
     return () if step.seconds is None else (step,)
 
 
-DEEPSPEED: Final = LogReader(
-    ("global_step=", "time (ms) |", "samples/sec:", "Max_MA", ":print]", "exits successfully"),
-    (
-        (_TIMER, _timer),
-        (_WALL_CLOCK, _wall_clock),
-        (_PIPELINE, _pipeline),
-        (
-            _USAGE,
-            lambda match: (LoggedPeak(number=0, rank=0, allocated=scaled_bytes(match[1], _GIB)),),
-        ),
-        (_CONFIGURED, lambda match: (Argument(name=match[1], value=match[2]),)),
-        (_DONE, lambda _: (Mark.END,)),
-    ),
+DEEPSPEED: Final = _reader(
+    "deepspeed",
+    timer=_timer,
+    wall_clock=_wall_clock,
+    pipeline=_pipeline,
+    usage=lambda match: (LoggedPeak(number=0, rank=0, allocated=scaled_bytes(match[1], _GIB)),),
+    configured=_argument,
+    done=_end,
 )
-"""DeepSpeed's timers, its pipeline engine, see_memory_usage, the printed configuration, and how its
-launcher ends, as rank 0 writes them.
-
-Source: DeepSpeed 0.19.8, utils/timer.py (ThroughputTimer, SynchronizedWallClockTimer),
-runtime/pipe/engine.py, runtime/utils.py, runtime/config.py (print), launcher/launch.py. Samples are
-those of the global batch; "GB" is 2**30. CurrSamplesPerSec is of the last step alone. A long name
-of the configuration leaves no dots before its value."""
-
-
 _TRAINER_MEMORY: Final = (
-    "before_init_mem_gpu",
-    "init_mem_gpu_alloc_delta",
-    "train_mem_gpu_alloc_delta",
-    "train_mem_gpu_peaked_delta",
+    *("before_init_mem_gpu", "init_mem_gpu_alloc_delta"),
+    *("train_mem_gpu_alloc_delta", "train_mem_gpu_peaked_delta"),
 )
-_DICTIONARY: Final = re.compile(r"(\{'[^{}]+\})$")
 
 
 def _trainer(match: re.Match[str]) -> tuple[Record, ...]:
@@ -218,48 +180,11 @@ def _dictionary(text: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-HUGGINGFACE: Final = LogReader(
-    ("'loss':", "'train_steps_per_second':"),
-    ((_DICTIONARY, _trainer),),
-    r"[^{}\n]*\{'loss': '?-?[\d.]+(?:e-\d+)?'?, (?>[^{}\n]*?'epoch': )'?(\d+(?:\.\d+)?)()'?"
-    r"(?:, [^{}\n]*)?\}",
-)
-"""Hugging Face's Trainer: a Python dictionary on a line, numbers in 4.x, quoted text in 5.x.
-
-Source: transformers 4.57.1 and 5.23.0, trainer.py and trainer_callback.py. No step has a time of
-its own: there is the mean over the whole run, at its end. Tokens per second are of all ranks with
-a loss (include_num_input_tokens_seen), of one rank at the end (include_tokens_per_second, 4.x).
-With skip_memory_metrics=False (trainer_utils.py, TrainerMemoryTracker) there are bytes: by how much
-a stage ended above its begin, and its peak above its end."""
-
-
+HUGGINGFACE: Final = _reader("huggingface", dictionary=_trainer)
 _MIB: Final = 2**20
 _GB: Final = 10**9
 _FIRST_WHOLE_PEAK: Final = 2
 """The peak after iteration 1 comes before the optimizer's state is there."""
-# The last start on a line counts: of two lines written into one, only the second is whole.
-_ITERATION: Final = re.compile(rf"^(?:.*\b)?iteration ({COUNT})/ ?({COUNT}) \| (.+) \|$")
-_MEMORY: Final = re.compile(
-    rf"(?:^|\[Rank ({COUNT})\] )\(after ({COUNT}) iterations\) memory \(MB\) \| "
-    rf"allocated: {NUMBER} \| max allocated: ({NUMBER}) \| "
-    rf"reserved: {NUMBER} \| max reserved: ({NUMBER})"
-    rf"(?: \| total device memory used: {NUMBER})?$"
-)
-_BRIDGE_MEMORY: Final = re.compile(
-    rf"(?:^|\[Rank ({COUNT})\] )\(after ({COUNT}) iterations\) memory \(GB\) \| (.+)$"
-)
-_BRIDGE_STEP: Final = re.compile(
-    rf"\bStep Time : ({NUMBER})s GPU utilization: ({NUMBER})MODEL_TFLOP/s/GPU$"
-)
-_JOB: Final = re.compile(
-    rf"\bJob throughput: ({NUMBER}) (?:MODEL_)?TFLOP/s/GPU Cumulative throughput: {NUMBER} "
-    r"(?:MODEL_)?TFLOP/s/GPU(?: |$)"
-)
-_ARGUMENT: Final = re.compile(r"^(\w+) \.{2,} (.+)$")
-_WORLD: Final = re.compile(r"^using world size: (\d+), data-parallel size: (\d+), ")
-_EXIT: Final = re.compile(
-    r"^\[(?:exiting program at iteration \d+|after training is done)\] datetime: "
-)
 _TIME: Final = "elapsed time per iteration (ms)"
 _THROUGHPUT: Final = ("throughput per GPU (TFLOP/s/GPU)", "TFLOPs")  # Megatron-DeepSpeed's is short
 _LOSS: Final = "lm loss"
@@ -271,8 +196,7 @@ _NUMERIC: Final = (_TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, _BATCH, "c
 
 
 def _iteration(match: re.Match[str]) -> tuple[Record, ...]:
-    """The averages over the log interval, and the batch: that of the line counts, since the printed
-    arguments tell where a ramp ends, and Bridge prints none."""
+    """The averages over the log interval, and the batch, as a ramp of it may go on."""
     fields = pairs(match[3], " | ", ":") or {}
     damaged = any(number(fields[name]) is None for name in _NUMERIC if name in fields)
     if damaged or positive(fields.get(_TIME, "")) is None:
@@ -327,27 +251,14 @@ def _job(match: re.Match[str]) -> tuple[Record, ...]:
     return () if mean is None else (WholeRun(tflops_per_gpu=mean),)
 
 
-MEGATRON: Final = LogReader(
-    ("iteration", "Step Time", "Job throughput", " ..", "using world size", "after training"),
-    (
-        (_ITERATION, _iteration),
-        (_MEMORY, lambda match: _peak(match, match[3], match[4], _MIB)),
-        (_BRIDGE_MEMORY, _bridge_peak),
-        (_BRIDGE_STEP, _bridge_step),
-        (_JOB, _job),
-        (_ARGUMENT, lambda match: (Argument(name=match[1], value=match[2]),)),
-        (_WORLD, lambda match: (Mark.START, Argument(name="world_size", value=match[1]))),
-        (_EXIT, lambda _: (Mark.END,)),
-    ),
-    rf"(?: ?\[[-: \d.]+\])? *(?:iteration +({COUNT})/ *{COUNT} \|(?: [^|:\n]+: [-+\d.E ]+\|)*? "
-    r"global batch size: +(\d+) \|(?: [^|:\n]+: [-+\d.E ]+\|)* number of nan iterations: +0 \||"
-    r"Step Time : [\d.]+s GPU utilization: [\d.]+MODEL_TFLOP/s/GPU)",
-    r"(\[Rank \d{1,9}\]) \(after [1-9]\d{1,14} iterations\) memory \([MG]B\) \|[^\n\[(]*",
+MEGATRON: Final = _reader(
+    "megatron",
+    iteration=_iteration,
+    memory=lambda match: _peak(match, match[3], match[4], _MIB),
+    bridge_memory=_bridge_peak,
+    bridge_step=_bridge_step,
+    job=_job,
+    argument=_argument,
+    world=lambda match: (Mark.START, Argument(name="world_size", value=match[1])),
+    exit=_end,
 )
-"""Lines of Megatron-LM, Bridge and Megatron-DeepSpeed: the iteration line of the last rank,
-the memory lines of the ranks whose data-parallel rank is 0, the arguments of rank 0.
-
-Source: Megatron-LM core_r0.11 to main d98e8a64, megatron/training/training.py (training_log) and
-utils.py (report_memory); Megatron Bridge main 067f987, training/utils/train_utils.py, and 0.3.1,
-training/train.py (Job throughput, a mean since the job's start, in its progress.txt) and
-pretrain.py (its end). "MB" is 2**20 bytes in Megatron-LM, "GB" 10**9 in Bridge."""

@@ -1,9 +1,7 @@
-"""Who has claimed a task, and whether that worker still lives.
-
-On the machine of the worker that asks, a lock file in the run's folder tells at once. Elsewhere a
-worker counts as dead once its heartbeat has stood still for `timeout_seconds` of the asker's own
-clock, in which the storage answered throughout: no clocks are compared.
-"""
+"""Who has claimed a task, and whether that worker still lives. On the machine of the worker that
+asks, a lock file in the run's folder tells at once. Elsewhere a worker counts as dead once its
+heartbeat has stood still for `timeout_seconds` of the asker's own clock, in which the storage
+answered throughout: no clocks are compared."""
 
 import hashlib
 import os
@@ -27,8 +25,7 @@ _BEATS_IN_TIME: Final = 8
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """A worker as its claims name it. host: hash of the machine's name, as in results' environment.
-    kernel: id of the machine's boot; empty: not known."""
+    """A worker as its claims name it. host: hash of its name. kernel: its boot's id."""
 
     worker: str
     host: str
@@ -128,8 +125,7 @@ class HeartbeatWatch:
 
 
 class Heart:
-    """A thread that calls `beat` with a growing number, several times in `timeout_seconds`, as long
-    as it is open; `beat` says whether the storage answered."""
+    """A thread that calls `beat` with a growing number, often in `timeout_seconds`, while open."""
 
     def __init__(self, beat: Callable[[int], None], timeout_seconds: float) -> None:
         self._beat, self._pause = beat, timeout_seconds / _BEATS_IN_TIME

@@ -22,8 +22,7 @@ RESULT: Final = "harness:result"
 LOST: Final = "lost"
 INTERRUPTED: Final = "interrupted"
 WITHDRAWN: Final = "withdrawn"
-"""Statuses of trials that gave no result: their worker is gone, was asked to end, or saw that
-another has the task."""
+"""Statuses without a result: the worker is gone, was asked to end, or saw another at the task."""
 
 
 class Told(Struct, frozen=True, kw_only=True):
@@ -49,8 +48,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 def history(entries: Iterable[Entry], ignored: frozenset[int]) -> History:
     """What the entries say, without the results of trials numbered `ignored`."""
     finished: dict[Point, dict[int, Outcome]] = {}
-    running = set()
-    spans = []
+    running, spans = set(), []
     for entry in entries:
         if entry.running:
             running.add(entry.task)
@@ -113,8 +111,7 @@ def constraints(expected: Expected, outcome: Outcome, room_bytes: int | None) ->
 
 
 def predicted_attributes(task: Task, expected: Expected) -> dict[str, Any]:
-    """What stands next to a trial from its begin on: seconds, bytes, a probability; what is not
-    known is left out."""
+    """What stands next to a trial from its begin on: seconds, bytes, a probability."""
     return _known(
         repeat=task.repeat,
         rank=expected.rank,
@@ -142,8 +139,7 @@ def _known(**values: str | int | float | None) -> dict[str, Any]:
 
 
 class Ledger:
-    """The trials of `study`; `expected` is what is predicted of each point, `choices` the values of
-    its parameters, `room_bytes` what a peak may be."""
+    """The trials of `study`, what is predicted, the parameters' values, what a peak may be."""
 
     def __init__(
         self,
@@ -162,8 +158,7 @@ class Ledger:
         self._ended: dict[int, Entry | None] = {}
 
     def entries(self) -> tuple[int, list[Entry]]:
-        """How many trials there are, and those of a sweep's tasks in the order of their numbers;
-        those that have ended are read once."""
+        """How many trials there are, and a sweep's tasks by number; ended ones are read once."""
         trials = self._storage.get_all_trials(self._study._study_id, deepcopy=False)
         new = {one.number: _entry(one) for one in trials if one.number not in self._ended}
         ended = {one.number for one in trials if one.state.is_finished()}

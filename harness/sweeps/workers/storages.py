@@ -1,8 +1,6 @@
 """Where a study is kept (a journal file in the run's folder, SQLite, or a PostgreSQL server), and
-whose turn it is to change it: one worker at a time, over all processes and machines.
-
-A turn ends with its process: a file's lock goes with who held it, PostgreSQL's with its connection.
-"""
+whose turn it is to change it: one worker at a time, over all processes and machines. A turn ends
+with its process: a file's lock goes with who held it, PostgreSQL's with its connection."""
 
 import hashlib
 import logging
@@ -33,15 +31,13 @@ _IDLE_SECONDS: Final = 60
 
 
 Turn = Callable[[], AbstractContextManager[None]]
-"""Waits until it is ours, and holds it for the length of a block; raises what the storage raises
-where it cannot be reached."""
+"""Waits until it is ours, and holds it for a block; raises what the storage raises."""
 
 
 @contextmanager
 def postgres_turn(engine: "Engine", name: str) -> Iterator[None]:
-    """By an advisory lock of a transaction. A connection that breaks inside a turn ends it: what is
-    done in one must bear that another worker's has begun (see Study). sqlalchemy's errors where the
-    server cannot be reached."""
+    """By an advisory lock of a transaction. A connection that breaks inside a turn ends it: another
+    worker's may have begun (see Study). sqlalchemy's errors where the server cannot be reached."""
     from sqlalchemy import text
 
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
@@ -65,8 +61,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS: Final = 5.0
 _SAY_SECONDS: Final = 30.0
 _TRANSIENT: Final = ("08", "40", "53", "57P")
-"""SQLSTATE classes: connection, rollback to be tried again, out of resources, server going down or
-coming up (PostgreSQL 15, appendix A)."""
+"""SQLSTATE classes of what may be tried again (PostgreSQL 15, appendix A)."""
 
 
 class Storage(Struct, frozen=True, kw_only=True):
@@ -163,8 +158,7 @@ def _url(asked: str) -> "URL":
 
 
 def _write_ahead(connection: Any, _: object) -> None:
-    """Readers of SQLite, a dashboard's too, wait for no writer; a power cut may take what was told
-    last, which is told again from the results on disk."""
+    """Readers of SQLite wait for no writer; what a power cut takes is told again from disk."""
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 

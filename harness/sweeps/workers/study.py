@@ -1,13 +1,11 @@
-"""What the workers of a sweep have claimed, what came of it, and what this one does next.
-
-A claim is one trial of an Optuna study, made whole in one write. Workers claim in turn, and a claim
-counts only if no trial was made since its worker looked: where a turn is lost with its connection,
-the later of two claims withdraws. Results are on disk before they are told; a trial whose worker
-has died is told from there, else it ends as failed (status `lost`), and its task is claimed anew.
-"""
+"""What the workers of a sweep have claimed, what came of it, and what this one does next. A claim
+is one trial of an Optuna study, made whole in one write. Workers claim in turn, and a claim counts
+only if no trial was made since its worker looked: where a turn is lost with its connection, the
+later of two claims withdraws. Results are on disk before they are told; a trial whose worker has
+died is told from there, else it ends as failed (status `lost`), and its task is claimed anew."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Final, Self, TypeVar
@@ -41,19 +39,15 @@ def result_of(folder: RunFolder, space: Space, task: Task) -> TrialResult | None
 def results_in(folder: RunFolder, space: Space) -> dict[Task, TrialResult]:
     """Those of all tasks of the space that have one, the earliest first."""
     place = {point: number for number, point in enumerate(space.planned)}
-    found = sorted(_found(folder, space), key=lambda one: (one[1].started_at, place[one[0].point]))
-    return dict(found)
-
-
-def _found(folder: RunFolder, space: Space) -> Iterator[tuple[Task, TrialResult]]:
-    for found in folder.trials():
-        trial = found.trial()
+    found = {}
+    for one in folder.trials():
+        trial = one.trial()
         point = None if trial is None else space.point_of(trial.workload)
         if trial is not None and point is not None:
             task = Task(point, trial.repeat)
-            result = _answer(found, trial_of(space, task))
-            if result is not None:
-                yield task, result
+            if (result := _answer(one, trial_of(space, task))) is not None:
+                found[task] = result
+    return dict(sorted(found.items(), key=lambda one: (one[1].started_at, place[one[0].point])))
 
 
 def _answer(folder: TrialFolder, asked: Trial) -> TrialResult | None:
@@ -82,8 +76,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 class Study:
     """The study of `space` in `storage` as one worker of a sweep has it. retry: results of these
-    statuses that were told before this worker came do not count. say: is told, in one line, of a
-    storage that does not answer."""
+    statuses that were told before it came do not count. say: is told of a silent storage."""
 
     def __init__(
         self,
@@ -118,8 +111,7 @@ class Study:
         return self._patiently(self._restore)
 
     def decide(self, choose: Callable[[History], Action]) -> Claim | Wait | End:
-        """What this worker does now: `choose` is asked in this worker's turn, and what it names to
-        be measured is claimed. It may be asked more than once."""
+        """What this worker does now: what `choose`, in its turn, names is claimed."""
         action = None
         while action is None:
             action = self._patiently(partial(self._decide, choose, self._worker.ticket()))
@@ -145,8 +137,7 @@ class Study:
         self._pause = min(2 * self._pause, _WAIT_SECONDS)
 
     def close(self) -> None:
-        """Give back what is claimed and not told. Where the storage does not answer now, others
-        find out by themselves."""
+        """Give back what is claimed and not told; where the storage is silent, others find out."""
         self._heart.close()
         try:
             for claim in self._open.values():
@@ -245,15 +236,13 @@ class Study:
         return count, history(entries, self._ignored)
 
     def _is_orphan(self, entry: Entry) -> bool:
-        """Whether nobody works at a running trial: its worker is dead, or we are it and never heard
-        that our claim was stored."""
+        """Whether nobody works at a running trial: a dead worker's, or ours and never heard of."""
         if entry.ticket is not None and entry.ticket.owner == self._worker.owner:
             return entry.id not in self._open
         return self._watch.is_dead(entry.number, entry.ticket, entry.heartbeat)
 
     def _conclude(self, trial: int, task: Task, status: str, told: Told | None = None) -> None:
-        """End a trial that nobody works at: with its result, where its worker had begun to tell it,
-        or it is in our folder."""
+        """End a trial that nobody works at: with its result, if one was told or is on disk."""
         result = None if told else result_of(self._folder, self._space, task)
         if result is not None and result.status not in self._retry:
             told = _told(result)

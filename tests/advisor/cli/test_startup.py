@@ -18,8 +18,8 @@ ANSWER = (
     "print(*sys.modules)"
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
-MOST_MODULES = 212
-"""Of ours, for a dense model: 203 when this was written, and room for some tables of rules."""
+MOST_MODULES = 220
+"""Of ours, for a dense model: 217 when this was written, and room for some tables of rules."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder", "difflib"}
 OF_OTHERS = (
     "advisor.models.config_json.importer",

@@ -97,8 +97,8 @@ def test_it_is_said_up_to_where_routing_is_safe() -> None:
     budget = 34 * 2**30
     of = job(memory_budget_bytes=budget)
     evaluation = evaluator_of(of).evaluate(parse_setting("none"))
-    assert evaluation.uneven is not None
-    safe = evaluation.uneven.safe
+    assert evaluation.detail.uneven is not None
+    safe = evaluation.detail.uneven.safe
     assert 1.5 < safe < 4
     busy = [
         job(memory_budget_bytes=budget, moe_load_imbalance=ratio) for ratio in (safe, 1.5 * safe)
@@ -107,7 +107,7 @@ def test_it_is_said_up_to_where_routing_is_safe() -> None:
     assert [one.evaluate(parse_setting("none")).fits for one in evaluators] == [True, False]
     balanced = job(moe_router_force_load_balancing=True)
     found = Evaluator(balanced, load_calibration(of.gpu)).evaluate(parse_setting("none"))
-    assert found.uneven is None
+    assert found.detail.uneven is None
 
 
 def test_it_lowers_the_probability() -> None:

@@ -66,7 +66,7 @@ def test_full_uniform_one_replays_every_layer_once(evaluator, job) -> None:
     h, f, d = 8192, 28672, 128
     linear = 2 * (h * (64 + 16) * d + 64 * d * h + 3 * h * f)
     attention = 2 * job.config.seq_length * 64 * d
-    replayed = evaluation.hardware_flops_per_step - evaluation.model_flops_per_step
+    replayed = evaluation.detail.hardware_flops_per_step - evaluation.model_flops_per_step
     assert replayed == tokens * 80 * (linear + attention)
 
 
@@ -81,7 +81,7 @@ def test_core_attn_under_transformer_engine_costs_memory(evaluator) -> None:
     """The checkpoint keeps the whole mixed QKV that the module would have let go."""
     none, core = evaluator.evaluate(NONE), evaluator.evaluate(selective("core_attn"))
     assert core.peak.peak_allocated_bytes > none.peak.peak_allocated_bytes
-    assert core.saved_bytes_per_layer[DENSE] > none.saved_bytes_per_layer[DENSE]
+    assert core.detail.saved_bytes_per_layer[DENSE] > none.detail.saved_bytes_per_layer[DENSE]
 
 
 def test_earlier_stages_hold_more(evaluator) -> None:

@@ -42,7 +42,7 @@ def test_the_first_that_applies_is_refused() -> None:
         raise AssertionError("nothing after it is asked")
 
     rules = (
-        WorkloadRule.unlike("model.hidden_size", (4096,), "is no problem"),
+        WorkloadRule.of("model.hidden_size", {"legal": [4096], "reason": "is no problem"}, {}),
         WorkloadRule.on("job.seq_length", lambda w: w.seq_length, "is {found}", "use 8"),
         WorkloadRule.on("job.seq_length", late, "is odd"),
     )

@@ -9,8 +9,7 @@ from typing import Final
 from advisor.base.errors import UserError
 from advisor.frameworks.dialect_rows import dialect_names
 from advisor.frameworks.megatron.flags import override, words
-from advisor.frameworks.megatron.options.attention import Shape
-from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.options.table import SECTIONS, SETTINGS
 from advisor.frameworks.megatron.raw import job_values
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
@@ -116,7 +115,7 @@ def brought(job: Job, setting: Setting) -> Iterator[str]:
         return
     revision = resolve_revision(framework, job.config.framework_version)
     values = job_values(job, revision)
-    for row in Shape.rows if lm else SETTINGS.values():
+    for row in SECTIONS["Shape"].rows if lm else SETTINGS.values():
         value = values.get(row.name)
         if value is None or not row.ours.startswith("model.") or not row.in_release(revision):
             continue

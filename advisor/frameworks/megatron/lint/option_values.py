@@ -7,13 +7,6 @@ from advisor.base.errors import UserError
 from advisor.base.fields import field_types, optional_type, parse
 from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, Said, convert
 from advisor.frameworks.megatron.options import table
-from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.implementation import (
-    Dropout,
-    Implementation,
-    Loss,
-    Precision,
-)
 from advisor.frameworks.option import Option, Status, dashed
 from advisor.reading.document_keys import known
 from advisor.reading.read_configuration import ReadValue
@@ -38,7 +31,11 @@ _OF_EXPERTS: Final = frozenset(
 """Options of experts that no shape of a model implies."""
 _HOW_IT_RUNS: Final = frozenset(
     (
-        *(row.name for part in (Implementation, Dropout, Loss, Precision) for row in part.rows),
+        *(
+            row.name
+            for part in table.sections("Implementation Dropout Loss Precision")
+            for row in part.rows
+        ),
         *_OF_EXPERTS,
         "activation_func_fp8_input_store",
         "mtp_num_layers",
@@ -164,7 +161,7 @@ def omitted_values(read: ReadSettings, said: Said, *, shape: bool) -> dict[str, 
         if not (row.flag or row.off) or _is_mentioned(read, row):
             continue
         if _READ_WITH.get(row.name, "") not in ("", *said) or (
-            row.name in Experts.option_names and not experts
+            row in table.SECTIONS["Experts"].rows and not experts
         ):
             continue
         default = row.meaning(row.omitted)

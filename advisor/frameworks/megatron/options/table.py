@@ -1,59 +1,111 @@
-"""All options of Megatron, and what they are found by."""
+"""All options of Megatron, and what they are found by: sections of configs/options/megatron.json.
+
+A section has `rows` of options that are modelled or that rules read, and `others` by their status
+and by what is to be said of them. A row has the fields of `Option`, and of `Emitted` where it
+differs from the form that it names; what follows from the name is left out. `ours` may be the part
+of a job where the field has its name. What a job says is a path in the job, a function of
+`values`, or [a function that makes one, what it is given].
+"""
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Final
+from math import inf
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, json
 
-from advisor.frameworks.megatron.options.attention import Attention, Hybrid, Shape
-from advisor.frameworks.megatron.options.experts import Experts
+from advisor.base.configuration import packaged_configs
+from advisor.frameworks.megatron.options import values
 from advisor.frameworks.megatron.options.harmless import ASIDE
-from advisor.frameworks.megatron.options.implementation import (
-    Batch,
-    Dropout,
-    Implementation,
-    Inference,
-    Loop,
-    Loss,
-    Precision,
+from advisor.frameworks.option import (
+    Emitted,
+    Format,
+    Option,
+    Status,
+    When,
+    dashed,
+    keys,
+    number,
 )
-from advisor.frameworks.megatron.options.optimizer import Adapters, DataParallel, OptimizerStep
-from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
-from advisor.frameworks.megatron.options.recompute import CudaGraphs, Recompute
-from advisor.frameworks.option import Option, Options, Status, dashed, keys
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.tuning import Tuning
 from advisor.models.spec import ModelSpec
 
-
-class AllOptions(
-    Parallelism,
-    Experts,
-    Attention,
-    Hybrid,
-    Shape,
-    Implementation,
-    Dropout,
-    Loss,
-    Precision,
-    Recompute,
-    CudaGraphs,
-    Communication,
-    OptimizerStep,
-    DataParallel,
-    Adapters,
-    Batch,
-    Loop,
-    Inference,
-):
-    """Every option as an attribute with its default."""
+_FILE: Final = json.decode((packaged_configs() / "options" / "megatron.json").read_bytes())
+_KINDS: Final = {kind.__name__: kind for kind in (bool, int, float, str, tuple, object)}
 
 
-SECTIONS: Final[tuple[type[Options], ...]] = AllOptions.__bases__
-SETTINGS: Final = {row.name: row for section in SECTIONS for row in section.rows}
+class Section(NamedTuple):
+    """Options of one subject, in the order in which they are emitted."""
+
+    title: str
+    rows: tuple[Option, ...]
+
+
+def _code(said: str | list[Any]) -> Any:
+    if isinstance(said, list):
+        return getattr(values, said[0])(said[1])
+    if "." not in said:
+        return getattr(values, said)
+    path = attrgetter(said)
+    return lambda job, *_: path(job)
+
+
+def _when(said: Mapping[str, Any]) -> When:
+    return When(**_read(said))
+
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("value", "means", "recipe_value", "only_if"), _code),
+    **dict.fromkeys(("line", "recipe"), _when),
+    **dict.fromkeys(("since", "until", "renamed"), number),
+    "format": Format,
+    "status": Status,
+}
+
+
+def _read(said: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+    return plain | {name: _READERS[name](said[name]) for name in said.keys() & _READERS.keys()}
+
+
+def _option(name: str, said: Mapping[str, Any]) -> Option:
+    """An option by its row; a default without a kind is of its kind."""
+    form = _FILE["emitted"].get(said.get("emitted"), {})
+    fields = _read({**form, **said, "name": name})
+    kind = _KINDS[fields.pop("kind", type(fields.get("default")).__name__)]
+    if kind is float and fields.get("default") == "inf":  # which JSON has no number for
+        fields["default"] = inf
+    if "." not in (part := fields.get("ours", ".")):
+        fields["ours"] = f"{part}.{name}"
+    spelled = {key: fields.pop(key) for key in Emitted.__struct_fields__ if key in fields}
+    return Option(**fields | {"kind": kind, "emitted": Emitted(**spelled)})
+
+
+def _rows(said: Mapping[str, Any]) -> Iterator[Option]:
+    home = {"home": said.get("home", "model")}
+    for name, row in said["rows"].items():
+        yield _option(name, home | row)
+    for status, notes in said.get("others", {}).items():
+        for note, options in notes.items():
+            for name, row in options.items():
+                yield _option(name, {**home, "status": status, "note": note, **row})
+
+
+SECTIONS: Final = {
+    name: Section(said["title"], tuple(_rows(said))) for name, said in _FILE["sections"].items()
+}
+"""By name."""
+SETTINGS: Final = {row.name: row for section in SECTIONS.values() for row in section.rows}
 """Options that RawSettings has, by name."""
+
+
+def sections(names: str) -> tuple[Section, ...]:
+    """Those of these names; KeyError for another one."""
+    return tuple(SECTIONS[name] for name in names.split())
 
 
 PARTS: Final[dict[str, type[Struct]]] = {

@@ -1,23 +1,18 @@
-"""How values of Megatron's options follow from a job, where they are not just a field of ours."""
+"""How values of Megatron's options follow from a job, where they are not just a field of ours; and
+in which jobs options are emitted. The rows of configs/options/megatron.json name these."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import UNSET
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.option import Described, Emitted, ValueOf, When
+from advisor.frameworks.option import Described, ValueOf
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Optimizer
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models import options
-
-
-def emitted_where(holds: Callable[[Described], bool], **rest: Any) -> Emitted:
-    """Emitted for these jobs alone: a flag where the value is not the default, and in recipes
-    always, which may have set another one."""
-    return Emitted(line=When(only_if=holds), recipe=When(always=True, only_if=holds), **rest)
 
 
 def has_experts(job: Described) -> bool:
@@ -35,11 +30,6 @@ def weights_squared_relu(job: Described) -> bool:
     return has_experts(job) and job.model.activation is options.Activation.SQUARED_RELU
 
 
-def is_latent(job: Described) -> bool:
-    """Whether attention is latent."""
-    return job.model.multi_latent_attention
-
-
 def runs_own_softmax(job: Described) -> bool:
     """Whether scores go through Megatron Core's own softmax."""
     model = job.model
@@ -50,19 +40,9 @@ def runs_own_softmax(job: Described) -> bool:
     return unfused and model.transformer_impl is options.TransformerImpl.LOCAL
 
 
-def is_quantized(job: Described) -> bool:
-    """Whether linear layers compute in 8 or 4 bits."""
-    return job.config.precision.is_quantized
-
-
 def ends_in_16_bits(job: Described) -> bool:
     """Whether the first and last layers do not."""
-    return job.model.first_last_layers_bf16 and is_quantized(job)
-
-
-def offloads_optimizer(job: Described) -> bool:
-    """Whether a part of the optimizer works on the host."""
-    return job.config.optimizer_cpu_offload
+    return job.model.first_last_layers_bf16 and job.config.precision.is_quantized
 
 
 def is_not_muon(job: Described) -> bool:
@@ -91,14 +71,16 @@ def runs_fsdp(job: Described) -> bool:
     return job.layout.data_parallel_sharding is not None
 
 
-def with_fsdp(value: Callable[[Described], object]) -> ValueOf:
-    """A value that is of Megatron-FSDP's alone."""
-    return lambda job, _: value(job) if runs_fsdp(job) else UNSET
+def of_fsdp(value: object) -> ValueOf:
+    """A value that Megatron-FSDP alone has, such as the one format of checkpoints that it takes."""
+    return lambda job, _: value if runs_fsdp(job) else UNSET
 
 
 def fsdp_strategy(field: str) -> ValueOf:
     """What a field of the layout shards."""
-    return with_fsdp(lambda job: _NAMES_OF_STRATEGIES.get(getattr(job.layout, field)))
+    return lambda job, _: (
+        _NAMES_OF_STRATEGIES.get(getattr(job.layout, field)) if runs_fsdp(job) else UNSET
+    )
 
 
 def fsdp_gradients(job: Described, revision: Revision) -> object:
@@ -119,6 +101,27 @@ def cp_comm_types(job: Described, revision: Revision) -> object:
     """One for all layers; nothing without context parallelism."""
     layout = job.layout
     return (str(layout.cp_comm_type),) if layout.context_parallel_size > 1 else UNSET
+
+
+def hierarchical_sizes(job: Described, revision: Revision) -> object:
+    """Of context parallelism, outer ones last."""
+    return tuple(map(str, job.layout.hierarchical_context_parallel_sizes or ()))
+
+
+def overlaps_tensor_parallel(job: Described, revision: Revision) -> object:
+    """Refused without sequence parallelism (Megatron-LM arguments.py), nothing without TP."""
+    return job.layout.tp_comm_overlap and job.layout.sequence_parallel
+
+
+def pipeline_layout(job: Described, revision: Revision) -> object:
+    """The split of the layers as a text; None where there is none."""
+    return job.layout.pipeline_model_parallel_layout or None
+
+
+def needs_deepep(job: Described, revision: Revision) -> object:
+    """Without backends the flex dispatcher runs with this one switched on alone (megatron-core 0.12
+    to 0.15 token_dispatcher.py)."""
+    return sends_flex(job) and not revision.at_least(0, 16)
 
 
 def one_of_all(kinds: Sequence[str]) -> str:
@@ -166,14 +169,24 @@ def variant_named(name: str) -> str:
     return next((v for v, theirs in _VARIANTS_OF_MAIN.items() if theirs == name), name)
 
 
-def activates(activation: options.Activation) -> ValueOf:
+def activates(activation: str) -> Callable[..., bool]:
     """Whether the MLP's activation is this one."""
-    return lambda job, revision: job.model.activation is activation
+    return lambda job, *_: job.model.activation == activation
 
 
-def is_16_bit(precision: Precision) -> ValueOf:
+def groups_queries(job: Described, revision: Revision) -> object:
+    """Whether queries share keys and values."""
+    return job.model.num_query_groups < job.model.num_attention_heads
+
+
+def unties_embeddings(job: Described, revision: Revision) -> object:
+    """Whether the output layer has weights of its own."""
+    return not job.model.share_embeddings_and_output_weights
+
+
+def is_16_bit(precision: str) -> ValueOf:
     """Whether this is the 16-bit type beneath the job's precision."""
-    half = precision is Precision.FP16
+    half = precision == Precision.FP16
     return lambda job, revision: (job.config.precision is Precision.FP16) == half
 
 
@@ -228,6 +241,11 @@ def fp8_recipe(job: Described, revision: Revision) -> object:
     if recipe is Fp8Recipe.DELAYED and not revision.at_least(0, 12):
         return UNSET
     return str(recipe) if recipe else UNSET
+
+
+def fp4_format(job: Described, revision: Revision) -> object:
+    """The only one that is modelled."""
+    return "e2m1" if job.config.precision is Precision.NVFP4 else None
 
 
 def fp4_recipe(job: Described, revision: Revision) -> object:
@@ -292,10 +310,15 @@ def graph_impl(job: Described, revision: Revision) -> object:
     return str(_graph(job, revision)[0]) if revision.cuda_graph_impls else UNSET
 
 
-def old_graphs(impl: CudaGraphImpl) -> ValueOf:
+def captures_graphs(job: Described) -> bool:
+    """Whether anything runs as a CUDA graph."""
+    return job.config.cuda_graph_impl is not CudaGraphImpl.NONE
+
+
+def old_graphs(impl: str) -> ValueOf:
     """The switch that stood for `impl` before."""
     return lambda job, revision: (
-        UNSET if revision.cuda_graph_impls else _graph(job, revision)[0] is impl
+        UNSET if revision.cuda_graph_impls else _graph(job, revision)[0] == impl
     )
 
 
@@ -315,7 +338,18 @@ def checks_for_nan(job: Described, revision: Revision) -> object:
     return False if job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION else UNSET
 
 
+def fuses_loss(job: Described, revision: Revision) -> object:
+    """Whether the loss is one kernel."""
+    return job.model.cross_entropy_fusion is not options.CrossEntropyFusion.NONE
+
+
 def loss_fusion(job: Described, revision: Revision) -> object:
     """Whose."""
     fusion = job.model.cross_entropy_fusion
     return UNSET if fusion is options.CrossEntropyFusion.NONE else str(fusion)
+
+
+truth: Final = bool
+lower_case: Final = str.lower
+joined: Final = ",".join
+"""What values mean, as rows name it."""

@@ -93,7 +93,7 @@ def _has_sinks(raw: RawSettings) -> bool:
 
 def _window(raw: RawSettings, revision: Revision) -> Match | None:
     rings = [kind for kind in _kinds(raw) if kind in _RINGS]
-    if not rings or raw.window_size is None:
+    if not rings:
         return None
     return Match(
         f"window_size = {raw.window_size} cannot be combined with cp_comm_type = {rings[0]}",
@@ -103,7 +103,7 @@ def _window(raw: RawSettings, revision: Revision) -> Match | None:
 
 def _sinks(raw: RawSettings, revision: Revision) -> Match | None:
     others = [kind for kind in _kinds(raw) if kind != "a2a"]
-    if not others or not _has_sinks(raw):
+    if not others:
         return None
     return Match(
         f"softmax_type = {raw.softmax_type} cannot be combined with cp_comm_type = {others[0]}",
@@ -112,7 +112,7 @@ def _sinks(raw: RawSettings, revision: Revision) -> Match | None:
 
 
 def _latent_attention(raw: RawSettings, revision: Revision) -> Match | None:
-    if not raw.multi_latent_attention or _release(raw, revision) >= _LATENT_EVERYWHERE:
+    if _release(raw, revision) >= _LATENT_EVERYWHERE:
         return None
     others = [kind for kind in _kinds(raw) if kind not in _RINGS]
     if others:
@@ -130,8 +130,6 @@ def _latent_attention(raw: RawSettings, revision: Revision) -> Match | None:
 
 
 def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
-    if not raw.packed_sequences:
-        return None
     release = _release(raw, revision)
     for kind in _kinds(raw):
         since = _packed_since(raw, kind)
@@ -148,17 +146,11 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
 RULES: Final = stated(
     "cp_communication",
     cp_comm_type_per_layer=lambda raw, _: (
-        raw.num_layers is not None
-        and len(_kinds(raw)) > 1
-        and len(_kinds(raw)) != raw.num_layers
-        and f"{len(_kinds(raw))}"
+        len(_kinds(raw)) > 1 and len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}"
     ),
     hierarchical_sizes=_bad_hierarchy,
     # Its help spells allgather, which sparse attention alone understands.
-    cp_comm_type_known=lambda raw, _: (
-        raw.experimental_attention_variant != "dsa"
-        and [kind for kind in _kinds(raw) if kind not in _KINDS][:1]
-    ),
+    cp_comm_type_known=lambda raw, _: [kind for kind in _kinds(raw) if kind not in _KINDS][:1],
     cp_exchanged_heads=_exchanged_heads,
     cp_window=_window,
     cp_sinks=_sinks,

@@ -113,26 +113,14 @@ def _router_modules(raw: RawSettings, revision: Revision) -> Match | None:
     return None
 
 
-def _has_capacity(raw: RawSettings) -> bool:
-    factor = raw.moe_expert_capacity_factor
-    return factor is not None and factor >= 0
-
-
-def _is_dropless(raw: RawSettings) -> bool:
-    """Whether there are experts that take as many tokens as come."""
-    return raw.has_experts and not (_has_capacity(raw) and raw.moe_pad_expert_input_to_capacity)
-
-
 def _copies_counts(raw: RawSettings) -> bool:
     """Whether the dispatch copies to the host before it exchanges anything."""
-    copies = _has_capacity(raw) or raw.moe_router_padding_for_fp8
+    copies = raw.has_capacity or raw.moe_router_padding_for_fp8
     return raw.moe_token_dispatcher_type == "alltoall" and copies
 
 
 def _dropless(raw: RawSettings, revision: Revision) -> Match | None:
     modules = _captured(raw, revision)
-    if not _is_dropless(raw):
-        return None
     if "moe" in modules:
         return Match(
             "the graph captures moe, whose shapes vary without drop-and-pad",
@@ -157,7 +145,7 @@ def _whole_layers(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
     fixed = raw.moe_expert_rank_capacity_factor is not None or raw.moe_ncclep_static_shape
     whole = graphs.on and not graphs.iteration and not graphs.modules
-    if not whole or not _is_dropless(raw) or fixed or _refused_by_bridge(graphs, revision):
+    if not whole or not raw.is_dropless or fixed or _refused_by_bridge(graphs, revision):
         return None
     field = revision.cuda_graph_field
     return Match(
@@ -170,7 +158,7 @@ def _whole_layers(raw: RawSettings, revision: Revision) -> Match | None:
 def counts_on_host(raw: RawSettings, revision: Revision) -> str:
     """The dispatcher that reads the counts of tokens on the host, all but HybridEP and NCCL's; none
     where experts take a fixed number."""
-    if not _is_dropless(raw):
+    if not raw.is_dropless:
         return ""
     dispatcher, backend = raw.moe_token_dispatcher_type, raw.moe_flex_dispatcher_backend
     if dispatcher != "flex":
@@ -193,7 +181,7 @@ def _whole_iteration(raw: RawSettings, revision: Revision) -> Match | None:
 
 
 def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Match | None:
-    if raw.has_dense_mlp or "mlp" not in _captured(raw, revision):
+    if "mlp" not in _captured(raw, revision):
         return None
     return Match(
         "the graph captures mlp, but every layer is a mixture of experts",
@@ -241,8 +229,6 @@ def _captures(raw: RawSettings, revision: Revision, module: str) -> bool:
 
 def _offload(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
-    if not (raw.fine_grained_activation_offloading and raw.offload_modules and graphs.on):
-        return None
     if graphs.impl == "local":
         return _local_graph_offload(raw, revision, graphs.modules)
     most = raw.fine_grained_offloading_max_inflight_offloads
@@ -286,47 +272,26 @@ RULES: Final = stated(
     cuda_graph_modules=_modules,
     cuda_graph_impl=_impl,
     cuda_graph_full_iteration=_full_iteration,
-    cuda_graph_cpu_offloading=lambda raw, revision: (
-        raw.cpu_offloading and _kind_that_stays_on_device(raw, revision)
-    ),
+    cuda_graph_cpu_offloading=_kind_that_stays_on_device,
     cuda_graph_router_modules=_router_modules,
-    cuda_graph_experts_of_dense=lambda raw, revision: (
-        not raw.has_experts and sorted(_captured(raw, revision) & {"moe", "moe_router"})
+    cuda_graph_experts_of_dense=lambda raw, revision: sorted(
+        _captured(raw, revision) & {"moe", "moe_router"}
     ),
     cuda_graph_mlp_of_experts=_mlp_of_experts,
     cuda_graph_dropless=_dropless,
     # TransformerConfig accepts it; the dispatchers copy the counts and synchronize.
     cuda_graph_whole_experts=_whole_layers,
     cuda_graph_iteration_experts=_whole_iteration,
-    cuda_graph_any_recompute=lambda raw, revision: (
-        (raw.recompute_granularity is not None or raw.moe_layer_recompute)
-        and _kind_without_recompute(raw, revision)
-    ),
+    cuda_graph_any_recompute=_kind_without_recompute,
     cuda_graph_attn_recompute=lambda raw, revision: (
         _attention_alone(raw, revision)
         and [m for m in raw.recomputed_modules if m in ("core_attn", "mla_up_proj")][:1]
     ),
-    cuda_graph_full_recompute=lambda raw, revision: (
-        raw.recompute_granularity is not None
-        and not raw.selective
-        and _kind_without_full(raw, revision)
-    ),
-    cuda_graph_router_recompute=lambda raw, revision: (
-        replayed(raw, "moe")
-        and graphs_of(raw, revision).impl == "transformer_engine"
-        and "moe_router" in graphs_of(raw, revision).modules
-    ),
-    cuda_graph_attention_dropout=lambda raw, revision: (
-        raw.attention_dropout and replayed(raw, "core_attn") and _captures(raw, revision, "attn")
-    ),
-    cuda_graph_hidden_dropout=lambda raw, revision: (
-        raw.hidden_dropout
-        and [label for label in replayed(raw, "mlp", "moe") if _captures(raw, revision, label)]
-    ),
-    cuda_graph_router_jitter=lambda raw, revision: (
-        raw.moe_input_jitter_eps is not None
-        and replayed(raw, "moe")
-        and _captures(raw, revision, "moe")
-    ),
+    cuda_graph_full_recompute=_kind_without_full,
+    cuda_graph_attention_dropout=lambda raw, revision: _captures(raw, revision, "attn"),
+    cuda_graph_hidden_dropout=lambda raw, revision: [
+        label for label in replayed(raw, "mlp", "moe") if _captures(raw, revision, label)
+    ],
+    cuda_graph_router_jitter=lambda raw, revision: _captures(raw, revision, "moe"),
     cuda_graph_offload=_offload,
 )

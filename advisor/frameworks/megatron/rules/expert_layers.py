@@ -17,17 +17,7 @@ def _shared_overlap_dispatchers(raw: RawSettings, revision: Revision) -> str:
 
 
 SHAPE_RULES: Final = stated(
-    "expert_layers.shape",
-    flex_dispatcher_padding=lambda raw, revision: (
-        (raw.moe_flex_dispatcher_backend == "deepep" or not revision.at_least(0, 16))
-        and raw.moe_token_dispatcher_type == "flex"
-        and raw.moe_pad_expert_input_to_capacity
-    ),
-    shared_expert_overlap_dispatcher=_shared_overlap_dispatchers,
-    padding_needs_capacity=lambda raw, _: (
-        raw.moe_pad_expert_input_to_capacity
-        and (raw.moe_expert_capacity_factor is None or raw.moe_expert_capacity_factor < 0)
-    ),
+    "expert_layers.shape", shared_expert_overlap_dispatcher=_shared_overlap_dispatchers
 )
 """Megatron checks these before offloading and recompute."""
 
@@ -35,8 +25,7 @@ SHAPE_RULES: Final = stated(
 def _sharded_experts(raw: RawSettings, _: Revision) -> str:
     """The tensor parallelism of experts that have biases."""
     degree = raw.expert_tensor_parallel_size or raw.tensor_model_parallel_size
-    biased = raw.num_moe_experts is not None and raw.add_bias_linear is True
-    return str(degree) if biased and degree != 1 else ""
+    return str(degree) if degree != 1 else ""
 
 
 _PADDINGS: Final = ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization")
@@ -64,13 +53,10 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Match | None:
 ROUTER_RULES: Final = stated(
     "expert_layers.router",
     expert_bias_under_etp=_sharded_experts,
-    # since 0.18 it takes sqrtsoftplus, which is not modelled
-    router_bias_needs_sigmoid=lambda raw, revision: (
-        raw.moe_router_score_function != "sqrtsoftplus" or not revision.at_least(0, 18)
-    ),
     router_padding=_router_padding,
 )
-"""Megatron checks these after them."""
+"""Megatron checks these after them. A bias of the router goes with sqrtsoftplus, which is not
+modelled, since 0.18."""
 
 
 def _recompute_around_overlap(raw: RawSettings, _: Revision) -> dict[str, str] | None:
@@ -104,8 +90,6 @@ def _overlap_mtp(raw: RawSettings, revision: Revision) -> Match | None:
 
 def _overlap_graphs(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
-    if not raw.overlap_moe_expert_parallel_comm or not graphs.on or not revision.at_least(0, 16):
-        return None
     captured = [module for module in ("mlp", "moe") if module in graphs.modules]
     te = graphs.impl == "transformer_engine"
     if (te and not captured) or (not te and revision.at_least(0, 18)):
@@ -120,9 +104,7 @@ def _overlap_graphs(raw: RawSettings, revision: Revision) -> Match | None:
 
 OVERLAP_RULES: Final = stated(
     "expert_layers.overlap",
-    expert_overlap_full_recompute=lambda raw, revision: (
-        raw.overlap_moe_expert_parallel_comm and _recompute_around_overlap(raw, revision)
-    ),
+    expert_overlap_full_recompute=_recompute_around_overlap,
     expert_overlap_mtp=_overlap_mtp,
     expert_overlap_graphs=_overlap_graphs,
 )

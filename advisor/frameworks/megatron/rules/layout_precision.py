@@ -24,9 +24,7 @@ def _unmatched_groups(raw: RawSettings, revision: Revision) -> str:
 
 
 def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Match | None:
-    if not (raw.fp8 and raw.first_last_layers_bf16) or raw.num_layers is None:
-        return None
-    most = raw.num_layers // (raw.pipeline_model_parallel_size or 1)
+    most = (raw.num_layers or 0) // (raw.pipeline_model_parallel_size or 1)
     for field in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
         count: int = getattr(raw, field)
         if not 0 <= count <= most:
@@ -55,10 +53,5 @@ RULES: Final = stated(
     attention_heads_divide_by_tp=lambda raw, _: not _is_multiple(raw.num_attention_heads, raw),
     query_groups_match_tp=_unmatched_groups,
     fp8_bf16_layer_counts=_bf16_layer_counts,
-    fp8_custom_recipe=lambda raw, _: (
-        raw.fp8 and raw.fp8_recipe == "custom" and not raw.fp8_quantizer_factory
-    ),
-    fp8_param_needs_fp8=lambda raw, _: raw.fp8_param and not raw.fp8,
     fp8_output_proj=_fp8_output_proj,
-    fp4_with_fp8=lambda raw, _: raw.fp4 and raw.fp8,
 )

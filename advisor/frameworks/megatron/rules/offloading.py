@@ -5,14 +5,13 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.conditions import INSIDE_MOE, offloaded, replayed, unknown_to
+from advisor.frameworks.megatron.rules.conditions import INSIDE_MOE, offloaded, unknown_to
 from advisor.frameworks.megatron.rules.stated import names, stated
 
 LAYER_RULES: Final = stated(
     "offloading.layers",
     cpu_offloading_num_layers=lambda raw, _: (
-        raw.cpu_offloading
-        and raw.num_layers is not None
+        raw.num_layers is not None
         and not 0 <= raw.cpu_offloading_num_layers < raw.num_layers
         and f"{raw.num_layers - 1}"
     ),
@@ -21,8 +20,6 @@ LAYER_RULES: Final = stated(
 
 
 def _fused_group_mlp(raw: RawSettings, _: Revision) -> Match | None:
-    if not raw.fine_grained_activation_offloading or not offloaded(raw, "fused_group_mlp"):
-        return None
     if not raw.use_transformer_engine_op_fuser:
         return Match(
             "offload of fused_group_mlp needs use_transformer_engine_op_fuser, which is off",
@@ -38,8 +35,6 @@ def _fused_group_mlp(raw: RawSettings, _: Revision) -> Match | None:
 
 
 def _paged_stash(raw: RawSettings, _: Revision) -> Match | None:
-    if not raw.moe_paged_stash:
-        return None
     if raw.cpu_offloading:
         return Match(
             "moe_paged_stash cannot be combined with cpu_offloading", "drop cpu_offloading"
@@ -56,20 +51,11 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Match | None:
 
 MODULE_RULES: Final = stated(
     "offloading.modules",
-    offload_needs_modules=lambda raw, revision: (
-        raw.fine_grained_activation_offloading
-        and not raw.offload_modules
-        and revision.offload_modules
+    offload_needs_modules=lambda _, revision: revision.offload_modules,
+    offload_modules=lambda raw, revision: unknown_to(
+        revision, "offload_modules", raw.offload_modules
     ),
-    offload_modules=lambda raw, revision: (
-        raw.fine_grained_activation_offloading
-        and unknown_to(revision, "offload_modules", raw.offload_modules)
-    ),
-    offload_inside_moe=lambda raw, _: (
-        raw.fine_grained_activation_offloading
-        and replayed(raw, "moe")
-        and offloaded(raw, *INSIDE_MOE)
-    ),
+    offload_inside_moe=lambda raw, _: offloaded(raw, *INSIDE_MOE),
     offload_fused_group_mlp=_fused_group_mlp,
     paged_stash=_paged_stash,
 )

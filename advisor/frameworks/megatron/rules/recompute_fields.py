@@ -8,7 +8,6 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown, unknown_to
 from advisor.frameworks.megatron.rules.stated import stated
-from advisor.frameworks.names import Framework
 
 
 def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
@@ -26,10 +25,7 @@ CONFIG_RULES: Final = stated(
     recompute_granularity=lambda raw, _: unknown(
         (raw.recompute_granularity,), ("full", "selective")
     ),
-    recompute_method=lambda raw, _: (
-        raw.recompute_granularity is not None
-        and unknown((raw.recompute_method,), ("block", "uniform"))
-    ),
+    recompute_method=lambda raw, _: unknown((raw.recompute_method,), ("block", "uniform")),
     recompute_modules=_unknown_modules,
 )
 
@@ -73,35 +69,11 @@ def _recomputed_and_offloaded(raw: RawSettings, _: Revision) -> list[str]:
 UNREAD_RULES: Final = stated(
     "recompute_fields.unread",
     modules_without_selective=_unread_modules,
-    method_without_full=lambda raw, revision: (
-        raw.recompute_granularity is None
-        and not raw.moe_layer_recompute
-        and _unread_method(raw, revision)
-    ),
-    # Megatron-LM's arguments refuse a method, and NeMo 1's own transformer demands it.
-    method_with_selective=lambda raw, revision: (
-        revision.framework != Framework.MEGATRON_LM
-        and revision.version != "1"
-        and raw.selective
-        and raw.recompute_method is not None
-    ),
-    selective_without_modules=lambda raw, revision: (
-        (revision.framework != Framework.MEGATRON_LM or not revision.at_least(0, 16))
-        and raw.selective
-        and raw.recompute_modules == ()
-        and not raw.moe_layer_recompute
-    ),
-    distribute_ignored=lambda raw, revision: (
-        raw.distribute_saved_activations
-        and revision.framework != Framework.MEGATRON_LM
-        and _why_not_distributed(raw, revision)
-    ),
+    method_without_full=_unread_method,
+    distribute_ignored=_why_not_distributed,
     more_layers_than_chunk=_more_layers_than_chunk,
-    offload_without_switch=lambda raw, _: (
-        not raw.fine_grained_activation_offloading and raw.offload_modules
-    ),
-    offload_of_recomputed=lambda raw, revision: (
-        raw.fine_grained_activation_offloading and _recomputed_and_offloaded(raw, revision)
-    ),
+    offload_without_switch=lambda raw, _: raw.offload_modules,
+    offload_of_recomputed=_recomputed_and_offloaded,
 )
-"""Fields first, then whole layers and offloading."""
+"""Fields first, then whole layers and offloading. Of selective recompute Megatron-LM's arguments
+refuse a method, and NeMo 1's own transformer demands one."""

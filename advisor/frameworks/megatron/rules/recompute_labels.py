@@ -8,7 +8,7 @@ from typing import Final
 
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.labels import inside
-from advisor.frameworks.megatron.raw import RawSettings, graphs_of
+from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import lists, replayed, selects
 from advisor.frameworks.megatron.rules.stated import names, stated
@@ -16,7 +16,7 @@ from advisor.frameworks.megatron.rules.stated import names, stated
 
 def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Match | None:
     labels = [m for m in ("moe_act", "layernorm") if lists(raw, m)]
-    if not raw.fp8 or not labels or not revision.at_least(0, 13):
+    if not labels:
         return None
     if not revision.at_least(0, 14):
         return Match(
@@ -31,25 +31,10 @@ def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Match | None:
     )
 
 
-CONFIG_RULES: Final = stated(
-    "recompute_labels",
-    gdn_norm_out_needs_gdn=lambda raw, revision: (
-        lists(raw, "gdn_norm_out")
-        and raw.experimental_attention_variant
-        not in (("gdn", "gdn2") if revision.at_least(0, 20) else ("gated_delta_net",))
-    ),
-    fp8_layernorm_recompute=_fp8_layernorm,
-)
+CONFIG_RULES: Final = stated("recompute_labels", fp8_layernorm_recompute=_fp8_layernorm)
 
 MAIN_RULES: Final = stated("recompute_labels.main")
 """On what main has and no release: mhc, gdp_in_proj, gdp_qkv; lines 2028-2160 there."""
-
-
-def _keeps_no_scores(raw: RawSettings, _: Revision) -> bool:
-    """Whether flash or fused attention runs."""
-    local_scores = raw.transformer_impl == "local" and raw.attention_backend == "auto"
-    local_scores |= raw.experimental_attention_variant == "dsa"
-    return raw.attention_backend not in ("unfused", "local") and not local_scores
 
 
 def _labels_of_experts(raw: RawSettings, _: Revision) -> dict[str, str] | None:
@@ -57,46 +42,13 @@ def _labels_of_experts(raw: RawSettings, _: Revision) -> dict[str, str] | None:
     return {"labels": names(found), "verb": "do" if found[1:] else "does"} if found else None
 
 
-def _norm_outside_router_graph(raw: RawSettings, revision: Revision) -> bool:
-    """Whether Transformer Engine's graph of moe_router holds the norm before it."""
-    graphs = graphs_of(raw, revision)
-    if graphs.impl != "transformer_engine" or "moe_router" not in graphs.modules:
-        return False
-    preprocess = "moe_preprocess" in graphs.modules and raw.moe_token_dispatcher_type == "alltoall"
-    return raw.moe_shared_expert_overlap or not preprocess
-
-
 EFFECT_RULES: Final = stated(
     "recompute_labels.effect",
-    promoted_core_attn=lambda raw, revision: (
-        raw.selective and raw.recompute_modules is None and revision.recompute_modules
-    ),
-    promoted_moe_layer=lambda raw, revision: (
-        raw.moe_layer_recompute
-        and not raw.full
-        and revision.at_least(0, 12)
-        and raw.recomputed_modules
-    ),
-    core_attn_under_flash=lambda raw, revision: (
-        selects(raw, "core_attn") and _keeps_no_scores(raw, revision)
-    ),
-    moe_labels_on_dense=lambda raw, revision: (
-        raw.num_moe_experts is None and _labels_of_experts(raw, revision)
-    ),
-    parts_of_recomputed_moe=lambda raw, _: (
-        raw.has_experts and replayed(raw, "moe") and replayed(raw, *inside("moe"))
-    ),
-    layernorm_under_router_graph=lambda raw, revision: (
-        revision.at_least(0, 16)
-        and replayed(raw, "layernorm")
-        and _norm_outside_router_graph(raw, revision)
-    ),
-    gdp_labels_without_gdp=lambda raw, _: (
-        not raw.experimental_attention_variant
-        and [m for m in ("gdp_in_proj", "gdp_qkv") if selects(raw, m)]
-    ),
-    output_discarding_extension=lambda raw, revision: (
-        raw.transformer_impl == "local" and revision.at_least(0, 17) and selects(raw, "layernorm")
-    ),
+    promoted_moe_layer=lambda raw, _: raw.recomputed_modules,
+    moe_labels_on_dense=_labels_of_experts,
+    parts_of_recomputed_moe=lambda raw, _: replayed(raw, *inside("moe")),
+    gdp_labels_without_gdp=lambda raw, _: [
+        module for module in ("gdp_in_proj", "gdp_qkv") if selects(raw, module)
+    ],
 )
 """What single labels really do in a model. Promotions first."""

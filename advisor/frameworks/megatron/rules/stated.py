@@ -15,8 +15,9 @@ from msgspec import Struct
 from advisor.base import rule
 from advisor.base.rule_rows import rows_of, rules_of
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.option import number
 
 
 class Authority(StrEnum):
@@ -87,7 +88,7 @@ def names(modules: Sequence[str]) -> str:
     return ", ".join(modules)
 
 
-_SIDE: Final = re.compile(r"(\w+)(?:(=|!=|>|<=|:)(.+))?")
+_SIDE: Final = re.compile(r"([\w.]+)(?:(=|!=|>=|>|<=|:)(.+))?")
 _SIGNS: Final = {"=": " = ", "!=": " other than ", ">": " > ", "<=": " <= "}
 
 
@@ -95,9 +96,12 @@ def stated(table: str, **whens: Callable[[RawSettings, Revision], object]) -> di
     """The rules of a table of configs/rules/megatron.json, with those conditions that are code.
 
     The others are data: the sides that hold `when` a rule applies, or the two sides of a `clash`,
-    which cannot be combined. A side is ``name`` where it is set, ``name=value|value``,
-    ``name!=value``, ``name>1``, ``name<=1``, ``name:value`` where its list has the value, ``not
-    side``, or ``side or side``. source: where it was read, or a file and its line in each release.
+    which cannot be combined; `given`: those that hold next to a condition or a clash. A side is
+    ``name`` where it is set, ``name=value|value``, ``name!=value``, ``name>1``, ``name<=1``,
+    ``name:value`` where its list has the value, ``not side``, or ``side or side``; a name is an
+    attribute of the settings, of their ``graphs.`` or of the ``revision.``. ``release=0.14|0.15``
+    and ``release>=0.16`` are about megatron-core. source: where it was read, or a file and its line
+    in each release.
     """
     return rules_of(Rule, rows_of("megatron.json")[table], whens, fields)
 
@@ -106,8 +110,8 @@ def fields(row: dict[str, Any]) -> dict[str, Any]:
     """What a row says, as a rule takes it."""
     if "clash" in row:
         row = _clash(*row.pop("clash")) | row
-    if "when" in row:
-        row["when"] = _condition(row["when"])
+    for name in row.keys() & {"when", "given"}:
+        row[name] = _condition(row[name])
     if not isinstance(row["source"], str):
         row["source"] = Lines(row["source"][0], tuple(row["source"][1:]))
     return row | {"authority": Authority(row.get("authority", Authority.CONFIG))}
@@ -125,27 +129,42 @@ def _clash(one: str, other: str) -> dict[str, Any]:
 
 def _condition(sides: Iterable[str]) -> Callable[[RawSettings, Revision], bool]:
     first, *others = map(holds, sides)
-    return lambda raw, _: first(raw) and all(one(raw) for one in others)
+    return lambda *given: first(*given) and all(one(*given) for one in others)
 
 
 @cache
-def holds(side: str) -> Callable[[RawSettings], bool]:
-    """Whether settings have a side, as `stated` reads it."""
-    if side.startswith("not "):
-        other = holds(side[4:])
-        return lambda raw: not other(raw)
+def holds(side: str) -> Callable[[RawSettings, Revision], bool]:
+    """Whether settings have a side in a release, as `stated` reads it."""
     if " or " in side:
         either = [*map(holds, side.split(" or "))]
-        return lambda raw: any(one(raw) for one in either)
+        return lambda *given: any(one(*given) for one in either)
+    if side.startswith("not "):
+        other = holds(side[4:])
+        return lambda *given: not other(*given)
     name, sign, text = _parts(side)
+    if name == "release":
+        named = [*map(number, text.split("|"))]
+        if sign == "=":
+            return lambda _, revision: revision.number in named
+        return lambda _, revision: revision.number >= named[0]
+    value = _getter(name)
     if not sign:
-        return lambda raw: str(getattr(raw, name)) not in ("None", "False", "()")
+        return lambda *given: str(value(*given)) not in ("None", "False", "()")
     if sign == ":":
-        return lambda raw: text in (getattr(raw, name) or ())
+        return lambda *given: text in (value(*given) or ())
     if sign in (">", "<="):
-        return lambda raw: ((getattr(raw, name) or 0) > int(text)) == (sign == ">")
+        return lambda *given: ((value(*given) or 0) > int(text)) == (sign == ">")
     values = text.split("|")
-    return lambda raw: (str(getattr(raw, name)) in values) == (sign == "=")
+    return lambda *given: (str(value(*given)) in values) == (sign == "=")
+
+
+def _getter(name: str) -> Callable[[RawSettings, Revision], Any]:
+    part, _, field = name.rpartition(".")
+    if part == "graphs":
+        return lambda raw, revision: getattr(graphs_of(raw, revision), field)
+    if part == "revision":
+        return lambda _, revision: getattr(revision, field)
+    return lambda raw, _: getattr(raw, field)
 
 
 def _parts(side: str) -> tuple[str, str, str]:

@@ -6,14 +6,12 @@ from advisor.base.rule import Match
 from advisor.frameworks.megatron.plan import reads_full_recompute
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.conditions import replayed
 from advisor.frameworks.megatron.rules.stated import stated
 
 
-def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Match | None:
+def _uniform_must_divide(raw: RawSettings, _: Revision) -> Match | None:
     number, layers = raw.recompute_num_layers, raw.layers_per_chunk
-    uniform = raw.full and raw.recompute_method == "uniform" and revision.uniform_must_divide
-    if not uniform or number is None or number < 1 or layers is None or layers % number == 0:
+    if number is None or number < 1 or layers is None or layers % number == 0:
         return None
     divisors = [n for n in range(1, layers + 1) if layers % n == 0]
     near = [n for n in divisors if n < number][-1:] + [n for n in divisors if n > number][:1]
@@ -26,35 +24,12 @@ def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Match | None:
 # mlp_recompute_with_bias: the MLP returns linear_fc2's bias with its output. As an output of the
 # checkpoint's autograd function the parameter itself gets that function as grad_fn, and the
 # backward of the replay runs into it, and replays, again.
-RULES: Final = stated(
-    "step_faults",
-    uniform_must_divide=_uniform_must_divide,
-    sparse_attention_quantized=lambda raw, _: (
-        raw.experimental_attention_variant == "dsa"
-        and (raw.fp8 or raw.fp4)
-        and replayed(raw, "mla_up_proj")
-    ),
-    mtp_uniform_layers=lambda raw, revision: (
-        raw.mtp_num_layers
-        and revision.at_least(0, 14)
-        and raw.full
-        and raw.recompute_method == "uniform"
-        and raw.recompute_num_layers not in (None, 1)
-    ),
-    mtp_block=lambda raw, revision: (
-        raw.full
-        and raw.mtp_num_layers
-        and (raw.recompute_method == "block" or revision.number < (0, 14))
-    ),
-)
+RULES: Final = stated("step_faults", uniform_must_divide=_uniform_must_divide)
 
 HYBRID_RULES: Final = stated(
     "step_faults.hybrid",
-    hybrid_segments=lambda raw, revision: (
-        not revision.at_least(0, 17) and "|" in (raw.hybrid_layer_pattern or "")
-    ),
     hybrid_ignores_full=lambda raw, revision: (
-        raw.full and not reads_full_recompute(raw.hybrid_layer_pattern, revision)
+        not reads_full_recompute(raw.hybrid_layer_pattern, revision)
     ),
 )
 """Stacks of Mamba, attention and MLP layers: MambaStack and HybridStack of the wheels

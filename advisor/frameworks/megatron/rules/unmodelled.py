@@ -23,15 +23,7 @@ def _differs(row: Option, value: object) -> bool:
 
 RULES: Final = stated(
     "unmodelled",
-    flex_backend_unread=lambda raw, revision: (
-        raw.has_experts
-        and revision.at_least(0, 16)
-        and raw.moe_token_dispatcher_type != "flex"
-        and raw.moe_flex_dispatcher_backend not in ("", "deepep")
-    ),
-    graph_modules_unread=lambda raw, revision: (
-        not graphs_of(raw, revision).on and graphs_of(raw, revision).modules
-    ),
+    graph_modules_unread=lambda raw, revision: graphs_of(raw, revision).modules,
     refused_options=partial(_with_notes, Status.REFUSED),
     untimed_options=partial(_with_notes, Status.UNTIMED),
     unpriced_options=partial(_with_notes, Status.UNPRICED),

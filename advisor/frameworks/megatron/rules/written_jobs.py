@@ -28,9 +28,9 @@ _RELATIONS: Final[dict[str, Callable[[int, int], bool]]] = {
 }
 
 
-def _broken(row: dict[str, Any], raw: RawSettings, _: Revision) -> Match | None:
+def _broken(row: dict[str, Any], raw: RawSettings, revision: Revision) -> Match | None:
     fix = row["fix"]
-    if not all(holds(side)(raw) for side in row.get("given", ())):
+    if not all(holds(side)(raw, revision) for side in row.get("given", ())):
         return None
     if "numbers" in row:
         found = [_number(raw, name) for name in row["numbers"]]

@@ -44,7 +44,7 @@ def _lowered_by(operator: Operator) -> Lower:
         return _linear
     if operator.weights:
         return _norm
-    if operator.gradient_passed_to:
+    if operator.gradient_passed_to and len(operator.inputs) == 2:
         return _residual
     if [tensor.dtype for tensor in operator.saved] == [DType.BOOL]:
         return _dropout

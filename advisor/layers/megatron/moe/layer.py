@@ -20,8 +20,7 @@ def moe_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     Overlapped shared experts run next to the dispatcher: linear_fc1 and activation after dispatch,
     linear_fc2 ahead of the last permutation (token_dispatcher.py). With moe_latent_size, dispatcher
     and routed experts are those of a model that wide, between two projections of every token.
-    Tensors that variables of MoELayer.forward hold live until it returns.
-    """
+    Tensors that variables of MoELayer.forward hold live until it returns."""
     width = shape.model.moe_shared_expert_intermediate_size
     shared = shared_operators(shape, source, width) if width else ()
     router = router_operators(shape, source)

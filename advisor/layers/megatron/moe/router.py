@@ -132,10 +132,8 @@ def _z_loss(shape: RankShape, logits: Tensor) -> tuple[Tensor, ...]:
 
 def _aux_loss(shape: RankShape, logits: Tensor) -> tuple[Tensor, ...]:
     """Scores of all experts (compute_routing_scores_for_aux_loss), tokens of each expert, the loss.
-
     seq_aux_loss counts the experts of every sequence apart. Python's numbers that autograd keeps
-    next to them are in host memory.
-    """
+    next to them are in host memory."""
     model, (tokens, experts) = shape.model, logits.shape
     kind = model.moe_router_load_balancing_type
     if not model.moe_aux_loss_coeff or kind in (LoadBalancing.SINKHORN, LoadBalancing.NONE):

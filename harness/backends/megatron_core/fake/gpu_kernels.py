@@ -1,7 +1,5 @@
-"""What kernels of a GPU keep for the backward, where those of a CPU keep something else.
-
-They compute nothing: they return empty tensors of the right shapes.
-"""
+"""What kernels of a GPU keep for the backward, where those of a CPU keep something else. They
+compute nothing: they return empty tensors of the right shapes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

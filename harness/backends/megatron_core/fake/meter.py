@@ -59,8 +59,7 @@ _BORROWED: set[int] = set()
 
 
 def borrow(borrower: torch.Tensor, lender: torch.Tensor) -> None:
-    """The storage of `borrower` looks at that of `lender`, which lives as long (Megatron's
-    share_storage, tensor_parallel/random.py, from 0.17 on)."""
+    """`borrower` looks at the storage of `lender` (Megatron's share_storage, from 0.17 on)."""
     storage, lent = borrower.untyped_storage(), lender.untyped_storage()
     _BORROWED.add(storage._cdata)
     storage.resize_(lent.nbytes())
@@ -73,13 +72,10 @@ def _give_back(borrower: int, lent: Any) -> None:
 
 
 class _Results:
-    """Runs an operation, or makes its result as it was for like operands before: looked up where
-    torch would infer it in Python.
-
-    Only of operations that compute element by element, or concatenate, into one new tensor: their
-    result is told by shape, strides and dtype of the operands. torch infers it in Python, a
-    quarter of a millisecond each, and a schedule repeats the same ones for every microbatch.
-    """
+    """Runs an operation, or makes its result as it was for like operands before. Only of operations
+    that compute element by element, or concatenate, into one new tensor: their result is told by
+    shape, strides and dtype of the operands. torch infers it in Python, a quarter of a millisecond
+    each, and a schedule repeats the same ones for every microbatch."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[Any, Any, torch.dtype]] = {}

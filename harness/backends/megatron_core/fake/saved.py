@@ -37,9 +37,8 @@ def saved_tensors(node: Any) -> list[torch.Tensor]:
 
 
 class ModulePaths:
-    """Module path that a node of the graph comes from, in the forward pass and its replay. Autograd
-    numbers its nodes as they are created: the number at which each module was entered or left says
-    where a node came from."""
+    """Module path that a node of the graph comes from, in the forward pass and its replay: autograd
+    numbers its nodes, and the number at which each module was entered or left tells."""
 
     def __init__(self) -> None:
         self._stack: list[str] = []
@@ -50,18 +49,11 @@ class ModulePaths:
         """Follow the calls of every submodule of `model`."""
         for name, module in model.named_modules():
             path = name or "model"
-            module.register_forward_pre_hook(lambda *_, path=path: self._enter(path))
-            module.register_forward_hook(lambda *_: self._leave())
+            module.register_forward_pre_hook(lambda *_, path=path: self._mark([*self._stack, path]))
+            module.register_forward_hook(lambda *_: self._mark(self._stack[:-1]))
 
-    def _enter(self, path: str) -> None:
-        self._stack.append(path)
-        self._mark()
-
-    def _leave(self) -> None:
-        self._stack.pop()
-        self._mark()
-
-    def _mark(self) -> None:
+    def _mark(self, stack: list[str]) -> None:
+        self._stack = stack
         self._numbers.append(torch._C._autograd._get_sequence_nr())
         self._names.append(self._stack[-1] if self._stack else "")
 

@@ -1,16 +1,14 @@
-"""Runs Megatron Core without a GPU: fake tensors, a fake process group, CUDA's byte behaviour.
-
-The fake tensors are those of torch's meta device: shapes and storages with a size, no data. They
-need no Python for most operations, which torch's FakeTensorMode does (four times as slow here).
-All patches are undone on exit. What they must achieve: whatever device is named is the meta device;
+"""Runs Megatron Core without a GPU: fake tensors, a fake process group, CUDA's byte behaviour. The
+fake tensors are those of torch's meta device: shapes and storages with a size, no data. They need
+no Python for most operations, which torch's FakeTensorMode does (four times as slow here). All
+patches are undone on exit. What they must achieve: whatever device is named is the meta device;
 CUDA's random states do not exist; dropout, RMSNorm and LayerNorm keep what they keep on a GPU; and
-functions Megatron hands to torch.compile are one kernel on a GPU, so that only what they return
-(or leave saved for the backward pass) takes memory.
+functions Megatron hands to torch.compile are one kernel on a GPU, so that only what they return (or
+leave saved for the backward pass) takes memory.
 
 Fake tensors have no values, so that nobody can say how many tokens an expert gets. Here every
 expert gets as many as any other (what moe_router_force_load_balancing aims at). The patches stand
-where Megatron reads values: masked_select, the sizes of all-to-alls, chunks and experts.
-"""
+where Megatron reads values: masked_select, the sizes of all-to-alls, chunks and experts."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -140,8 +138,7 @@ _MAKERS = _device_constructors()  # torch.empty, torch.arange, torch.tensor, ...
 
 
 class CudaSemantics(CudaToCpu):
-    """Whatever makes a tensor makes a fake one. Also replaces the functions whose saved tensors
-    differ from a GPU's, and what asks for values."""
+    """Whatever makes a tensor makes a fake one; what asks for values is replaced."""
 
     replacements: Mapping[Any, Callable[..., Any]] = {
         **CudaToCpu.replacements,

@@ -38,8 +38,7 @@ _GROUP: Final[Any] = dist.ProcessGroup
 
 @contextmanager
 def received_noise() -> Iterator[None]:
-    """Fills what comes from other pipeline stages with N(0, 1), the size of a normalised hidden
-    state."""
+    """Fills what comes from other stages with N(0, 1), the size of a normalised hidden state."""
     original = P2P._communicate
 
     def communicate(*args: Any, **wanted: Any) -> Any:
@@ -56,9 +55,8 @@ def received_noise() -> Iterator[None]:
 
 @contextmanager
 def own_part() -> Iterator[None]:
-    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor. A
-    fake process group does so itself in torch 2.13, whose functions no longer call the two methods;
-    in torch 2.11 it writes nothing."""
+    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor, as
+    a fake process group does itself in torch 2.13; in torch 2.11 it writes nothing."""
     scatter, exchange = _GROUP._reduce_scatter_base, _GROUP.alltoall_base
 
     def reduce_scatter(group: Any, output: Tensor, given: Tensor, *more: Any) -> Any:
@@ -93,8 +91,7 @@ class MegatronRanks(Struct, frozen=True):
     case: MegatronCase
 
     def rehearse(self, stage: int, plan: MeasurementPlan) -> Rehearsed:
-        """Build the rank on the workload's device, and step it: once, of as few microbatches as
-        will do, on fake tensors; else as `plan` says."""
+        """Build the rank, and step it: as `plan` says; once, in brief, on fake tensors."""
         if self.workload.device is Device.FAKE:
             return rehearse_fake(enough_microbatches(self.case, stage), stage)
         vocabulary = self.workload.model.vocab_size
@@ -149,8 +146,7 @@ def rehearse(
 ) -> Rehearsed:
     """Steps of the first rank of `stage` on a real device: peaks and compute times. What would be
     received from other stages is noise of the size of a normalised hidden state; gradients are of
-    no use, and NaN checks are off. Experts get tokens drawn at random, as many from every other
-    rank as from this one."""
+    no use, and NaN checks are off. Experts get tokens at random, as many from every rank."""
     where = torch_device(device)
     routing = {"moe_router_force_load_balancing": True} if case.has_experts else {}
     with ExitStack() as stack:
@@ -166,7 +162,11 @@ def rehearse(
             _step(training, batches, Silent())
         sizes = {name: storage_bytes(tensors) for name, tensors in training.resident().items()}
         seconds = _timed(training, batches, device, plan.steps)
-        phases = _phases(training, batches) if device is Device.CUDA else ()
+        phases: tuple[PhaseTime, ...] = ()
+        if device is Device.CUDA:  # where the time of one more step goes
+            recorder = PhaseTimes(stopwatch(device))
+            _step(training, batches, recorder)
+            phases = recorder.ended()
         peaks = _gauged(training, batches, device)
         training.close()
         found = _stage_peaks(stage, sizes, peaks, 0)
@@ -174,7 +174,10 @@ def rehearse(
         free, here = torch.cuda.mem_get_info()
         found = replace(found, reserved=torch.cuda.max_memory_reserved(), device_used=here - free)
     del training, batches
-    _give_back(device)
+    gc.collect()  # the next stage starts with an empty device
+    if device is Device.CUDA:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     found = replace(found, compute_seconds=median(seconds))
     return Rehearsed(peaks=found, seconds=seconds, phases=phases)
 
@@ -199,13 +202,6 @@ def _timed(
     return watch.laps()
 
 
-def _phases(training: MegatronTraining, batches: NextBatch) -> tuple[PhaseTime, ...]:
-    """Where the time of one more step on a GPU goes."""
-    recorder = PhaseTimes(stopwatch(Device.CUDA))
-    _step(training, batches, recorder)
-    return recorder.ended()
-
-
 def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> PhasePeaks:
     if device is Device.CUDA:
         return _peaks(training, batches, CUDA_GAUGE)
@@ -221,14 +217,6 @@ def _peaks(training: MegatronTraining, batches: NextBatch, gauge: Gauge) -> Phas
     _step(training, batches, peaks)
     peaks.close()
     return peaks
-
-
-def _give_back(device: Device) -> None:
-    """The next stage starts with an empty device."""
-    gc.collect()
-    if device is Device.CUDA:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 def _stage_peaks(

@@ -22,8 +22,7 @@ _WORTH_NAMING: Final = 1e-3
 
 def storage_differences(workload: Workload, case: MegatronCase) -> str:
     """In words, of the last layer alone and one microbatch: most bytes first. `case` is the
-    workload under Megatron's names. Layers that one checkpoint spans have no storages of their own:
-    nothing is said of them."""
+    workload under Megatron's names. Nothing is said of layers that one checkpoint spans."""
     model, layout = megatron_model(workload), workload.layout
     kind = model.layer_kinds[-1]
     setting = parse_setting(workload.recompute)

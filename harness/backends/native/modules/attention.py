@@ -1,5 +1,4 @@
-"""Self-attention with query groups, and multi-latent attention (megatron-core 0.16.1 attention.py,
-multi_latent_attention.py)."""
+"""Self-attention with query groups, and multi-latent attention (megatron-core 0.16.1's)."""
 
 from typing import Final
 
@@ -66,8 +65,7 @@ class SelfAttention(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """Down-projections, norms, up-projections with rotary embedding, core attention, linear_proj.
-    The query is compressed where the model has q_lora_rank."""
+    """Down-projections, norms, rotary up-projections, core attention, linear_proj."""
 
     def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
         super().__init__()

@@ -1,8 +1,5 @@
-"""Norms, activations, rotary embedding and causal flash attention that keep for the backward what a
-fused kernel keeps.
-
-Sources: torch's CUDA kernels (aten layer_norm_kernel.cu), megatron-core 0.16.1 fusions/.
-"""
+"""Norms, activations, rotary embedding and causal flash attention that keep what a fused kernel
+keeps. Sources: torch's CUDA kernels (layer_norm_kernel.cu), megatron-core 0.16.1 fusions/."""
 
 from typing import Any, Final
 
@@ -76,8 +73,7 @@ def normalize(kind: Normalization, x: Tensor, weight: Tensor, bias: Tensor | Non
 
 class _BiasActivation(torch.autograd.Function):
     """Bias, activation and gate; keeps linear_fc1's output alone and computes the rest again. Like
-    a fused kernel it has no tensor of its own besides what it reads and returns: every step writes
-    where the result will be."""
+    a fused kernel it has no tensor besides what it reads and returns."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: Activation) -> Tensor:
@@ -141,8 +137,7 @@ def rotary_frequencies(seq_length: int, width: int, device: torch.device) -> Ten
 
 def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
     """Rotary embedding of [micro_batch_size, seq_length, heads, kv_channels]. As Megatron's unfused
-    one it makes cos and sin in the compute type for each call and keeps both (rope_utils.py
-    _apply_rotary_pos_emb_bshd)."""
+    one (rope_utils.py) it makes cos and sin in the compute type for each call and keeps both."""
     width = frequencies.shape[-1]
     turned, rest = x[..., :width], x[..., width:]
     cos, sin = frequencies.cos().to(x.dtype), frequencies.sin().to(x.dtype)

@@ -40,8 +40,7 @@ class LayerSettings(Struct, frozen=True, kw_only=True):
         )
 
     def frequencies(self) -> Tensor | None:
-        """Rotary angles that all layers share; None without rotary embedding. Yarn has RoPE's
-        here: they change no byte and no FLOP."""
+        """Rotary angles that all layers share; None without. Yarn's are RoPE's here: same bytes."""
         if self.model.position_embedding_type is not PositionEmbedding.ROPE:
             return None
         return rotary_frequencies(self.seq_length, self.model.rotary_dim, self.device)

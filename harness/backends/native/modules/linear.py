@@ -1,9 +1,7 @@
 """Linear layers, embedding and cross entropy cut by tensor parallelism, as Megatron cuts them.
-
 Activations are [micro_batch_size, seq_length, width]. Under sequence parallelism the input of a
-column-parallel layer is kept as this rank's shard and gathered again in the backward
-(megatron-core 0.16.1 tensor_parallel/layers.py, cross_entropy.py).
-"""
+column-parallel layer is kept as this rank's shard and gathered again in the backward (megatron-core
+0.16.1 tensor_parallel/layers.py, cross_entropy.py)."""
 
 from typing import Any
 
@@ -48,10 +46,6 @@ class TensorParallel(Struct, frozen=True, kw_only=True):
         out = partial.new_empty(b, s // self.size, h)
         dist.reduce_scatter_tensor(out, parts.contiguous(), group=self.group)
         return out
-
-    def shard_of_sequence(self, whole: Tensor) -> Tensor:
-        """This rank's positions of [b, s, ...] under sequence parallelism, else all."""
-        return whole.chunk(self.size, dim=1)[self.rank] if self.sequence_parallel else whole
 
 
 class _ColumnParallel(torch.autograd.Function):

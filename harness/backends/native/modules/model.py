@@ -23,8 +23,7 @@ _MLP: Final = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2
 
 class TransformerLayer(nn.Module):
     """Norm, attention, residual, norm, MLP or experts, residual, under one segment of a plan. A
-    checkpoint around a single layer is this module's own, inside of whatever shards it; one around
-    several is the block's."""
+    checkpoint around a single layer is this module's own; one around several is the block's."""
 
     def __init__(
         self, settings: LayerSettings, segment: Segment, kind: LayerKind, frequencies: Tensor | None
@@ -94,7 +93,9 @@ class Embedding(nn.Module):
         hidden: Tensor = self.word_embeddings(tokens)
         if self.position_embeddings is not None:
             positions = self.position_embeddings[None, : tokens.shape[1]]
-            hidden = hidden + self.tp.shard_of_sequence(positions)
+            if self.tp.sequence_parallel:
+                positions = positions.chunk(self.tp.size, dim=1)[self.tp.rank]
+            hidden = hidden + positions
         return kernels.drop(hidden, self.dropout)
 
 
@@ -139,8 +140,7 @@ def _in_a_row(layers: list[TransformerLayer], x: Tensor) -> Tensor:
 
 
 class GptModel(nn.Module):
-    """One stage: embedding on the first, layers, output layer on the last. A tied output layer
-    reads the word embeddings' weight."""
+    """One stage: embedding on the first, output layer (or the embedding's weight) on the last."""
 
     def __init__(
         self, settings: LayerSettings, plan: RecomputePlan, *, stage: int = 0, num_stages: int = 1
@@ -185,9 +185,8 @@ def _shards(module: nn.Module) -> dict[str, linear.Shard]:
 
 @torch.no_grad()
 def initialise(model: GptModel, seed: int) -> None:
-    """Normal(0, 0.02), norms 1, biases 0; the same weights however the model is cut. Each weight
-    has a generator of its own, seeded by its name, makes the whole tensor and takes this rank's
-    part."""
+    """Normal(0, 0.02), norms 1, biases 0; the same weights however the model is cut: each has a
+    generator seeded by its name, makes the whole tensor and takes this rank's part."""
     done: set[int] = set()
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -1,10 +1,8 @@
-"""The feed-forward part of a MoE layer on one device: router, routed and shared experts.
-
-As megatron-core 0.16.1 moe/moe_layer.py with the allgather dispatcher (no token is dropped),
+"""The feed-forward part of a MoE layer on one device: router, routed and shared experts. As
+megatron-core 0.16.1 moe/moe_layer.py with the allgather dispatcher (no token is dropped),
 router.py, moe_utils.py, experts.py TEGroupedMLP and fusions/fused_bias_swiglu.py, and it keeps what
 they keep; but experts take turns instead of being searched for: memory and time must not hang on
-weights that hardly learn.
-"""
+weights that hardly learn."""
 
 from typing import Any, Final
 
@@ -267,8 +265,7 @@ class SharedExperts(Mlp):
 
 
 def permute(tokens: Tensor, probs: Tensor, routing_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens [rows, hidden] and probabilities [rows] sorted by expert, and the token that each row
-    is of (moe_utils.py permute)."""
+    """Tokens [rows, hidden] and probabilities [rows] by expert; each row's token (moe_utils.py)."""
     mask = routing_map.t().contiguous()
     numbers = torch.arange(len(tokens), device=tokens.device)
     rows = numbers.expand(len(mask), -1).masked_select(mask)

@@ -1,9 +1,7 @@
-"""What Slurm says of jobs, by its own commands, and what their ends say of the trials.
-
-``scontrol`` knows a job for MinJobAge after its end (five minutes unless configured otherwise);
-``sacct`` knows it for good where the cluster keeps accounts. A controller that is restarted does
-not answer for a while, which says nothing about its jobs.
-"""
+"""What Slurm says of jobs, by its own commands, and what their ends say of the trials. ``scontrol``
+knows a job for MinJobAge after its end (five minutes unless configured otherwise); ``sacct`` knows
+it for good where the cluster keeps accounts. A controller that is restarted does not answer for a
+while, which says nothing about its jobs."""
 
 import os
 import re
@@ -12,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
+from advisor.base.configuration import load_yaml, packaged_configs
 from harness.execution.launchers.local import Exit
 from harness.trial.failures import Failure
 from harness.trial.result import TrialStatus
@@ -25,8 +24,7 @@ _UNCUT: Final = {"SLURM_BITSTR_LEN": "0"}  # else long lists of array tasks are 
 
 
 class JobReport(Struct, frozen=True, kw_only=True):
-    """A job's state in Slurm's word, its exit code, the signal that ended it, where it ran, and
-    why it waits."""
+    """A job's state in Slurm's word, its exit code or signal, where it ran, and why it waits."""
 
     state: str
     code: int = 0
@@ -138,19 +136,9 @@ def counts(reports: Sequence[JobReport]) -> str:
 
 
 _FAILED: Final = "FAILED"
-# States of `man squeue`, JOB STATE CODES, that no other follows.
-_ENDED: Final = {
-    "BOOT_FAIL": (TrialStatus.FAILED, "failed because its node did not boot"),
-    "CANCELLED": (TrialStatus.FAILED, "was cancelled"),
-    "DEADLINE": (TrialStatus.TIMEOUT, "missed its deadline"),
-    "LAUNCH_FAILED": (TrialStatus.FAILED, "could not be launched"),
-    "NODE_FAIL": (TrialStatus.FAILED, "lost its node"),
-    "OUT_OF_MEMORY": (TrialStatus.OOM, "ran out of its host memory limit"),
-    "PREEMPTED": (TrialStatus.FAILED, "was preempted and not requeued"),
-    "RECONFIG_FAIL": (TrialStatus.FAILED, "failed because its node could not be configured"),
-    "REVOKED": (TrialStatus.FAILED, "was revoked"),
-    "TIMEOUT": (TrialStatus.TIMEOUT, "reached its time limit"),
-}
+_ENDED: Final = convert(
+    load_yaml(packaged_configs() / "logs" / "slurm.yaml").values, dict[str, tuple[TrialStatus, str]]
+)
 
 
 def has_ended(report: JobReport) -> bool:

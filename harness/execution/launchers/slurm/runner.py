@@ -1,10 +1,7 @@
-"""Trials that Slurm runs: submitted once, collected by the same command whenever it runs again.
-
-A trial with a result.json is finished; one with a job.json and no result belongs to that job until
-Slurm says that the job has ended; one with neither is submitted, and so is one whose job found no
-controller to begin it. So nothing is lost or run twice when this process, a node or Slurm's
-controller goes down in between.
-"""
+"""Trials that Slurm runs: submitted once, collected by the same command whenever it runs again. A
+trial with a result.json is finished; one with a job.json and no result belongs to that job until
+Slurm says that the job has ended; one with neither, or whose job found no controller, is submitted.
+So nothing is lost or run twice when this process, a node or the controller goes down."""
 
 import os
 import time
@@ -15,15 +12,7 @@ from msgspec.structs import replace
 
 from advisor.base.units import counted
 from harness.execution.execute import Attempt, conclude, keep
-from harness.execution.launchers.slurm.queue import (
-    JobReport,
-    Queue,
-    array_id,
-    counts,
-    exit_of,
-    has_ended,
-    met_no_controller,
-)
+from harness.execution.launchers.slurm import queue as slurm
 from harness.execution.launchers.slurm.submission import Submitter
 from harness.execution.launchers.slurm.task import MakeLauncher, make_launcher
 from harness.execution.runner import Runner, label_of
@@ -44,7 +33,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
     """Submits what has no job, collects what has ended; waits for the rest where it is told to."""
 
     options: LauncherOptions = LauncherOptions(kind=LauncherKind.SLURM)
-    queue: Queue = field(default_factory=Queue)
+    queue: slurm.Queue = field(default_factory=slurm.Queue)
     on_node: MakeLauncher = make_launcher
 
     def _run_all(self, signals: StopSignals) -> Results:
@@ -77,7 +66,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
         if new:
             with signals.held():
                 jobs = self._submitter().submit(new)
-            ids = ", ".join(dict.fromkeys(array_id(job) for job in jobs))
+            ids = ", ".join(dict.fromkeys(slurm.array_id(job) for job in jobs))
             self.progress.say(f"{counted(len(new), 'trial')} submitted as job {ids}")
 
     def _finished(self, trial: Trial) -> TrialResult | None:
@@ -98,8 +87,8 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
 
     def _collect(self, trials: Trials, results: Results, signals: StopSignals) -> None:
         """Add to `results` what has become final."""
-        reports: dict[str, dict[str, JobReport] | None] = {}
-        waiting: list[JobReport] = []
+        reports: dict[str, dict[str, slurm.JobReport] | None] = {}
+        waiting: list[slurm.JobReport] = []
         for number, (setting, trial) in enumerate(trials, start=1):
             folder = self.folder.trial(trial.name)
             job = folder.job()
@@ -107,7 +96,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
                 continue
             result = folder.result()
             if result is None:
-                array = array_id(job.job)
+                array = slurm.array_id(job.job)
                 if array not in reports:
                     reports[array] = self.queue.reports(array)
                 result = self._ended(folder, trial, job, reports[array], waiting, signals)
@@ -117,27 +106,27 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
         if None in reports.values():
             self.progress.say("Slurm's controller does not answer; its jobs continue")
         elif waiting and not self.options.wait:
-            self.progress.say(f"in Slurm's queue: {counts(waiting)}")
+            self.progress.say(f"in Slurm's queue: {slurm.counts(waiting)}")
 
     def _ended(
         self,
         folder: TrialFolder,
         trial: Trial,
         job: SubmittedJob,
-        known: dict[str, JobReport] | None,
-        waiting: list[JobReport],
+        known: dict[str, slurm.JobReport] | None,
+        waiting: list[slurm.JobReport],
         signals: StopSignals,
     ) -> TrialResult | None:
         """The result of a job that is over; None of one that is not, which joins `waiting`, of one
         that began nothing, which is forgotten, and where the controller does not answer."""
         report = None if known is None else known.get(job.job)
-        if report is not None and not has_ended(report):
+        if report is not None and not slurm.has_ended(report):
             waiting.append(report)
             return None
         if known is None:
             return None
         with signals.held():
-            if not folder.lock.exists() and met_no_controller(report, self._output(job)):
+            if not folder.lock.exists() and slurm.met_no_controller(report, self._output(job)):
                 folder.forget_job()
                 self.progress.say(
                     f"job {job.job} could not reach Slurm's controller and began nothing; "
@@ -147,13 +136,13 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
             return self._conclude(folder, trial, job, report)
 
     def _conclude(
-        self, folder: TrialFolder, trial: Trial, job: SubmittedJob, report: JobReport | None
+        self, folder: TrialFolder, trial: Trial, job: SubmittedJob, report: slurm.JobReport | None
     ) -> TrialResult:
         """The result that node 0 or all ranks wrote, else what Slurm says of the job's end."""
         with suppress(OSError):
             os.listdir(folder.path)  # network file systems: see what other hosts wrote
         attempt = Attempt(started_at=job.submitted_at, clock=time.monotonic())
-        result = conclude(folder, trial, attempt, exit_of(job.job, report))
+        result = conclude(folder, trial, attempt, slurm.exit_of(job.job, report))
         if result.evidence is not None and not result.evidence.log_tail:
             result = replace(result, evidence=replace(result.evidence, log_tail=self._output(job)))
         keep(folder, result)

@@ -1,5 +1,4 @@
-"""What Slurm runs once on every node of a trial: node 0 starts, watches and concludes the trial,
-the others start their ranks."""
+"""What Slurm runs once on every node of a trial: node 0 the trial, the others their ranks."""
 
 import os
 import signal
@@ -39,8 +38,7 @@ def make_launcher(trial: Trial, rendezvous: Rendezvous | None) -> Launcher:
 
 class NodeTask(Struct, frozen=True, kw_only=True):
     """One trial on one node; submitit pickles it. minutes is the job's time limit. A trial that
-    Slurm starts anew, preempted or after the loss of a node, begins at its beginning, at most
-    `max_requeues` times."""
+    Slurm starts anew, preempted or its node lost, begins anew, at most `max_requeues` times."""
 
     folder: str
     minutes: int
@@ -132,7 +130,11 @@ class Watched:
         if ended is not None and ended.code != 0:
             time.sleep(_SIGNALS_APART_SECONDS)  # Slurm signals the ranks and us in any order
         if self._notice.came:
-            return self._ended_by_notice(ended or self._running.stop(_GRACE_SECONDS))
+            ended = ended or self._running.stop(_GRACE_SECONDS)
+            if self._notice.early:
+                raise Stop(signal.SIGUSR2)
+            message = f"ended shortly before Slurm's time limit of {self._notice.minutes} min"
+            return replace(ended, stated=Failure(TrialStatus.TIMEOUT, message))
         if ended is None and self._others_failed():
             return self._running.stop(_GRACE_SECONDS)
         return ended
@@ -140,12 +142,6 @@ class Watched:
     def stop(self, grace_seconds: float) -> Exit:
         """End it."""
         return self._running.stop(grace_seconds)
-
-    def _ended_by_notice(self, ended: Exit) -> Exit:
-        if self._notice.early:
-            raise Stop(signal.SIGUSR2)
-        message = f"ended shortly before Slurm's time limit of {self._notice.minutes} min"
-        return replace(ended, stated=Failure(TrialStatus.TIMEOUT, message))
 
     def _others_failed(self) -> bool:
         """Whether a rank has said for some time that it failed, while ours wait for it."""

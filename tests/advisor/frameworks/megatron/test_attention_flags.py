@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from advisor.frameworks.megatron.flags import flags_of, override, recipe_values
-from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.options.table import sections
 from advisor.frameworks.megatron.raw import job_values
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
@@ -27,6 +27,6 @@ def test_flags(name: str, flags: str, overrides: str) -> None:
     job = SimpleNamespace(model=model, layout=ParallelLayout(), config=config)
     revision = resolve_revision(Framework.MEGATRON_LM)
     values = job_values(job, revision)
-    assert " ".join(flags_of((Attention,), values, job, revision)) == flags
-    found = recipe_values((Attention,), values, job, revision)
+    assert " ".join(flags_of(sections("Attention"), values, job, revision)) == flags
+    found = recipe_values(sections("Attention"), values, job, revision)
     assert " ".join(override(row.name, row, value) for row, value in found) == overrides

@@ -53,7 +53,7 @@ def test_states_are_cut_by_all_ranks_and_activations_by_some(framework, kind) ->
         evaluator = evaluator_of(one)
         found = evaluator.evaluate(FULL)
         static = evaluator.stage_detail(FULL, 0).fixed.static
-        peaks.append((static.weights, static.optimizer, found.saved_bytes_per_layer[DENSE]))
+        peaks.append((static.weights, static.optimizer, found.detail.saved_bytes_per_layer[DENSE]))
     (weights, states, kept), (*cut, kept_of_part) = peaks
     assert [weights, states] == cut
     assert kept_of_part * 4 == kept

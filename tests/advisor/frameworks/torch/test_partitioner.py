@@ -94,3 +94,9 @@ def test_every_activation_that_has_a_formula_has_a_graph(impl: TransformerImpl) 
         for model in (replace(TOY, transformer_impl=impl, activation=activation),)
     }
     assert {one for one, name in unknown.items() if name} == {Activation.QUICK_GEGLU}
+
+
+def test_ligers_kernels_have_no_graph() -> None:
+    model = replace(TOY, transformer_impl=TransformerImpl.TRANSFORMERS)
+    liger = replace(SHAPE, model=model, use_liger_kernel=True)
+    assert unknown_operator(liger, (DENSE,)) == "rotary_query"

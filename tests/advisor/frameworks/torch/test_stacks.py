@@ -242,7 +242,7 @@ def test_compiled_blocks_keep_no_more(spec: str) -> None:
     for compiled in ("false", "true"):
         _, job = stack_job("torchtitan", overrides=(f"job.torch_compile={compiled}",))
         found = evaluator_of(job).evaluate(parse_setting(spec))
-        (kept[compiled],) = found.saved_bytes_per_layer.values()
+        (kept[compiled],) = found.detail.saved_bytes_per_layer.values()
     output = 2 * job.config.seq_length * job.model.hidden_size * DType.BF16.itemsize
     if spec == "op:torchtitan":
         assert kept["false"] - kept["true"] == pytest.approx(output, abs=32)

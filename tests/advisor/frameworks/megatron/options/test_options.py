@@ -2,6 +2,8 @@
 
 import ast
 import csv
+import re
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,6 @@ import pytest
 
 from advisor.frameworks.megatron import bridge, flags
 from advisor.frameworks.megatron.options import table
-from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import find
@@ -29,6 +30,14 @@ def test_raw_settings_have_a_field_for_each_row() -> None:
     assert RawSettings(num_layers=2) == RawSettings(num_layers=2) != RawSettings()
     with pytest.raises(TypeError, match="recompute_granularty: no option of Megatron"):
         RawSettings(recompute_granularty="full")
+
+
+def test_declared_types_are_those_of_the_rows() -> None:
+    declared = get_annotations(RawSettings)
+    for name in declared.keys() & table.SETTINGS.keys():
+        row, kinds = table.SETTINGS[name], re.findall(r"[a-zA-Z]+", str(declared[name]))
+        assert row.kind.__name__ in kinds, name
+        assert (row.default is None) <= ("None" in kinds), name
 
 
 OF_OURS = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
@@ -82,19 +91,20 @@ def test_words_that_are_no_option() -> None:
 @pytest.mark.parametrize(
     ("sections", "emitted"),
     [
-        ((*flags.LAYOUT_SECTIONS, Recompute), lambda row: row.emitted.line),
+        ((*flags.LAYOUT_SECTIONS, *flags.RECOMPUTE), lambda row: row.emitted.line),
         (
-            (*bridge.MODEL_AND_DATA, *bridge.RUN, Recompute),
+            (*bridge.MODEL_AND_DATA, *bridge.RUN, *flags.RECOMPUTE),
             lambda row: row.emitted.recipe and row.bridge,
         ),
         (
-            (*flags.NEMO_SECTIONS, Recompute),
+            (*flags.NEMO_SECTIONS, *flags.RECOMPUTE),
             lambda row: row.emitted.recipe and row.emitted.in_nemo and row.nemo,
         ),
     ],
 )
 def test_sections_with_rows_that_are_emitted_are_asked(sections: Any, emitted: Any) -> None:
-    assert {one for one in table.SECTIONS if any(map(emitted, one.rows))} <= set(sections)
+    with_rows = [one for one in table.SECTIONS.values() if any(map(emitted, one.rows))]
+    assert [one.title for one in with_rows if one not in sections] == []
 
 
 def test_what_is_emitted_has_a_spelling() -> None:
