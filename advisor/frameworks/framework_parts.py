@@ -100,8 +100,9 @@ class JobSupport(ABC):
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """The layout that `given` fields mean; None: pipeline and tensor degrees decide."""
 
-    def builds(self, model: ModelSpec) -> bool:
-        """Whether it has the model's layers: the first that has builds what names no framework."""
+    def builds(self, model: ModelSpec, *, adapted: bool = False) -> bool:
+        """Whether it has the model's layers, with adapters if they are `adapted`: the first that
+        has builds what names no framework."""
         return model.transformer_impl.is_eager
 
     def recipe_options(

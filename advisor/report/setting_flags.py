@@ -38,8 +38,9 @@ def _family(job: Job) -> tuple[str, ...]:
 def other_frameworks(job: Job) -> list[str]:
     """Of the frameworks that everybody uses, those of the job's family whose flags a page leaves
     out: it shows those of the job's own."""
-    family, own = _family(job), job.config.framework
-    return [name for name in parts_of(own).shown if name in family and name != own]
+    own, adapted = job.config.framework, job.config.tuning.has_adapter
+    others = (name for name in parts_of(own).shown if name in _family(job) and name != own)
+    return [name for name in others if parts_of(name).jobs.builds(job.model, adapted=adapted)]
 
 
 def framework_flags(evaluation: Evaluation, framework: str) -> str:

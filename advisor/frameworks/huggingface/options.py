@@ -46,10 +46,9 @@ FSDP1: Final = {
     ),
 }
 """Its strategies."""
+ARGUMENTS: Final = tuple(modelled("huggingface"))
 FILE: Final = (*modelled("accelerate"), *listed("accelerate"))
-OPTIONS: Final = (
-    *(*modelled("huggingface"), *FILE, *listed("huggingface"), *rows_of("huggingface")),
-)
+OPTIONS: Final = (*(*ARGUMENTS, *FILE, *listed("huggingface"), *rows_of("huggingface")),)
 
 
 def fp8_keys(config: JobConfig) -> dict[str, str]:

@@ -126,7 +126,7 @@ class TrainerDialectReader(HuggingFaceReader):
             found["job.optimizer_cpu_offload"] = offloads and "offload_param" not in file
             found["job.param_cpu_offload"] = offloads and stage[1] == "3"
         shards = file or keys.has("fsdp") or any(keys.under(FSDP)) or "launcher" in keys.about
-        if not shards and DataParallelSharding.NONE in trainer.FACTS.shardings:
+        if not shards and keys.about["kind"] != "python":  # DistributedDataParallel
             found["layout.data_parallel_sharding"] = DataParallelSharding.NONE
         if its := reference(keys, said, self.weighs):
             found["rl.reference"] = its

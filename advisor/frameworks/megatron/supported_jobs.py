@@ -183,9 +183,10 @@ class MegatronJobs(JobSupport):
         """The release that `text` means."""
         return resolve_revision(self.framework, text).version
 
-    def builds(self, model: ModelSpec) -> bool:
-        """Megatron's own layers; those that need a provider's modules Bridge and NeMo alone."""
-        provided = next(of_providers(model), None) is not None
+    def builds(self, model: ModelSpec, *, adapted: bool = False) -> bool:
+        """Megatron's own layers; adapters and those that need a provider's modules Bridge and NeMo
+        alone."""
+        provided = adapted or next(of_providers(model), None) is not None
         return not model.transformer_impl.is_eager and not (self._is_lm and provided)
 
     def recipe_options(

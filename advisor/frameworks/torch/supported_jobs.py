@@ -274,6 +274,8 @@ def data_parallel_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int
     shardings = f"layout.data_parallel_sharding={'|'.join(facts.shardings)}"
     modelled = f"only data and context parallelism are modelled, with {shardings}"
     sharding = given_sharding(facts, given, DATA_PARALLEL_ONLY, modelled)
+    if num_gpus == 1 and facts.has_ddp:  # where there is nothing to shard
+        sharding = facts.shardings[0]
     if given.get("sequence_parallel"):
         relation = f"needs tensor parallelism, which is not modelled for {facts.framework}"
         raise UserError("layout.sequence_parallel", True, relation, "leave it out")

@@ -12,10 +12,12 @@ from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import CudaGraphImpl
 from advisor.job.layout import ParallelLayout
+from advisor.job.tuning import Adapter, Tuning
 from advisor.report.advice_page import page
 from advisor.report.blocks import Block
 from advisor.report.header import layout_words, run_words
 from advisor.report.ranking_table import Gauge, Rows
+from advisor.report.setting_flags import other_frameworks
 from advisor.report.text import Screen, plain_lines, printed
 from advisor.report.wording import verdict
 from advisor.request.request import Request
@@ -343,3 +345,10 @@ def test_a_recipe_of_another_framework_is_written_out(tight: Answer, framework: 
     text = plain(replace(tight, recipe_framework=framework))
     assert ("--micro-batch-size" in text) == (framework != "megatron_lm")
     assert "train.micro_batch_size" not in text, "the flags of one framework"
+
+
+def test_adapters_are_not_megatron_lms(tight: Answer) -> None:
+    bridge = replace(tight.job.config, framework="megatron_bridge")
+    assert other_frameworks(replace(tight.job, config=bridge)) == ["megatron_lm"]
+    adapted = replace(bridge, tuning=Tuning(adapter=Adapter.LORA))
+    assert not other_frameworks(replace(tight.job, config=adapted))
