@@ -96,7 +96,7 @@ def test_chunks_need_less_and_compute_the_logits_again() -> None:
 
     whole, parts = of("transformers"), of("trl")
     assert parts.peak_reserved_bytes < 0.8 * whole.peak_reserved_bytes
-    again = parts.hardware_flops_per_step - whole.hardware_flops_per_step
+    again = parts.detail.hardware_flops_per_step - whole.detail.hardware_flops_per_step
     assert again == 2 * 8192 * 64 * QWEN.vocab_size * QWEN.hidden_size
 
 
