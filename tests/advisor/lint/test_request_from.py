@@ -601,7 +601,7 @@ def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, n
             "cutoff_len: 512\nadapter_name_or_path: a\n",
             "adapter_name_or_path a in line 2",
         ),
-        ("f.yaml", "cutoff_len: 512\nfinetuning_type: full\n", ""),
+        ("f.yaml", "cutoff_len: 512\nfsdp: full_shard\nfinetuning_type: full\n", ""),
     ],
 )
 def test_adapters_are_not_modelled_and_the_verdict_says_so(
