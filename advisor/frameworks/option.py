@@ -272,7 +272,7 @@ _KINDS: Final = {kind.__name__: kind for kind in (bool, int, float, str, tuple, 
 def modelled(schema: str) -> Iterator[Option]:
     """Options of a file of configs/options that fields of ours mean, in the form of `key`; `values`
     are ours by theirs."""
-    for name, said in _listed(schema)["modelled"].items():
+    for name, said in options_file(schema)["modelled"].items():
         default, values = said.get("default"), said.get("values")
         kind = _KINDS[said["kind"]] if "kind" in said else None
         means = None if values is None else partial(meant, values)

@@ -324,8 +324,8 @@ def search_near(
 
 
 class Climb:
-    """Steps between jobs of a resolution; what they find is kept by `found`. options: whether those of
-    the job may change as well as its layout and micro batch."""
+    """Steps between jobs of a resolution; what they find is kept by `found`. options: whether those
+    of the job may change as well as its layout and micro batch."""
 
     def __init__(
         self, resolution: Resolution, calibration: Calibration, found: BestFound, *, options: bool
