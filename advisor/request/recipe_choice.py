@@ -266,10 +266,14 @@ def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> Re
     left_open = open_degrees(layout_fields, model, wanted.seq_length or DEFAULT_SEQ_LENGTH)
     nearest = nearest_experiment(wanted) if left_open else None
     if nearest is None:  # of the nearest recipe, whether it runs on these GPUs or not
-        row = min(_rows_on(wanted), key=lambda one: _nearness(one, wanted), default=None)
-        optimizer = row.fields_of(JobConfig).get("optimizer") if row else None
-        return RecipeChoice(left_open=left_open, optimizer=optimizer)
+        return RecipeChoice(left_open=left_open, optimizer=_optimizer_near(wanted))
     return replace(_choice_of(nearest, given, wanted), left_open=left_open, borrowed=True)
+
+
+def _optimizer_near(wanted: Wanted) -> Any:
+    """That of the nearest recipe on these GPUs; None where it says none."""
+    row = min(_rows_on(wanted), key=lambda one: _nearness(one, wanted), default=None)
+    return row.fields_of(JobConfig).get("optimizer") if row else None
 
 
 def _for_context(wanted: Wanted, preset: Experiment) -> Experiment:
