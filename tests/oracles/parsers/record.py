@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -88,6 +89,7 @@ def record(program: Program) -> None:
         if program.wheels:
             words = [*PIP.split(), folder, *program.wheels.split()]
             subprocess.run([sys.executable, *words], check=True)
+            rmtree(Path(folder, "tests"), ignore_errors=True)  # verl's, in place of ours
         answers = program.answers(asked, folder if program.wheels else "")
     found = {"wheels": program.wheels, "answers": dict(zip(asked, answers, strict=True))}
     text = json.dumps(found, indent=0).encode()
