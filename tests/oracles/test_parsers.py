@@ -43,6 +43,8 @@ def _folder(wheel: str) -> str:
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_the_installed_program_answers_as_recorded(program: Program) -> None:
     folders = [_folder(wheel) for wheel in (program.wheels or str(program.framework)).split()]
+    if len({*folders}) > 1:
+        pytest.skip("its wheels do not lie in one folder")
     answers = recorded(program)
     asked = sorted(answers)[TURN % OF_A_PROGRAM :: 1 + len(answers) // OF_A_PROGRAM]
     refused = "8\n--no-such-option" if not program.file else "8\n[no]\nsuch = 1\n"
