@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice, Candidate
     from advisor.answer.solution import Trial
-    from advisor.api.admission import Admission, check
+    from advisor.api.admission import Admission
     from advisor.api.calls import (
         Difference,
         advise,
+        check,
         diff,
         diff_schema,
         evaluate,
@@ -63,7 +64,7 @@ __all__ = [
 
 _MODULES: Final = {
     **dict.fromkeys(("Advice", "Candidate"), "advisor.answer.advice"),
-    **dict.fromkeys(("Admission", "check"), "advisor.api.admission"),
+    "Admission": "advisor.api.admission",
     "JobKeywords": "advisor.api.keywords",
     "ModelSpec": "advisor.models.spec",
     "Request": "advisor.request.request",

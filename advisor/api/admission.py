@@ -1,14 +1,12 @@
 """Whether one job may start: `advise check` and `advisor.check`, for schedulers and trainers."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.api.answering import answer_to
-from advisor.api.in_python import python_errors
-from advisor.api.keywords import AdviseKeywords, given_by, job_of
 from advisor.base.plain_json import to_text
 from advisor.base.rule import Level
 from advisor.frameworks.registry import parts_of
@@ -79,23 +77,8 @@ class Admission(Struct, frozen=True, kw_only=True):
         return to_text(self)
 
 
-@python_errors
-def check(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -> Admission:
-    """Say whether one job fits as it is, before it starts: what `advise check` prints.
-
-    Args:
-        request: a job, e.g. of `read`; keywords go before what it says.
-        keywords: as for `advise`; ``source`` is a launch script or configuration, ``recompute`` one
-            setting (else that of the source, or none).
-
-    The result is true where the job fits. Sizes are bytes. Raises UserError if the request is
-    wrong, or if the framework refuses the job.
-    """
-    return admission(*job_of(given_by(keywords), request))
-
-
 def admission(request: Request, read: "ReadConfiguration | None") -> Admission:
-    """As `check`, of a request, and the configuration that it was read from."""
+    """As `advisor.check`, of a request, and the configuration that it was read from."""
     spec = request.recompute[0] if request.recompute else read.recompute if read else None
     spec = spec or parts_of(request.framework or "").settings.none.spec
     asked = replace(request, recompute=(spec,), quick=True)

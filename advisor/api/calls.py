@@ -1,16 +1,19 @@
 """What `import advisor` calls: `advise`, `evaluate`, `read`, `diff` and the rest."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from msgspec.structs import asdict
 
 from advisor.answer import difference
 from advisor.answer.advice import Advice, Candidate
 from advisor.answer.notebook import preformatted
+from advisor.api.admission import Admission, admission
 from advisor.api.answering import answer_to
 from advisor.api.asked_files import AskedFiles, check_files, check_path, write_answer, write_files
-from advisor.api.in_python import python_errors
+from advisor.api.in_python import in_python
 from advisor.api.keywords import AdviseKeywords, JobKeywords, given_by, job_of, taken
 from advisor.base.errors import UserError
 from advisor.base.fields import show
@@ -23,6 +26,23 @@ from advisor.report.text import plain_lines
 from advisor.request.request import Request
 
 _ENDINGS: Final = (".html", ".json", ".csv")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def python_errors(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`call`, whose errors speak Python."""
+
+    @wraps(call)
+    def spoken(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return call(*args, **kwargs)
+        except UserError as error:
+            raise in_python(error, kwargs) from None
+
+    return spoken
+
+
 load_model = python_errors(presets.load_model)
 load_gpu = python_errors(catalogue.load_gpu)
 
@@ -71,6 +91,21 @@ def evaluate(
     given = given_by(keywords, JobKeywords) | given_by({"recompute": recompute, "quick": True})
     job, read = job_of(given, request)
     return plain_advice(answer_to(job, read=read)).candidates[0]
+
+
+@python_errors
+def check(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -> Admission:
+    """Say whether one job fits as it is, before it starts: what `advise check` prints.
+
+    Args:
+        request: a job, e.g. of `read`; keywords go before what it says.
+        keywords: as for `advise`; ``source`` is a launch script or configuration, ``recompute`` one
+            setting (else that of the source, or none).
+
+    The result is true where the job fits. Sizes are bytes. Raises UserError if the request is
+    wrong, or if the framework refuses the job.
+    """
+    return admission(*job_of(given_by(keywords), request))
 
 
 @python_errors

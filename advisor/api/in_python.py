@@ -1,19 +1,16 @@
 """Errors of a Python call in its own words: ``tp=3``, where the command says ``--tp = 3``."""
 
 import re
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 from advisor.api.keywords import KNOWN, SHORT
 from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.request.given import GROUPS
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 _OTHER: Final = {"from": "source", "as-typed": "quick", "o": "output"}
 _SWITCHES: Final = ("sp", "sequence_parallel", "quick", "front")
 _WORDS: Final = (
@@ -22,19 +19,6 @@ _WORDS: Final = (
 )
 _FLAG: Final = re.compile(f"{_WORDS[0]}(?:{_WORDS[1]})?")
 _PAIR: Final = re.compile(rf"\b((?:{'|'.join(GROUPS)})\.\w+)=(\w[\w:+-]*(?:[.,]\w+)*)")
-
-
-def python_errors(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`call`, whose errors speak Python."""
-
-    @wraps(call)
-    def spoken(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return call(*args, **kwargs)
-        except UserError as error:
-            raise in_python(error, kwargs) from None
-
-    return spoken
 
 
 def in_python(error: UserError, given: Mapping[str, Any]) -> UserError:

@@ -12,7 +12,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.notebook import preformatted
 from advisor.answer.solution import Trial
 from advisor.api.answering import check_prices, checked_price
-from advisor.api.in_python import python_errors
+from advisor.api.calls import python_errors
 from advisor.api.keywords import JobKeywords, given_by, job_of
 from advisor.base.errors import UserError
 from advisor.base.fields import convert

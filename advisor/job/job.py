@@ -13,7 +13,7 @@ from advisor.base.rule import Match, Rule, refuse
 from advisor.base.rule_rows import refusals
 from advisor.base.units import nearest_divisors
 from advisor.hardware.gpu import Gpu, Vendor
-from advisor.job.layout import DataParallelSharding, ParallelLayout, check_model_fits_layout
+from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.loss_head import LossHead
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.job.reinforcement import Reinforcement
@@ -331,12 +331,6 @@ class Job(Struct, frozen=True, kw_only=True):
     config: JobConfig
     gpu: Gpu
     num_gpus: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether each rank of data parallelism has all: there is one GPU, or no sharding (DDP)."""
-        none = self.layout.data_parallel_sharding is DataParallelSharding.NONE
-        return none or self.num_gpus == 1
 
     def __post_init__(self) -> None:
         layout, config = self.layout, self.config

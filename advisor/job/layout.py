@@ -90,6 +90,11 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
         _check_hierarchy(self)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether each rank of data parallelism has all: there is one GPU, or no sharding (DDP)."""
+        return self.data_parallel_sharding is DataParallelSharding.NONE or self.world_size == 1
+
+    @property
     def world_size(self) -> int:
         """Number of GPUs: TP x CP x PP x DP."""
         return (

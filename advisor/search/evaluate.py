@@ -13,7 +13,7 @@ from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, band_ends
 from advisor.job.job import Job
-from advisor.job.microbatches import microbatches
+from advisor.job.microbatches import Microbatches, microbatches
 from advisor.job.pipeline_split import Pipeline, Stages, pipeline_of, pipeline_stages
 from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
@@ -52,8 +52,8 @@ class Evaluator:
         self.job, self.calibration = job, calibration
         parts = parts_of(job.config.framework)
         self.none, self._model = parts.settings.none, parts.memory
-        self.samples = microbatches(job)
-        worst, mean = self.samples.worst, self.samples.mean
+        varies = job.config.samples.varies
+        worst, mean = (self.samples.worst, self.samples.mean) if varies else (job, job)
         self.shape = first_equal(self._model.shape(worst, rank_shape(worst)))
         self.mean_shape = first_equal(self._model.shape(mean, rank_shape(mean)))
         self.stages = stages or pipeline_stages(job.model, job.layout)
@@ -74,6 +74,11 @@ class Evaluator:
             self.mean_shape.attended_length,
             job.config.tuning,
         )
+
+    @cached_property
+    def samples(self) -> Microbatches:
+        """What microbatches the job's samples become."""
+        return microbatches(self.job)
 
     @cached_property
     def at_least_seconds(self) -> float:

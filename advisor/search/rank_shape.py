@@ -86,7 +86,7 @@ def _tuning(job: Job) -> Tuning:
 def _autocasts(job: Job) -> bool:
     """fp32 weights that no rank has a part of, in the layers whose autocast is modelled."""
     model = job.model
-    alone = job.is_whole and job.config.weights_dtype is DType.FP32
+    alone = job.layout.is_whole and job.config.weights_dtype is DType.FP32
     return alone and family_of(model).autocasts and model.num_moe_experts is None
 
 

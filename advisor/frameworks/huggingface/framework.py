@@ -214,7 +214,7 @@ class TrainerSettings(recompute_settings.TorchSettings):
                 job.config.sync_each_batch
             ),
             "tuning.base_weights": lambda _, job, __: (
-                job.config.tuning.base_weights is StoredAs.INT8 and not job.is_whole
+                job.config.tuning.base_weights is StoredAs.INT8 and not job.layout.is_whole
             ),
             "gradient_checkpointing_kwargs.offload": lambda setting, _, __: setting.offloads,
         },

@@ -73,7 +73,7 @@ def job_arguments(job: Job) -> Pairs:
     if config.sync_each_batch:
         each = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
         yield "accelerator_config", each
-    if not job.is_whole:
+    if not job.layout.is_whole:
         reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
         fsdp = {
             "version": 1 if config.flat_parameters else 2,
@@ -119,7 +119,7 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
     ]
     if job.num_gpus == 1 and job.has_te_linear:
         return "\n".join([*lines, "distributed_type: 'NO'"]) + "\n"
-    if job.is_whole and job.num_gpus > 1:
+    if job.layout.is_whole and job.num_gpus > 1:
         return "\n".join([*lines, "distributed_type: MULTI_GPU"]) + "\n"
     lines += ["distributed_type: FSDP", "fsdp_config:"]
     full = job.layout.data_parallel_sharding is DataParallelSharding.FULL

@@ -267,7 +267,7 @@ def eager_memory(
     pools_reductions: see parameter_groups.stream_pools."""
     layout, config = job.layout, job.config
     buffers = torch_buffers(job, shape)
-    if job.is_whole and not wraps_one_gpu:
+    if job.layout.is_whole and not wraps_one_gpu:
         buffers += _buckets(job, shape, chunks)
         return lone_memory(job, shape, chunks, config.weights_dtype or DType.BF16, buffers)
     dtype = DType.FP32 if upcasts else config.weights_dtype or DType.FP32

@@ -7,7 +7,7 @@ from math import isclose
 from advisor.answer.evaluation import CLEAR, Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
-from advisor.frameworks.part_types import Effect
+from advisor.frameworks.part_types import SEARCHED
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -55,11 +55,7 @@ def _with_options(jobs: Iterator[Job], resolution: Resolution) -> Iterator[Job]:
     for job in jobs:
         found = {job}
         while True:
-            more = {
-                other
-                for one in found
-                for _, other in variants(one, frozenset(Effect) - {Effect.PACKAGE}, resolution)
-            }
+            more = {other for one in found for _, other in variants(one, SEARCHED, resolution)}
             if more <= found:
                 break
             found |= more

@@ -29,12 +29,7 @@ UNEVEN = ("num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout")
 
 
 @pytest.mark.parametrize("fields", SUITE, ids=str)
-def test_the_search_finds_the_best_of_everything_that_flags_can_say(
-    fields: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
-    if (fields.get("framework"), fields["gpus"]) == ("huggingface", "2xA100"):
-        reason = "a known fault of issue 33: the search leaves out sharded gradients here"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def test_the_search_finds_the_best_of_everything_that_flags_can_say(fields: dict[str, Any]) -> None:
     wanted = small(**fields)
     calibration = load_calibration(wanted.gpu)
     found = Search(wanted, calibration, options=True).run()
