@@ -48,6 +48,7 @@ def execute(notebook: Any, timeout_seconds: int = 120) -> Any:
         timeout=timeout_seconds,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,  # else how many a cell has depends on the speed of the machine
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
     return client.execute(env=environment)
