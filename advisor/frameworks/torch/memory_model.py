@@ -186,6 +186,7 @@ def lone_memory(
         ),
         buffers=buffers,
         working_set=_working_set(shape, dtype, step, appearing=appearing),
+        thirds_with_model=0,
     )
 
 
@@ -302,12 +303,13 @@ def eager_memory(
         buffers=buffers,
         pools=(
             NamedBytes(
-                "communication streams' caches",
+                "cache of the reductions' stream",
                 parameter_groups.stream_pools(shape, sharding, pools_reductions=pools_reductions),
                 "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
             ),
         ),
         working_set=replace(working_set, step=step),
+        thirds_with_model=0,
     )
 
 

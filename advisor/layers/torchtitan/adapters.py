@@ -41,4 +41,10 @@ def _tuned(shape: RankShape, operator: Operator) -> Operator:
     both = low_rank_weights(operator.name, depth, width, tuning.rank, output.dtype)
     inner = Tensor(f"{operator.name}.lora_A_out", (*output.shape[:-1], tuning.rank), output.dtype)
     saved = dict.fromkeys((*base.saved, *operator.saved, inner))
-    return replace(base, weights=(*base.weights, *both), saved=tuple(saved))
+    return replace(
+        base,
+        weights=(*base.weights, *both),
+        saved=tuple(saved),
+        forward_workspace=base.forward_workspace + output.num_bytes,
+        backward_workspace=base.backward_workspace + output.num_bytes + base.inputs[0].num_bytes,
+    )
