@@ -1,5 +1,7 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -8,8 +10,8 @@ from advisor.base.sharing import first_equal
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline, Stages
-from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
+from advisor.memory.static import trained_parameters
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.time import step_tail
 from advisor.time.communication import waiting_share
@@ -19,6 +21,9 @@ from advisor.time.passes import PassTimes
 from advisor.time.rank_links import network
 from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTimes
 from advisor.time.step_tail import accumulation_seconds, parameter_groups, reduced_seconds
+
+if TYPE_CHECKING:
+    from advisor.frameworks.framework_parts import MemoryModel
 
 
 class StagePart(Struct, frozen=True):
@@ -61,8 +66,9 @@ class StepTail(Struct, frozen=True, kw_only=True):
 
 
 class JobTime:
-    """Seconds of a step under any recompute, of plans of each group of layers of `pipeline`;
-    `graphed` submodules are in CUDA graphs; `turns` says which microbatches gather and reduce."""
+    """Seconds of a step under any recompute, of plans of each group of layers of `pipeline`.
+    `model`: of the framework, which says what CUDA graphs launch, which microbatches gather and
+    reduce, and what a step does with every parameter."""
 
     def __init__(
         self,
@@ -71,8 +77,7 @@ class JobTime:
         stages: Stages,
         pipeline: Pipeline,
         calibration: Calibration,
-        graphed: frozenset[Module],
-        turns: step_tail.Turns,
+        model: "MemoryModel",
     ) -> None:
         self._job, self._pipeline, self._calibration = job, pipeline, calibration
         layout = job.layout
@@ -81,7 +86,8 @@ class JobTime:
         joined = first_equal(network(layout, job.gpu, calibration, job.model))
         hidden_share, pp = hidden_exchange(job, joined), len(stages)
         self._exchange = ExchangeOverlap(hidden_share, pp, self._vpp, self._microbatches)
-        host = host_of(job, calibration, graphed, hidden_share, self._microbatches * self._vpp)
+        turns, passes = model.turns(job), self._microbatches * self._vpp
+        host = host_of(job, calibration, model, hidden_share, passes)
         machine = machine_of(job, calibration, host)
         self.rates, each = Rates(machine, joined), pipeline.of_each_stage
         self._parameters = each(
@@ -94,7 +100,9 @@ class JobTime:
 
         def optimizer(stage: int) -> float:
             held, parameters = stages[stage], self._parameters[stage]
-            return stage_optimizer_seconds(job, shape, held, parameters, machine)
+            seconds = stage_optimizer_seconds(job, shape, held, parameters, machine)
+            each_one = model.parameter_seconds
+            return seconds + (each_one * trained_parameters(shape, held) if each_one else 0.0)
 
         self._reductions, self._optimizers = each(reduction), each(optimizer)
         self._stage_times = StageTimes(job, shape, stages, pipeline, calibration, self.rates)

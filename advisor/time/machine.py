@@ -1,7 +1,7 @@
 """A GPU and its processor together with their calibration: rates that times are computed from."""
 
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,12 +10,14 @@ from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu, HostProcessor
 from advisor.job.job import CudaGraphImpl, Job
-from advisor.layers.operators import Module
 from advisor.models.options import FlexBackend, TransformerImpl
 from advisor.time.attention import AttentionRates, Reached, softmax_flops
 from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
 from advisor.time.rank_links import Network
+
+if TYPE_CHECKING:
+    from advisor.frameworks.framework_parts import MemoryModel
 
 
 class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -69,9 +71,10 @@ to_fp8_saturated, float8_training_tensor.py _ToFloat8ConstrFunc."""
 
 
 def machine_of(job: Job, calibration: Calibration, host: Host | None = None) -> Machine:
-    """The job's GPU, at its precision and with its layers."""
-    eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
-    precision = job.config.precision
+    """The job's GPU, at its precision and with its layers, compiled if `host` says so or there is
+    none."""
+    eager, precision = job.model.transformer_impl.is_eager, job.config.precision
+    compiled = job.config.torch_compile if host is None else host.compiled
     return machine(job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host)
 
 
@@ -92,7 +95,7 @@ def hidden_exchange(job: Job, rates: Network) -> float:
 
 
 def host_of(
-    job: Job, calibration: Calibration, graphed: frozenset[Module], hidden_share: float, passes: int
+    job: Job, calibration: Calibration, model: "MemoryModel", hidden_share: float, passes: int
 ) -> Host:
     """The processor next to the job's GPU; the first of all `passes` has no other microbatch.
 
@@ -109,11 +112,13 @@ def host_of(
         module_seconds=slower * calibration.host_module_seconds,
         quantize_seconds=slower * calibration.host_quantize_seconds,
         answer_seconds=slower * calibration.host_answer_seconds,
-        graphed=graphed,
+        graphed=model.graphed_modules(job),
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
         hidden_share=hidden_share * (passes - 1) / passes,
         blocks=calibration.deepep_blocks and job.model.flex_backend == FlexBackend.DEEPEP,
-        compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
+        compiled=job.config.torch_compile
+        and job.model.transformer_impl.is_eager
+        and model.runs_compiled,
     )
 
 

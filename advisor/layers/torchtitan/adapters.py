@@ -39,6 +39,9 @@ def _tuned(shape: RankShape, operator: Operator) -> Operator:
         return base
     (output,), (width, depth) = base.outputs, base.weights[0].shape
     both = low_rank_weights(operator.name, depth, width, tuning.rank, output.dtype)
+    weights, idle = (*base.weights, *both), tuning.num_adapters - 1
+    if idle:  # those of other runs
+        weights += tuple(replace(one, frozen=True, copies=idle) for one in both)
     inner = Tensor(f"{operator.name}.lora_A_out", (*output.shape[:-1], tuning.rank), output.dtype)
     saved = dict.fromkeys((*base.saved, *operator.saved, inner))
-    return replace(base, weights=(*base.weights, *both), saved=tuple(saved))
+    return replace(base, weights=weights, saved=tuple(saved))
