@@ -1,7 +1,5 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -21,9 +19,6 @@ from advisor.time.passes import PassTimes
 from advisor.time.rank_links import network
 from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTimes
 from advisor.time.step_tail import accumulation_seconds, parameter_groups, reduced_seconds
-
-if TYPE_CHECKING:
-    from advisor.frameworks.framework_parts import MemoryModel
 
 
 class StagePart(Struct, frozen=True):
@@ -67,8 +62,7 @@ class StepTail(Struct, frozen=True, kw_only=True):
 
 class JobTime:
     """Seconds of a step under any recompute, of plans of each group of layers of `pipeline`.
-    `model`: of the framework, which says what CUDA graphs launch, which microbatches gather and
-    reduce, and what a step does with every parameter."""
+    `facts`: what the framework says about it."""
 
     def __init__(
         self,
@@ -77,7 +71,7 @@ class JobTime:
         stages: Stages,
         pipeline: Pipeline,
         calibration: Calibration,
-        model: "MemoryModel",
+        facts: step_tail.StepFacts,
     ) -> None:
         self._job, self._pipeline, self._calibration = job, pipeline, calibration
         layout = job.layout
@@ -86,8 +80,8 @@ class JobTime:
         joined = first_equal(network(layout, job.gpu, calibration, job.model))
         hidden_share, pp = hidden_exchange(job, joined), len(stages)
         self._exchange = ExchangeOverlap(hidden_share, pp, self._vpp, self._microbatches)
-        turns, passes = model.turns(job), self._microbatches * self._vpp
-        host = host_of(job, calibration, model, hidden_share, passes)
+        passes = self._microbatches * self._vpp
+        host = host_of(job, calibration, facts.graphed, hidden_share, passes, facts.compiled)
         machine = machine_of(job, calibration, host)
         self.rates, each = Rates(machine, joined), pipeline.of_each_stage
         self._parameters = each(
@@ -96,12 +90,14 @@ class JobTime:
 
         def reduction(stage: int) -> tuple[step_tail.DataParallelWork, ...] | step_tail.ShardedWork:
             held, parameters = stages[stage], self._parameters[stage]
-            return step_tail.data_parallel_work(job, held, parameters, machine, calibration, turns)
+            return step_tail.data_parallel_work(
+                job, held, parameters, machine, calibration, facts.turns
+            )
 
         def optimizer(stage: int) -> float:
             held, parameters = stages[stage], self._parameters[stage]
             seconds = stage_optimizer_seconds(job, shape, held, parameters, machine)
-            each_one = model.parameter_seconds
+            each_one = facts.parameter_seconds
             return seconds + (each_one * trained_parameters(shape, held) if each_one else 0.0)
 
         self._reductions, self._optimizers = each(reduction), each(optimizer)

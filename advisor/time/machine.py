@@ -1,7 +1,7 @@
 """A GPU and its processor together with their calibration: rates that times are computed from."""
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,14 +10,12 @@ from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu, HostProcessor
 from advisor.job.job import CudaGraphImpl, Job
+from advisor.layers.operators import Module
 from advisor.models.options import FlexBackend, TransformerImpl
 from advisor.time.attention import AttentionRates, Reached, softmax_flops
 from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
 from advisor.time.rank_links import Network
-
-if TYPE_CHECKING:
-    from advisor.frameworks.framework_parts import MemoryModel
 
 
 class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -95,7 +93,12 @@ def hidden_exchange(job: Job, rates: Network) -> float:
 
 
 def host_of(
-    job: Job, calibration: Calibration, model: "MemoryModel", hidden_share: float, passes: int
+    job: Job,
+    calibration: Calibration,
+    graphed: frozenset[Module],
+    hidden_share: float,
+    passes: int,
+    compiled: bool,
 ) -> Host:
     """The processor next to the job's GPU; the first of all `passes` has no other microbatch.
 
@@ -112,13 +115,11 @@ def host_of(
         module_seconds=slower * calibration.host_module_seconds,
         quantize_seconds=slower * calibration.host_quantize_seconds,
         answer_seconds=slower * calibration.host_answer_seconds,
-        graphed=model.graphed_modules(job),
+        graphed=graphed,
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
         hidden_share=hidden_share * (passes - 1) / passes,
         blocks=calibration.deepep_blocks and job.model.flex_backend == FlexBackend.DEEPEP,
-        compiled=job.config.torch_compile
-        and job.model.transformer_impl.is_eager
-        and model.runs_compiled,
+        compiled=compiled and job.model.transformer_impl.is_eager,
     )
 
 

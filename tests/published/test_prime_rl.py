@@ -71,7 +71,7 @@ def test_runs_that_ran_fit_and_others_do_not(
 
 def test_steps_on_hopper(predicted: dict[str, tuple[float, float, float]]) -> None:
     """Bars: mean 10 %, worst 25 %. Two constants are fitted on the H100's 17 rows; the H200's five
-    are 1.6 % off in the mean, 5.5 % at worst (research/steps/prime_rl.py)."""
+    are 1.6 % off in the mean, 5.5 % at worst (research/steps/post_training.py)."""
     rows = [row for row in ROWS if row["gpu"][:2] == "H1" or row["gpu"] == "H200"]
     errors = {_name(row): predicted[_name(row)][1] / float(row["step_time_s"]) - 1 for row in rows}
     for name, error in errors.items():

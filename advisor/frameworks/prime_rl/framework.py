@@ -109,7 +109,7 @@ class _Memory(titan.TitanMemory):
     """Blocks in checkpoints, each compiled, as torchtitan has them."""
 
     parameter_seconds: ClassVar[float] = 493e-6
-    """A stated fit: python -m research.steps.prime_rl."""
+    """A stated fit: python -m research.steps.post_training."""
     runs_compiled: ClassVar[bool] = False
     """In a checkpoint that encloses a call which breaks the graph, FlashAttention's, torch.compile
     compiles nothing (tests/oracles/test_compiled_checkpoint.py); 22 published steps agree."""
