@@ -1,6 +1,6 @@
 """What a step of prime-rl takes that its kernels do not explain: two constants, fitted.
 
-python -m research.steps.post_training      both, on the H100 rows; errors there and on the H200 rows
+python -m research.steps.post_training      both, with rows left out: a GPU, a size, a model
 
 Seconds for each trained parameter, whatever its size (gradients are looked at one by one), and the
 part of the memory's bandwidth that the loop over the vocabulary reached in the trainer of January
