@@ -1,11 +1,9 @@
-"""prime-rl's baselines: reserved peaks and steps. No constant is fitted on them; that Adam's states
+"""prime-rl's baselines: reserved peaks, and steps. On peaks no constant is fitted; that Adam's states
 come before the first pass was chosen by the five rows of supervised training.
 
 Reserved is what torch counts: no context, no communicators. What a card does not have, its
 allocator gives back before it runs out. Bars of the peaks: mean 4 %, never more than 5 % low. The
-highest is one of the two of June, whose layers were others by then. Times on Hopper are too short
-by what its loops over the vocabulary cost beyond their bytes: with long rows, where they weigh
-least, by 15 % at most.
+highest is one of the two of June, whose layers were others by then.
 """
 
 from statistics import mean
@@ -21,7 +19,6 @@ GIB = 2**30
 OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
 ROWS = [row for row in prime_rl_rows() if row["fits"] == "1"]
 RAN_OUT = [row for row in prime_rl_rows() if row["fits"] == "0"]
-LONG = 65536
 
 
 def _name(row: Row) -> str:
@@ -69,13 +66,13 @@ def test_runs_that_ran_fit_and_others_do_not(
     assert _predicted(RAN_OUT[0])[2] < 0.01
 
 
-def test_steps_of_long_rows_on_hopper(predicted: dict[str, tuple[float, float, float]]) -> None:
+def test_steps_on_hopper(predicted: dict[str, tuple[float, float, float]]) -> None:
+    """Bars: mean 10 %, worst 25 %. Two constants are fitted on the H100's 17 rows; the H200's five
+    are 1.6 % off in the mean, 5.5 % at worst (research/steps/post_training.py)."""
     rows = [row for row in ROWS if row["gpu"][:2] == "H1" or row["gpu"] == "H200"]
     errors = {_name(row): predicted[_name(row)][1] / float(row["step_time_s"]) - 1 for row in rows}
     for name, error in errors.items():
         print(f"{name:44} {error:+.1%}")
-    long = [
-        errors[_name(row)] for row in rows if int(row["seq_len"]) == LONG and "4B" in row["model"]
-    ]
-    assert len(long) == 6
-    assert max(map(abs, long)) < 0.16
+    assert len(errors) == 22
+    assert mean(map(abs, errors.values())) < 0.03
+    assert max(map(abs, errors.values())) < 0.08

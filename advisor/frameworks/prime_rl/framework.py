@@ -108,6 +108,12 @@ class _Jobs(supported_jobs.TorchJobs):
 class _Memory(titan.TitanMemory):
     """Blocks in checkpoints, each compiled, as torchtitan has them."""
 
+    parameter_seconds: ClassVar[float] = 493e-6
+    """A stated fit: python -m research.steps.post_training."""
+    runs_compiled: ClassVar[bool] = False
+    """In a checkpoint that encloses a call which breaks the graph, FlashAttention's, torch.compile
+    compiles nothing (tests/oracles/test_compiled_checkpoint.py); 22 published steps agree."""
+
     def semantics(self, job: Job) -> plan.Semantics:
         """torch's checkpoint_wrapper; layers 0, n, 2n, … are in one."""
         return plan.Semantics(hooked=Checkpoint.EARLY_STOP, starts_with_first=True)
@@ -192,6 +198,7 @@ def parts() -> FrameworkParts:
         own_options=(
             *titan.FACTS.own_options,
             *("weights_dtype", "optimizer_cpu_offload", "attn_implementation"),
+            "tuning.num_adapters",
         ),
         granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
         policies=(),
