@@ -1,5 +1,5 @@
-"""prime-rl's baselines: reserved peaks, and steps. On peaks no constant is fitted; that Adam's states
-come before the first pass was chosen by the five rows of supervised training.
+"""prime-rl's baselines: reserved peaks, and steps. On peaks no constant is fitted; that Adam's
+states come before the first pass was chosen by the five rows of supervised training.
 
 Reserved is what torch counts: no context, no communicators. What a card does not have, its
 allocator gives back before it runs out. Bars of the peaks: mean 4 %, never more than 5 % low. The

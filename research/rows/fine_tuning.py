@@ -1,4 +1,4 @@
-"""Published runs of post-training of ms-swift, axolotl and transformers: memory that comments of
+"""Published runs of fine-tuning of ms-swift, axolotl and transformers: memory that comments of
 examples and pull requests name.
 
 Commands of ms-swift's rows are what its examples say, with as many tokens a sample as `assumed`
@@ -20,9 +20,9 @@ from research.rows.row import PUBLISHED, Row, read_rows
 MEMORY: Final = "device_memory_rounded"
 
 
-def post_training_rows(metric: str, folder: Path = PUBLISHED) -> list[Row]:
+def fine_tuning_rows(metric: str, folder: Path = PUBLISHED) -> list[Row]:
     """Those of one metric."""
-    return [row for row in read_rows(folder, "post_training") if row["metric"] == metric]
+    return [row for row in read_rows(folder, "fine_tuning") if row["metric"] == metric]
 
 
 def commanded_job(row: Row, folder: Path) -> tuple[Job, Setting]:

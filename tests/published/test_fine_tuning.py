@@ -1,5 +1,5 @@
-"""Memory of post-training that ms-swift, axolotl and transformers published. Nothing is fitted on
-it; two lengths of samples are assumed (research/rows/post_training.py).
+"""Memory of fine-tuning that ms-swift, axolotl and transformers published. Nothing is fitted on
+it; two lengths of samples are assumed (research/rows/fine_tuning.py).
 
 ms-swift's numbers are rounded to GiB and may be nvidia-smi's, so that all that a process reserves
 stands next to them. Its zero3.json sizes DeepSpeed's buckets by the hidden size, where the advisor
@@ -25,13 +25,13 @@ from advisor.memory.liveness import footprint
 from advisor.models.options import TransformerImpl
 from advisor.models.presets import load_model
 from advisor.search.evaluate import Evaluator
-from research.rows.post_training import MEMORY, commanded_job, post_training_rows
+from research.rows.fine_tuning import MEMORY, commanded_job, fine_tuning_rows
 from research.rows.row import Row
 from tests.advisor.frameworks.torch.jobs import stack_job
 from tests.advisor.jobs import evaluator_of
 
 GIB, MIB, GB = 2**30, 2**20, 10**9
-LONG, DENSE, LORA, MUON, ADAM, FA2, FA3 = post_training_rows(MEMORY)
+LONG, DENSE, LORA, MUON, ADAM, FA2, FA3 = fine_tuning_rows(MEMORY)
 
 
 def _evaluated(row: Row, folder: Path) -> tuple[Evaluation, float]:
@@ -91,18 +91,18 @@ def _on_host(shape: RankShape) -> int:
 
 def test_what_offload_frees() -> None:
     """axolotl: the last layer's input is on the device at the peak. transformers: to the byte."""
-    peaks = [float(row["value"]) for row in post_training_rows("peak_memory")]
+    peaks = [float(row["value"]) for row in fine_tuning_rows("peak_memory")]
     for seq, freed in ((16384, peaks[0] - peaks[1]), (32768, peaks[2] - peaks[3])):
         away = _on_host(_shape("qwen3_8b", seq))
         assert away / GIB * 35 / 36 == pytest.approx(freed, abs=0.1)
-    there = [float(row["value"]) for row in post_training_rows("resident_after_forward")]
+    there = [float(row["value"]) for row in fine_tuning_rows("resident_after_forward")]
     away = _on_host(_shape("qwen3_0.6b", 8192, num_layers=8))
     assert there[0] - there[1] == away / MIB
 
 
 def test_auxiliary_loss_of_experts_before_it_was_mended() -> None:
     """Rows of after it were measured without gradients, as their size says: not compared."""
-    rows = post_training_rows("peak_of_load_balancing_loss")
+    rows = fine_tuning_rows("peak_of_load_balancing_loss")
     before = [row for row in rows if row["notes"].startswith("before")]
     assert len(before) == 4
     for row in before:
