@@ -303,7 +303,7 @@ def eager_memory(
         buffers=buffers,
         pools=(
             NamedBytes(
-                "cache of the reductions' stream",
+                "communication streams' caches",
                 parameter_groups.stream_pools(shape, sharding, pools_reductions=pools_reductions),
                 "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
             ),

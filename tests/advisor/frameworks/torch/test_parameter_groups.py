@@ -97,9 +97,9 @@ def test_gradients_of_earlier_microbatches(options: dict[str, object], gradients
 
 
 def test_streams_keep_the_largest_group_and_the_shards() -> None:
-    assert stream_pools(SHAPE, EIGHT) == 4 * LAYER + TOTAL // 8 * 4
+    assert stream_pools(SHAPE, EIGHT) == 2 * LAYER + 4 * LAYER + TOTAL // 8 * 4
     accumulating = replace(EIGHT, accumulates=True)
-    assert stream_pools(SHAPE, accumulating) == 4 * LAYER
+    assert stream_pools(SHAPE, accumulating) == 2 * LAYER + 4 * LAYER
 
 
 def test_a_chunk_is_raised_by_what_is_next_to_it() -> None:
