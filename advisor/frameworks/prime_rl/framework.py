@@ -122,7 +122,9 @@ class _Memory(titan.TitanMemory):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> part_types.FixedMemory:
         """One GPU is a group of one as well. States on the host are brought to the GPU whole for
-        the step (optim/state_offload.py). A reduce-scatter's input is the computing stream's."""
+        the step (optim/state_offload.py). A reduce-scatter's input is the computing stream's.
+        States do not lie in what the first passes left: so say its published peaks with whole
+        logits; the cause is not read."""
         found = memory_model.eager_memory(
             job,
             shape,
@@ -131,7 +133,7 @@ class _Memory(titan.TitanMemory):
             wraps_one_gpu=True,
             pools_reductions=False,
         )
-        its = found.working_set
+        found, its = replace(found, thirds_with_model=3), found.working_set
         if not job.config.optimizer_cpu_offload or its is None:
             return found
         static, states = replace(found.static, optimizer=0), found.static.optimizer
