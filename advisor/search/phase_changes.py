@@ -26,8 +26,10 @@ def phase_changes(job: Job) -> Iterator[JobChange]:
     rl, gives_back = job.config.rl, "gives back its weights and its KV cache during the update"
     if rl.shares_gpus and not rl.sleep_level:
         yield _change(job, f"the rollout engine {gives_back}", sleep_level=2)
-    if rl.shares_gpus and (share := _largest_share(job)) < rl.gpu_memory_utilization:
+    if rl.shares_gpus and (share := _other_share(job)) != rl.gpu_memory_utilization:
         why = "the most with which the phases fit in which the engine is awake"
+        if share > rl.gpu_memory_utilization:
+            why = "the least with which the KV cache holds a sequence"
         yield _change(job, why, gpu_memory_utilization=share)
     ranks = 2 * rl.engine_tensor_parallel_size
     if rl.shares_gpus and job.num_gpus % ranks == 0 and ranks <= job.gpu.nvlink_domain_size:
@@ -62,19 +64,21 @@ def _with(job: Job, **values: Any) -> Job:
     return replace(job, config=replace(job.config, rl=replace(job.config.rl, **values)))
 
 
-def _largest_share(job: Job) -> float:
-    """The largest part of the GPU, in hundredths, with which the phases fit that no recompute
-    changes; the job's own where its cache is too small, or it fits."""
-    own = job.config.rl.gpu_memory_utilization
-    shares = [hundredth / 100 for hundredth in range(1, round(own * 100))]
+def _other_share(job: Job) -> float:
+    """The part of the GPU, in hundredths, with which the phases fit that no recompute changes: the
+    largest below the job's own, or the least with which the KV cache holds a sequence; its own
+    where it fits, or none does."""
+    own, certainty = job.config.rl.gpu_memory_utilization, job.config.certainty
+    shares = [hundredth / 100 for hundredth in range(1, 100)]
 
-    def is_too_much(share: float) -> bool:
-        cycle = _cycle(_with(job, gpu_memory_utilization=share))
-        return cycle.has_room and cycle.likely < job.config.certainty
+    def cycle(share: float) -> Cycle:
+        return _cycle(_with(job, gpu_memory_utilization=share))
 
-    if not shares or not is_too_much(own):
+    if cycle(own).likely >= certainty:
         return own
-    return shares[max(0, bisect_left(shares, True, key=is_too_much) - 1)]
+    least = bisect_left(shares, True, key=lambda share: cycle(share).has_room)
+    most = bisect_left(shares, True, least, key=lambda share: cycle(share).likely < certainty) - 1
+    return own if least > most else max(shares[least], min(own, shares[most]))
 
 
 def _cycle(job: Job) -> Cycle:
