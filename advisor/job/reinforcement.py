@@ -29,7 +29,7 @@ class Algorithm(StrEnum):
         return self in (Algorithm.GRPO, Algorithm.PPO)
 
 
-_KIN: Final = ("cispo", "dapo", "dr_grpo", "gspo", "reinforce", "remax", "rloo", "sapo")
+_KIN: Final = ("cispo", "dapo", "dr_grpo", "gspo", "reinforce", "reinforce_plus_plus", "rloo")
 
 
 class Engine(StrEnum):
