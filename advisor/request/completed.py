@@ -192,8 +192,7 @@ def _with_phases(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig]
     another thing."""
     rl, found = config.value.rl, dict[str, Any]()
     if rl.longest and "seq_length" not in given.job_fields:
-        least = 0 if rl.prompt_length else config.value.seq_length
-        found["seq_length"] = max(rl.longest, least)
+        found["seq_length"] = max(rl.longest, 0 if rl.prompt_length else config.value.seq_length)
     if rl.algorithm is Algorithm.DPO and "rl.reference" not in (*given.keys, *given.omitted):
         has_adapter = config.value.tuning.has_adapter
         its = Reference.ADAPTER_OFF if has_adapter else Reference.GPU

@@ -31,8 +31,7 @@ def phase_changes(job: Job) -> Iterator[JobChange]:
         if share > rl.gpu_memory_utilization:
             why = "the least with which the KV cache holds a sequence"
         yield _change(job, why, gpu_memory_utilization=share)
-    ranks = 2 * rl.engine_tensor_parallel_size
-    if rl.shares_gpus and job.num_gpus % ranks == 0 and ranks <= job.gpu.nvlink_domain_size:
+    if rl.shares_gpus and (ranks := _more_ranks(job)):
         why = "cuts the engine's weights, and leaves more room for its cache"
         yield _change(job, why, engine_tensor_parallel_size=ranks)
     if rl.algorithm.rolls_out and not rl.offload_optimizer:
@@ -62,6 +61,19 @@ def _change(job: Job, why: str, **values: Any) -> JobChange:
 
 def _with(job: Job, **values: Any) -> Job:
     return replace(job, config=replace(job.config, rl=replace(job.config.rl, **values)))
+
+
+def _more_ranks(job: Job) -> int:
+    """The fewest GPUs of one engine, more than now, with which its KV cache holds a sequence; 0
+    where no number does."""
+    now, heads = job.config.rl.engine_tensor_parallel_size, job.model.num_attention_heads
+    tried = (ranks for ranks in (2 * now, 4 * now, 8 * now) if ranks <= job.gpus_of_a_server)
+    legal = (ranks for ranks in tried if not (job.num_gpus % ranks or heads % ranks))
+
+    def has_room(ranks: int) -> bool:
+        return _cycle(_with(job, engine_tensor_parallel_size=ranks)).has_room
+
+    return next(filter(has_room, legal), 0)
 
 
 def _other_share(job: Job) -> float:
