@@ -10,7 +10,7 @@ from advisor.frameworks.newer_releases import as_newest, is_newer
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.job import NEWEST_TRANSFORMER_ENGINE, CudaGraphImpl, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.job.reinforcement import Algorithm
+from advisor.job.reinforcement import Reference
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.spec import ModelSpec
@@ -160,9 +160,11 @@ def _of_options(facts: Facts) -> Iterator[str]:
 
 
 def _of_phases(facts: Facts) -> Iterator[str]:
-    """A reference model that nobody named."""
-    said, algorithm = (*facts.given.keys, *facts.given.omitted), facts.config.rl.algorithm
-    if algorithm is Algorithm.DPO and "rl.reference" not in said:
+    """A reference model that nobody named, and a batch that is not the preset's."""
+    said, rl = (*facts.given.keys, *facts.given.omitted), facts.config.rl
+    if rl.has_phases and facts.choice.preset and "micro_batch_size" not in facts.given.job_fields:
+        yield "micro batch 1"
+    if rl.reference is Reference.GPU and "rl.reference" not in said:
         yield "a reference model (rl.reference=none if its log-probabilities are computed before)"
 
 

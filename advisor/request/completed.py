@@ -188,11 +188,12 @@ def _in_sixteen_bits(config: Sourced[JobConfig], gpu: Gpu, given: Given) -> Sour
 
 
 def _with_phases(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig]:
-    """Rows as long as a prompt and its response, and a reference for pairs, where nothing says
-    another thing."""
+    """Lengths, micro batch and reference as an algorithm has them, where nothing says others."""
     rl, found = config.value.rl, dict[str, Any]()
     if rl.longest and "seq_length" not in given.job_fields:
         found["seq_length"] = max(rl.longest, 0 if rl.prompt_length else config.value.seq_length)
+    if rl.has_phases and "micro_batch_size" not in given.job_fields:
+        found["micro_batch_size"] = 1
     if rl.algorithm is Algorithm.DPO and "rl.reference" not in (*given.keys, *given.omitted):
         has_adapter = config.value.tuning.has_adapter
         its = Reference.ADAPTER_OFF if has_adapter else Reference.GPU

@@ -100,11 +100,8 @@ class Cycle:
     @property
     def has_room(self) -> bool:
         """Whether the KV cache holds one sequence: vLLM refuses to start otherwise."""
-        return self.engine is None or self.engine.tokens >= self._longest
-
-    @property
-    def _longest(self) -> int:
-        return self._rl.longest or self._job.config.seq_length
+        longest = self._rl.longest or self._job.config.seq_length
+        return self.engine is None or self.engine.tokens >= longest
 
     def _between(self, stage: int) -> _Models:
         """What the passes of a step leave of each model on a rank of a stage."""
@@ -214,7 +211,7 @@ class Cycle:
         reserved, parts, host = max(found, key=lambda one: one[0].total)
         likely, note = min(one.fit_probability(self._budget) for one, _, _ in found), ""
         if name is PhaseName.ROLLOUT and self.engine is not None:
-            tokens, longest = self.engine.tokens, self._longest
+            tokens, longest = self.engine.tokens, self._rl.longest or self._job.config.seq_length
             sequences = counted(tokens // longest, "sequence")
             note = f"KV cache of {tokens:,} tokens: {sequences} of {longest:,}"
             if not self.has_room:
