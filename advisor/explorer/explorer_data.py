@@ -29,7 +29,7 @@ from advisor.report.job_changes import layout_cells, options_apart
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
-from advisor.report.wording import remedy_line, verdict, way_out
+from advisor.report.wording import remedy_lines, verdict, way_out
 from advisor.request.differences import HarnessLines
 from advisor.request.request import Request
 from advisor.search import answer_parts, evaluate, layout_search, measured_rows
@@ -98,7 +98,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
             ["Differs", [" · ".join(answer.differences)]],
             ["Proof", _proof(answer)],
         ],
-        "remedies": [remedy_line(one, best) for one in answer.remedies if not answer.fastest_found],
+        "remedies": remedy_lines(answer),
         "searched": answer.searched or answer.optimum is not None,
     }
 

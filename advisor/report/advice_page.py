@@ -83,9 +83,7 @@ def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
         hours = best.evaluation.gpu_hours_per_trillion_tokens
         lines.append(rate_words(best.evaluation.tokens_per_second, hours, price))
     lines += wording.found_notes(advice)
-    if advice.remedies and not advice.fastest_found:
-        reference = advice.candidates[0].evaluation
-        texts = [wording.remedy_line(remedy, reference) for remedy in advice.remedies]
+    if texts := wording.remedy_lines(advice):
         if len(texts) == 1:
             lines.append(f"Other changes that help: {texts[0]}")
         else:

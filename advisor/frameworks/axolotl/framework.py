@@ -59,17 +59,7 @@ class _Reader(TrainerDialectReader):
 class _Settings(TrainerSettings):
     """All activations go to the host with an adapter alone."""
 
-    own_rules: ClassVar[Rules] = {
-        **TrainerSettings.own_rules,
-        **stated(
-            "axolotl",
-            {
-                TO_HOST: lambda setting, job, _: (
-                    setting == ALL_TO_HOST and not job.config.tuning.has_adapter
-                )
-            },
-        ),
-    }
+    own_rules: ClassVar[Rules] = {**TrainerSettings.own_rules, **stated("axolotl", {})}
 
 
 class _Spelling(DialectSpelling):

@@ -203,22 +203,7 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
 class TrainerSettings(recompute_settings.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
-    own_rules: ClassVar[Rules] = stated(
-        "huggingface",
-        {
-            "fp8": _refused_fp8,
-            "gradient_checkpointing_kwargs.every_n_layers": lambda setting, _, __: (
-                setting.granularity is Granularity.SELECTIVE
-            ),
-            "accelerator_config.gradient_accumulation_kwargs.sync_each_batch": lambda _, job, __: (
-                job.config.sync_each_batch
-            ),
-            "tuning.base_weights": lambda _, job, __: (
-                job.config.tuning.base_weights is StoredAs.INT8 and not job.layout.is_whole
-            ),
-            "gradient_checkpointing_kwargs.offload": lambda setting, _, __: setting.offloads,
-        },
-    )
+    own_rules: ClassVar[Rules] = stated("huggingface", {"fp8": _refused_fp8})
 
     def tried(self, job: Job) -> tuple[Setting, ...]:
         """Of policies, which no argument of a Trainer sets, those that are asked for."""

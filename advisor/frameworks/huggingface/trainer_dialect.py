@@ -151,8 +151,10 @@ def reference(keys: Keys, said: Mapping[str, Any], weighs: bool | None) -> Refer
     algorithm, beta = said.get("rl.algorithm"), keys.get("beta")
     by_beta = weighs if beta is None else weighs is not None and str(beta) not in ("0", "0.0")
     is_weighed = algorithm == Algorithm.DPO or (algorithm == Algorithm.GRPO and by_beta)
-    if not is_weighed or keys.truth("precompute_ref_log_probs"):
+    if not is_weighed:
         return None
+    if keys.truth("precompute_ref_log_probs"):
+        return Reference.NONE
     has_adapter = said.get("tuning.adapter") not in (None, "none")
     return Reference.ADAPTER_OFF if has_adapter else Reference.GPU
 

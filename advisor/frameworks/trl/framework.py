@@ -5,10 +5,11 @@ Source: trl 1.16.0 trainer/sft_trainer.py, dpo_trainer.py, grpo_trainer.py, gene
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface.framework import TrainerSettings
 from advisor.frameworks.huggingface.options import CHECKPOINTING
 from advisor.frameworks.huggingface.trainer_dialect import (
     DialectSpelling,
@@ -16,6 +17,7 @@ from advisor.frameworks.huggingface.trainer_dialect import (
     trainer_parts,
 )
 from advisor.frameworks.names import Framework
+from advisor.frameworks.torch.rules import Rules, stated
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.job.tuning import StoredAs
@@ -82,9 +84,15 @@ class _Spelling(DialectSpelling):
         return said
 
 
+class _Settings(TrainerSettings):
+    """Ranks share no sequences that are generated or packed."""
+
+    own_rules: ClassVar[Rules] = {**TrainerSettings.own_rules, **stated("trl", {})}
+
+
 READER: Final = _Reader()
 
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_parts(READER, "1.16", spelling=_Spelling, offloads_all=True)
+    return trainer_parts(READER, "1.16", spelling=_Spelling, settings=_Settings, offloads_all=True)
