@@ -70,7 +70,7 @@ class DialectReader(KeyedReader):
         if "framework" in vars(cls) and "options" not in vars(cls):
             name = str(cls.framework)
             cls.options = options_of(name, cls.below)
-            cls.rules = tuple(written(name, {"unknown_key": cls.unknown_keys}))
+            cls.rules = tuple(written(name, {"unknown_key": cls.unknown_keys}, cls.options))
 
     @classmethod
     def unknown_keys(cls, keys: Keys) -> Iterator[Match]:

@@ -24,6 +24,7 @@ from advisor.base.configuration import packaged_configs
 from advisor.base.fields import field_types
 from advisor.base.record import defaults
 from advisor.base.units import whole_number
+from advisor.frameworks.module_patterns import last_names
 from advisor.frameworks.option import Option, Status, listed, meant, text_of
 from advisor.job.job import Job, JobConfig
 from advisor.reading.command_options import options
@@ -69,7 +70,8 @@ class Row(Option, frozen=True, kw_only=True):
 def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
     """A list, or a text with commas or blanks; one of `values` alone means others."""
     found = value if isinstance(value, list | tuple) else re.split(r"[,\s]+", str(value))
-    named = tuple(text for one in found if (text := str(one).strip("[]'\"")))
+    texts = (text for one in found if (text := str(one).strip("[]'\"")))
+    named = tuple(dict.fromkeys(name for text in texts for name in last_names(text)))
     return (values[named[0]],) if len(named) == 1 and named[0] in values else named or None
 
 
@@ -86,7 +88,8 @@ def _product(times: int, value: Any) -> int | None:
 
 
 def _row(name: str, said: Mapping[str, Any]) -> Row:
-    default, values, kind = said.get("default"), said.get("values", {}), said.get("kind", "")
+    default, kind = said.get("default"), said.get("kind", "")
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in said.get("values", {}).items()}
     is_switch = bool(values) and not {*values} - {"true", "false"}
     usual = bool if is_switch else object if values or default is None else type(default)
     means = partial(meant, values) if values else None
@@ -118,6 +121,12 @@ def rows_of(name: str) -> tuple[Row, ...]:
     rows = file_of(name).get("rows", {}).items()
     each = ((key, said if isinstance(said, list) else [said]) for key, said in rows)
     return tuple(_row(key, one) for key, several in each for one in several)
+
+
+def cuts_sequences(name: str) -> bool:
+    """Whether a dialect has an option for context parallelism."""
+    own = rows_of(name) if name else ()
+    return any(row.ours == "layout.context_parallel_size" for row in own)
 
 
 def names_of(name: str) -> tuple[str, ...]:

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface import trainer_dialect
 from advisor.frameworks.huggingface.framework import FACTS, TrainerSettings
 from advisor.frameworks.huggingface.options import CHECKPOINTING, SAVES, TO_HOST
-from advisor.frameworks.huggingface.trainer_dialect import (
-    DialectSpelling,
-    TrainerDialectReader,
-    trainer_parts,
-)
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.rules import Rules, stated
 from advisor.frameworks.torch.setting import ALL_TO_HOST, TorchSetting
@@ -25,6 +21,7 @@ from advisor.reading.read_configuration import Document, Untaken
 _DEPRECATED: Final = {"offload": True, "offload_disk": "disk"}
 """Values of gradient_checkpointing that mean true, and those of activation_offloading."""
 _KWARGS: Final = f"{CHECKPOINTING[1]}_kwargs"
+_BETA: Final = "trl.beta"
 _PLUGIN: Final = "cut_cross_entropy"
 _PLUGINS: Final = {
     "liger_fused_linear_cross_entropy": "axolotl.integrations.liger.LigerPlugin",
@@ -33,11 +30,12 @@ _PLUGINS: Final = {
 """What an option needs to be one."""
 
 
-class _Reader(TrainerDialectReader):
+class _Reader(trainer_dialect.TrainerDialectReader):
     """YAML, and options of `axolotl train`."""
 
     framework = Framework.AXOLOTL
     label = "axolotl"
+    weighs = False
 
     def find(self, document: Document) -> Iterator[Keys]:
         """Deprecated values of a switch are those of two, and a plugin switches its option on."""
@@ -47,6 +45,8 @@ class _Reader(TrainerDialectReader):
                 keys.values[CHECKPOINTING[1]] = keys.means(CHECKPOINTING[1], True)
             if _PLUGIN in str(keys.get("plugins")) and not keys.has(_PLUGIN):
                 keys.values[_PLUGIN] = keys.means("plugins", True)
+            if keys.has(_BETA):
+                keys.values["beta"] = keys.values[_BETA]
             yield keys
 
     def untaken(self, keys: Keys) -> Iterator[Untaken]:
@@ -72,7 +72,7 @@ class _Settings(TrainerSettings):
     }
 
 
-class _Spelling(DialectSpelling):
+class _Spelling(trainer_dialect.DialectSpelling):
     """FSDP2 is switched on by its section, and its version is a key at the top."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -102,4 +102,5 @@ READER: Final = _Reader()
 def parts() -> FrameworkParts:
     """What the registry asks for."""
     own = {name: getattr(FACTS, name) for name in ("granularities", "policies", "offloads_all")}
-    return trainer_parts(READER, "0.21", spelling=_Spelling, settings=_Settings, **own)
+    own |= {"spelling": _Spelling, "settings": _Settings}
+    return trainer_dialect.trainer_parts(READER, "0.21", **own)

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from advisor.frameworks.deepspeed import checks, rules, static
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
 from advisor.frameworks.deepspeed.options import OPTIONS
-from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.dialect_rows import cuts_sequences
+from advisor.frameworks.framework_parts import FrameworkParts, Spelling
 from advisor.frameworks.huggingface.options import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
@@ -22,8 +23,10 @@ from advisor.frameworks.huggingface.training_arguments import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
+from advisor.frameworks.registry import parts_of
 from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
+from advisor.frameworks.torch.supported_jobs import KERNEL_OPTIONS
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
@@ -57,7 +60,7 @@ _DEVICE_ENGINE: Final = "0.19"
 partitioned activations, on that of the kernels, from memory that is not pinned."""
 FACTS: Final = supported_jobs.StackFacts(
     framework=Framework.DEEPSPEED,
-    own_options=("optimizer_cpu_offload", "param_cpu_offload", *supported_jobs.KERNEL_OPTIONS),
+    own_options=("trainer", "optimizer_cpu_offload", "param_cpu_offload", *KERNEL_OPTIONS),
     versions=("0.17", "0.18", "0.19"),
     label="DeepSpeed",
     key_options=OPTIONS,
@@ -76,6 +79,8 @@ FACTS: Final = supported_jobs.StackFacts(
 
 class ZeroJobs(supported_jobs.TorchJobs):
     """The host may hold optimizer and parameters."""
+
+    untuned = supported_jobs.UNTUNED
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """Liger's kernels; optimizer and, in stage 3, parameters on the host; or both back."""
@@ -151,7 +156,7 @@ class ZeroSettings(recompute_settings.TorchSettings):
             yield called if calls_deepspeed(job) else _TRAINER
         if calls_deepspeed(job) and job.config.torch_compile:
             yield _COMPILED
-        elif job.config.attn_implementation is not AttnImplementation.SDPA:
+        elif job.config.attn_implementation is not AttnImplementation.SDPA and not _spells(job):
             yield attention_note(job.config.attn_implementation)
         timers = {Modifier.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Modifier.PROFILE}
         notes = {
@@ -160,6 +165,12 @@ class ZeroSettings(recompute_settings.TorchSettings):
             _ULYSSES: job.layout.context_parallel_size > 1 and calls_deepspeed(job),
         }
         yield from (note for note, holds in notes.items() if holds)
+
+
+def _spells(job: Job) -> Spelling | None:
+    """The words of the dialect that calls DeepSpeed, where one does."""
+    trainer = job.config.trainer
+    return parts_of(trainer).spelling if trainer and not calls_deepspeed(job) else None
 
 
 class _Spelling(stack.TorchSpelling):
@@ -175,6 +186,13 @@ class _Spelling(stack.TorchSpelling):
         written = deepspeed_config(own, job)
         if calls_deepspeed(job):
             return written
+        if trainer := _spells(job):
+            held = json.loads(written)
+            counted = (key for key in held if key.startswith(("train_", "gradient_acc")))
+            file = held | dict.fromkeys(counted, "auto")  # which the Trainer fills in
+            if cuts_sequences(job.config.trainer):
+                file.pop("sequence_parallel_size", None)
+            return f"{words([('deepspeed', file)])} {trainer.setting_flags(setting, job)}"
         explicit = replace(own, use_reentrant=bool(own.use_reentrant))
         return words([("deepspeed", written), *training_arguments(explicit, "4")])
 
@@ -182,6 +200,8 @@ class _Spelling(stack.TorchSpelling):
         """What the file cannot say: compilation, which is a call, and transformers' kernels."""
         if calls_deepspeed(job):
             return "engine.compile();" if job.config.torch_compile else ""
+        if trainer := _spells(job):
+            return trainer.layout_flags(job)
         return words(kernel_arguments(job.config))
 
     def assumed_flags(self, job: Job) -> str:
@@ -190,7 +210,8 @@ class _Spelling(stack.TorchSpelling):
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Accelerate's Ulysses and the allocator's option, where a Trainer runs the model."""
         said = super().environment(setting, job)
-        return said if calls_deepspeed(job) else (*said, *parallelism_variables(job))
+        own = calls_deepspeed(job) or cuts_sequences(job.config.trainer)
+        return said if own else (*said, *parallelism_variables(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """The JSON file alone."""

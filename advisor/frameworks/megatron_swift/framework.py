@@ -18,8 +18,10 @@ from advisor.frameworks.huggingface.training_arguments import words
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.megatron.supported_jobs import MegatronJobs
+from advisor.frameworks.ms_swift.framework import GENERATES, prompt_length
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job, JobConfig
+from advisor.job.reinforcement import Algorithm
 from advisor.models.presets import model_names
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
@@ -31,7 +33,10 @@ _LENGTH, _TYPE = "max_length", "rlhf_type"
 _SECTION: Final = "megatron"
 _GRANULARITY: Final = "recompute_granularity"
 _RELEASE: Final = "4.6"
-_BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32"}
+_BRIDGES: Final = {
+    "accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32",
+    "fp8_format": "fp8",
+}
 """Names that Megatron Bridge has for its own."""
 _OFF: Final = {"null": "none", "[]": "none"}
 
@@ -74,6 +79,9 @@ class _Reader(engine_dialect.MegatronCycleReader):
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
         """A reference where pairs or GRPO weigh one."""
         yield from super().made(keys, said)
+        if keys.get(_TYPE) in GENERATES and said["job.seq_length"]:
+            length = said["job.seq_length"] + said["rl.response_length"]
+            yield "job.seq_length", (length, (_LENGTH,))
         if its := reference(keys, said, weighs=True):
             yield "rl.reference", (its, (_TYPE,))
 
@@ -96,6 +104,8 @@ class _Spelling(MegatronSpelling):
     def layout_flags(self, job: Job) -> str:
         """Layout, batch, lengths, adapters and phases."""
         own = {_LENGTH: job.config.seq_length} | written(_NAME, job)
+        if job.config.rl.algorithm is Algorithm.GRPO:
+            own[_LENGTH] = prompt_length(job)
         return f"{words(own.items())} {_options(super().layout_flags(job))}"
 
     def omitted(self, job: Job) -> str:

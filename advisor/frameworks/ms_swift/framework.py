@@ -8,17 +8,14 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface import trainer_dialect
 from advisor.frameworks.huggingface.options import MICRO_BATCH, STEPS
-from advisor.frameworks.huggingface.trainer_dialect import (
-    DialectSpelling,
-    TrainerDialectReader,
-    trainer_parts,
-)
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
+from advisor.models.options import CpCommType
 from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, ReadValue
 from advisor.reading.shell import ShellCommand
 
 _SAMPLES: Final = 16
@@ -26,7 +23,18 @@ _SAMPLES: Final = 16
 _TYPE: Final = "rlhf_type"
 
 
-class _Reader(TrainerDialectReader):
+GENERATES: Final = ("grpo", "gkd")
+RESPONSE: Final = 512
+"""Values of rlhf_type with texts of their own; tokens of a response by default."""
+
+
+def prompt_length(job: Job) -> int:
+    """What is left of a sample without its response."""
+    response = job.config.rl.response_length or RESPONSE
+    return max(1, job.config.seq_length - response)
+
+
+class _Reader(trainer_dialect.TrainerDialectReader):
     """Options of `swift sft`, `pt` and `rlhf`, and YAML of the same."""
 
     framework = Framework.MS_SWIFT
@@ -41,6 +49,15 @@ class _Reader(TrainerDialectReader):
                 keys.put(_TYPE, "dpo", keys.place, f"{_TYPE} by default")
             yield keys
 
+    def values(self, keys: Keys) -> dict[str, ReadValue]:
+        """max_length is of prompts where texts are generated."""
+        found = super().values(keys)
+        length, own = found.get("job.seq_length"), found.get("rl.response_length")
+        if length and str(keys.get(_TYPE)) in GENERATES:
+            response = own.value if own else RESPONSE
+            found["job.seq_length"] = length.meaning(length.value + response)
+        return found
+
     def num_microbatches(self, keys: Keys) -> int | None:
         """As many as make a step of 16 samples, at least one."""
         ranks = self.num_gpus(keys) or keys.num_gpus
@@ -49,7 +66,7 @@ class _Reader(TrainerDialectReader):
         return max(1, -(-_SAMPLES // ((keys.number(MICRO_BATCH) or 1) * ranks)))
 
 
-class _Spelling(DialectSpelling):
+class _Spelling(trainer_dialect.DialectSpelling):
     """Adapters on request."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -58,6 +75,7 @@ class _Spelling(DialectSpelling):
         if "quant_bits" in said:
             said["quant_method"] = "bnb"
         if job.config.rl.algorithm is Algorithm.GRPO:
+            said["max_length"] = prompt_length(job)
             said["beta"] = 0.0 if job.config.rl.reference is Reference.NONE else 0.04
         return said
 
@@ -67,4 +85,6 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_parts(READER, "4.6", spelling=_Spelling)
+    return trainer_dialect.trainer_parts(
+        READER, "4.6", spelling=_Spelling, context_kinds=(CpCommType.A2A,)
+    )

@@ -59,6 +59,10 @@ EAGER_OPTIONS: Final = (
 """Those of FSDP and torch's optimizers in addition."""
 
 
+UNTUNED: Final = ("job.torch_compile", "job.flat_parameters", "job.tiled_mlp")
+"""Of eager layers (configs/rules/jobs.json)."""
+
+
 class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
     is its default. replicates: whether it has replicas of shards (HSDP). offloads_all: whether all

@@ -8,13 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.base.dtypes import DType
+from advisor.base.rule import Match
 from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface import trainer_dialect
 from advisor.frameworks.huggingface.options import CHECKPOINTING
-from advisor.frameworks.huggingface.trainer_dialect import (
-    DialectSpelling,
-    TrainerDialectReader,
-    trainer_parts,
-)
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
@@ -30,12 +27,19 @@ _PROMPT: Final = 512
 not given: its default."""
 
 
-class _Reader(TrainerDialectReader):
+class _Reader(trainer_dialect.TrainerDialectReader):
     """Its configurations in Python, and the options and files of its programs."""
 
     framework = Framework.TRL
     label = "TRL"
     weighs = False
+
+    @classmethod
+    def unknown_keys(cls, keys: Keys) -> Iterator[Match]:
+        """Near one that it knows: a program may have others of its own."""
+        known = {row.name for row in cls.options}
+        found = (one for one in super().unknown_keys(keys) if one.found not in known)
+        return (one for one in found if one.fix.startswith("did you"))
 
     def find(self, document: Document) -> Iterator[Keys]:
         """With the trainer, which the program or the class names."""
@@ -70,7 +74,7 @@ class _Reader(TrainerDialectReader):
         return found
 
 
-class _Spelling(DialectSpelling):
+class _Spelling(trainer_dialect.DialectSpelling):
     """GRPO's lengths are of what is generated."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -87,4 +91,4 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_parts(READER, "1.16", spelling=_Spelling, offloads_all=True)
+    return trainer_dialect.trainer_parts(READER, "1.16", spelling=_Spelling, offloads_all=True)
