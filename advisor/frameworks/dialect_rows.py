@@ -14,6 +14,7 @@ and `calls`, one of those in Python.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import translate
 from functools import cache, partial, reduce
 from typing import Any, Final
 
@@ -24,9 +25,9 @@ from advisor.base.configuration import packaged_configs
 from advisor.base.fields import field_types
 from advisor.base.record import defaults
 from advisor.base.units import whole_number
-from advisor.frameworks.module_patterns import last_names
 from advisor.frameworks.option import Option, Status, listed, meant, text_of
 from advisor.job.job import Job, JobConfig
+from advisor.job.tuning import ALL_LINEAR
 from advisor.reading.command_options import options
 from advisor.reading.document_keys import as_whole_number, truth
 from advisor.reading.python_source import PythonSource
@@ -36,6 +37,11 @@ from advisor.reading.shell import ShellCommand
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
 """Keys of the files of Accelerate and DeepSpeed, one of which each has."""
 _OTHERS: Final = "*"
+_LINEAR: Final = (
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
+_LAYERS: Final = ("model.layers", "model.language_model.layers", "language_model.model.layers")
 _KINDS: Final = {one.__name__: one for one in (bool, int, float, str)}
 _PLAIN: Final = defaults(JobConfig)
 
@@ -73,6 +79,22 @@ def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
     texts = (text for one in found if (text := str(one).strip("[]'\"")))
     named = tuple(dict.fromkeys(name for text in texts for name in last_names(text)))
     return (values[named[0]],) if len(named) == 1 and named[0] in values else named or None
+
+
+def last_names(text: str) -> tuple[str, ...]:
+    """Last names of the layers that a path, or a pattern of paths, means in every decoder layer;
+    the text itself where it is a name, or means none or those of some layers."""
+    if re.fullmatch(r"[\w-]+", text):
+        return (text,)
+    try:
+        own = re.compile(rf"(.*\.)?(?:{translate(text) if text[0] == '*' else text})")
+    except re.error:
+        return (text,)
+    each = {one: [[f"{at}.{n}.{one}" for n in (0, 1, 11)] for at in _LAYERS] for one in _LINEAR}
+    found = [one for one, ways in each.items() if any(all(map(own.fullmatch, w)) for w in ways)]
+    if text[0] == "*" and len(found) == len(_LINEAR):
+        return (ALL_LINEAR,)
+    return tuple(one.rpartition(".")[2] for one in found) or (text,)
 
 
 @cache
@@ -121,12 +143,6 @@ def rows_of(name: str) -> tuple[Row, ...]:
     rows = file_of(name).get("rows", {}).items()
     each = ((key, said if isinstance(said, list) else [said]) for key, said in rows)
     return tuple(_row(key, one) for key, several in each for one in several)
-
-
-def cuts_sequences(name: str) -> bool:
-    """Whether a dialect has an option for context parallelism."""
-    own = rows_of(name) if name else ()
-    return any(row.ours == "layout.context_parallel_size" for row in own)
 
 
 def names_of(name: str) -> tuple[str, ...]:

@@ -75,7 +75,6 @@ def read_job(target: str, given: Mapping[str, Any], *, whole: bool = True) -> Re
     return ReadJob(request=request, configuration=known)
 
 
-_TUNING: Final = ("tuning.adapter", "tuning.num_trainable_layers")
 _UNTUNED: Final = "not modelled with adapters or frozen weights"
 
 
@@ -88,8 +87,9 @@ def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadC
         if relation := _refusal(path, found, framework):
             one = kept.pop(path)  # a default of the one that handed it over is none of its own
             foreign += [] if one.omitted else [Untaken.of(one, relation)]
-    tuned = {kept[path].value for path in _TUNING if path in kept} - {None, "none"}
-    for path in parts_of(framework).jobs.untuned if tuned else ():
+    adapter, layers = (kept.get(f"tuning.{name}") for name in ("adapter", "num_trainable_layers"))
+    is_tuned = layers or (adapter and adapter.value != "none")
+    for path in parts_of(framework).jobs.untuned if is_tuned else ():
         if path in kept and kept[path].value is True:
             own = kept.pop(path)
             foreign.append(Untaken.of(replace(own, written=own.written or path), _UNTUNED))

@@ -85,7 +85,7 @@ def layout_cells(job: Job) -> dict[str, str]:
         "ETP": str(layout.expert_tensor_degree) if cuts_experts else DASH,
         "DP": str(layout.data_parallel_size),
         "mbs": str(job.config.micro_batch_size),
-        _SHARDING: spelled(layout.data_parallel_sharding),
+        _SHARDING: DASH if layout.world_size == 1 else spelled(layout.data_parallel_sharding),
     }
 
 

@@ -21,7 +21,6 @@ from advisor.reading.read_configuration import Document, Untaken
 _DEPRECATED: Final = {"offload": True, "offload_disk": "disk"}
 """Values of gradient_checkpointing that mean true, and those of activation_offloading."""
 _KWARGS: Final = f"{CHECKPOINTING[1]}_kwargs"
-_BETA: Final = "trl.beta"
 _PLUGIN: Final = "cut_cross_entropy"
 _PLUGINS: Final = {
     "liger_fused_linear_cross_entropy": "axolotl.integrations.liger.LigerPlugin",
@@ -45,8 +44,6 @@ class _Reader(trainer_dialect.TrainerDialectReader):
                 keys.values[CHECKPOINTING[1]] = keys.means(CHECKPOINTING[1], True)
             if _PLUGIN in str(keys.get("plugins")) and not keys.has(_PLUGIN):
                 keys.values[_PLUGIN] = keys.means("plugins", True)
-            if keys.has(_BETA):
-                keys.values["beta"] = keys.values[_BETA]
             yield keys
 
     def untaken(self, keys: Keys) -> Iterator[Untaken]:

@@ -4,6 +4,7 @@ Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runt
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,8 +12,7 @@ from msgspec.structs import replace
 
 from advisor.frameworks.deepspeed import checks, rules, static
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
-from advisor.frameworks.deepspeed.options import OPTIONS
-from advisor.frameworks.dialect_rows import cuts_sequences
+from advisor.frameworks.deepspeed.options import OPTIONS, SEQUENCE
 from advisor.frameworks.framework_parts import FrameworkParts, Spelling
 from advisor.frameworks.huggingface.options import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
@@ -55,6 +55,7 @@ _COMPILED = (
     "DeepSpeed's file has no key that switches torch.compile on: call engine.compile() after "
     "deepspeed.initialize"
 )
+_COUNTED: Final = re.compile("train_|gradient_acc")
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""
@@ -79,8 +80,6 @@ FACTS: Final = supported_jobs.StackFacts(
 
 class ZeroJobs(supported_jobs.TorchJobs):
     """The host may hold optimizer and parameters."""
-
-    untuned = supported_jobs.UNTUNED
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """Liger's kernels; optimizer and, in stage 3, parameters on the host; or both back."""
@@ -188,11 +187,9 @@ class _Spelling(stack.TorchSpelling):
             return written
         if trainer := _spells(job):
             held = json.loads(written)
-            counted = (key for key in held if key.startswith(("train_", "gradient_acc")))
-            file = held | dict.fromkeys(counted, "auto")  # which the Trainer fills in
-            if cuts_sequences(job.config.trainer):
-                file.pop("sequence_parallel_size", None)
-            return f"{words([('deepspeed', file)])} {trainer.setting_flags(setting, job)}"
+            its = {key: "auto" if _COUNTED.match(key) else held[key] for key in held}
+            its.pop(SEQUENCE, None)  # Accelerate's, as the numbers of samples are
+            return f"{words([('deepspeed', its)])} {trainer.setting_flags(setting, job)}"
         explicit = replace(own, use_reentrant=bool(own.use_reentrant))
         return words([("deepspeed", written), *training_arguments(explicit, "4")])
 
@@ -210,8 +207,9 @@ class _Spelling(stack.TorchSpelling):
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Accelerate's Ulysses and the allocator's option, where a Trainer runs the model."""
         said = super().environment(setting, job)
-        own = calls_deepspeed(job) or cuts_sequences(job.config.trainer)
-        return said if own else (*said, *parallelism_variables(job))
+        if trainer := _spells(job):
+            return trainer.environment(setting, job)
+        return said if calls_deepspeed(job) else (*said, *parallelism_variables(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """The JSON file alone."""

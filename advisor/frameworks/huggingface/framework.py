@@ -65,7 +65,6 @@ class TrainerJobs(supported_jobs.TorchJobs):
     None: as the job has it."""
 
     sees = True
-    untuned = supported_jobs.UNTUNED
     reduce_dtype: ClassVar[DType | None] = REDUCE_DTYPE
 
     def configure(

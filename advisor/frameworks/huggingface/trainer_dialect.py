@@ -12,14 +12,7 @@ from advisor.base.dtypes import DType
 from advisor.base.rule import Match
 from advisor.frameworks import dialect
 from advisor.frameworks.deepspeed.options import SHARDINGS
-from advisor.frameworks.dialect_rows import (
-    cuts_sequences,
-    names_of,
-    nested,
-    renamed,
-    rows_of,
-    written,
-)
+from advisor.frameworks.dialect_rows import names_of, nested, renamed, rows_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
 from advisor.frameworks.huggingface.options import CHECKPOINTING, FILE, FSDP, OPTIONS, PARALLELISM
@@ -34,6 +27,7 @@ from advisor.frameworks.torch.setting import Granularity, TorchSetting, as_torch
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.reinforcement import Algorithm, Reference
+from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
@@ -80,8 +74,8 @@ class DialectSpelling(trainer.TrainerSpelling):
         return words(self._job(job).items())
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """But what is an option."""
-        own, said = cuts_sequences(self.facts.framework), super().environment(setting, job)
+        """Without context parallelism where it is an option (ms-swift's)."""
+        own, said = self.facts.context_kinds == (CpCommType.A2A,), super().environment(setting, job)
         return tuple(one for one in said if not (own and PARALLELISM.upper() in one))
 
     def omitted(self, job: Job) -> str:
@@ -174,16 +168,15 @@ def reference(keys: Keys, said: Mapping[str, Any], weighs: bool | None) -> Refer
 def unknown_names(framework: str, keys: Keys) -> Iterator[Match]:
     """Keys that stand in a document and are none of a framework's, nor of a launcher's file."""
     names = frozenset(names_of(framework))
-    paths = {row.name: row.ours for row in rows_of(framework)}
+    paths = {row.name: row.ours for row in rows_of(framework) if row.ours}
     of_launcher = {row.name.partition(".")[0] for row in FILE}
     for key, given in keys.values.items():
         name = key.partition(".")[0]
         stands = given.written.lstrip("-").replace("-", "_").partition(".")[0] == name
         if stands and not given.omitted and name not in names | of_launcher:
-            renamed_to = (
-                n for n in names & paths.keys() if paths[n] and paths[n] == paths.get(key)
-            )
-            fix = key_rules.did_you_mean(min(renamed_to, default=name), names, 0.75, f"drop {name}")
+            its = paths.get(key)
+            newer = next((n for n, path in paths.items() if path == its and n in names), name)
+            fix = key_rules.did_you_mean(newer, names, 0.75, f"drop {name}")
             yield Match(fix=fix, found=name, place=given.place)
 
 

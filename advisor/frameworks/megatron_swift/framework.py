@@ -3,8 +3,10 @@
 Source: ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py.
 """
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -26,7 +28,7 @@ from advisor.models.presets import model_names
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import ReadConfiguration, Untaken
+from advisor.reading.read_configuration import Document, ReadConfiguration, Untaken
 
 _NAME: Final = str(Framework.MEGATRON_SWIFT)
 _LENGTH, _TYPE = "max_length", "rlhf_type"
@@ -38,7 +40,9 @@ _BRIDGES: Final = {
     "fp8_format": "fp8",
 }
 """Names that Megatron Bridge has for its own."""
+_EXTRA: Final = "megatron_extra_kwargs"
 _OFF: Final = {"null": "none", "[]": "none"}
+_TYPES: Final = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
 
 
 class _Reader(engine_dialect.MegatronCycleReader):
@@ -46,6 +50,17 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
     framework = Framework.MEGATRON_SWIFT
     label = "Megatron-SWIFT"
+
+    def find(self, document: Document) -> Iterator[Keys]:
+        """With Megatron's further fields, a section or JSON."""
+        for keys in super().find(document):
+            its = [(key, one) for key, one in keys.values.items() if key.startswith(f"{_EXTRA}.")]
+            extra = {key.partition(".")[2]: one.value for key, one in its}
+            with suppress(ValueError, TypeError):
+                extra |= json.loads(keys.get(_EXTRA))
+            for name, value in extra.items():
+                keys.put(name, value, keys.where(_EXTRA), _EXTRA)
+            yield keys
 
     def called(self, keys: Keys) -> str:
         """Its release, not Megatron's."""
@@ -105,7 +120,7 @@ class _Spelling(MegatronSpelling):
         """Layout, batch, lengths, adapters and phases."""
         own = {_LENGTH: job.config.seq_length} | written(_NAME, job)
         if job.config.rl.algorithm is Algorithm.GRPO:
-            own[_LENGTH] = prompt_length(job)
+            own[_LENGTH] = prompt_length(job.config)
         return f"{words(own.items())} {_options(super().layout_flags(job))}"
 
     def omitted(self, job: Job) -> str:
@@ -129,7 +144,7 @@ def _options(overrides: str) -> str:
         own_rows = path.startswith("peft.")  # which say adapters
         if name in names and not own_rows and (value not in _OFF or name == _GRANULARITY):
             listed = value.strip("[]").replace('"', "").split(",") if value[:1] == "[" else value
-            found[name] = _OFF.get(value, listed) if isinstance(listed, str) else listed
+            found[name] = (_OFF | _TYPES).get(value, listed) if isinstance(listed, str) else listed
     return words(found.items())
 
 

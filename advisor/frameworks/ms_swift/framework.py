@@ -11,7 +11,7 @@ from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import trainer_dialect
 from advisor.frameworks.huggingface.options import MICRO_BATCH, STEPS
 from advisor.frameworks.names import Framework
-from advisor.job.job import Job
+from advisor.job.job import Job, JobConfig
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.models.options import CpCommType
 from advisor.reading.document_keys import Keys
@@ -24,14 +24,12 @@ _TYPE: Final = "rlhf_type"
 
 
 GENERATES: Final = ("grpo", "gkd")
-RESPONSE: Final = 512
-"""Values of rlhf_type with texts of their own; tokens of a response by default."""
+"""Values of rlhf_type with texts of their own."""
 
 
-def prompt_length(job: Job) -> int:
+def prompt_length(config: JobConfig) -> int:
     """What is left of a sample without its response."""
-    response = job.config.rl.response_length or RESPONSE
-    return max(1, job.config.seq_length - response)
+    return max(1, config.seq_length - (config.rl.response_length or 512))
 
 
 class _Reader(trainer_dialect.TrainerDialectReader):
@@ -52,10 +50,9 @@ class _Reader(trainer_dialect.TrainerDialectReader):
     def values(self, keys: Keys) -> dict[str, ReadValue]:
         """max_length is of prompts where texts are generated."""
         found = super().values(keys)
-        length, own = found.get("job.seq_length"), found.get("rl.response_length")
-        if length and str(keys.get(_TYPE)) in GENERATES:
-            response = own.value if own else RESPONSE
-            found["job.seq_length"] = length.meaning(length.value + response)
+        if (own := found.get("job.seq_length")) and keys.get(_TYPE) in GENERATES:
+            response = keys.number("max_completion_length") or 512
+            found["job.seq_length"] = own.meaning(own.value + response)
         return found
 
     def num_microbatches(self, keys: Keys) -> int | None:
@@ -75,7 +72,7 @@ class _Spelling(trainer_dialect.DialectSpelling):
         if "quant_bits" in said:
             said["quant_method"] = "bnb"
         if job.config.rl.algorithm is Algorithm.GRPO:
-            said["max_length"] = prompt_length(job)
+            said["max_length"] = prompt_length(job.config)
             said["beta"] = 0.0 if job.config.rl.reference is Reference.NONE else 0.04
         return said
 

@@ -59,10 +59,6 @@ EAGER_OPTIONS: Final = (
 """Those of FSDP and torch's optimizers in addition."""
 
 
-UNTUNED: Final = ("job.torch_compile", "job.flat_parameters", "job.tiled_mlp")
-"""Of eager layers (configs/rules/jobs.json)."""
-
-
 class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
     is its default. replicates: whether it has replicas of shards (HSDP). offloads_all: whether all
@@ -91,6 +87,8 @@ class StackFacts(Struct, frozen=True, kw_only=True):
 
 class TorchJobs(JobSupport):
     """Jobs of a stack; subclasses say what differs."""
+
+    untuned: tuple[str, ...] = ("job.torch_compile", "job.flat_parameters", "job.tiled_mlp")
 
     def __init__(self, facts: StackFacts) -> None:
         self.facts, self.framework = facts, facts.framework

@@ -5,14 +5,16 @@ Source: trl 1.16.0 trainer/sft_trainer.py, dpo_trainer.py, grpo_trainer.py, gene
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from advisor.base.dtypes import DType
 from advisor.base.rule import Match
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import trainer_dialect
+from advisor.frameworks.huggingface.framework import TrainerSettings
 from advisor.frameworks.huggingface.options import CHECKPOINTING
 from advisor.frameworks.names import Framework
+from advisor.frameworks.torch.rules import Rules, over_ranks, stated
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.job.tuning import StoredAs
@@ -74,6 +76,22 @@ class _Reader(trainer_dialect.TrainerDialectReader):
         return found
 
 
+class _Settings(TrainerSettings):
+    """Generated texts are not cut."""
+
+    own_rules: ClassVar[Rules] = {
+        **TrainerSettings.own_rules,
+        **stated(
+            "trl",
+            {
+                "layout.context_parallel_size": lambda setting, job, facts: (
+                    over_ranks(setting, job, facts) and job.config.rl.algorithm.rolls_out
+                )
+            },
+        ),
+    }
+
+
 class _Spelling(trainer_dialect.DialectSpelling):
     """GRPO's lengths are of what is generated."""
 
@@ -91,4 +109,6 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_dialect.trainer_parts(READER, "1.16", spelling=_Spelling, offloads_all=True)
+    return trainer_dialect.trainer_parts(
+        READER, "1.16", spelling=_Spelling, settings=_Settings, offloads_all=True
+    )
