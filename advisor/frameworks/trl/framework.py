@@ -63,7 +63,7 @@ class _Reader(trainer_dialect.TrainerDialectReader):
         if algorithm == Algorithm.GRPO:
             length = said["rl.response_length"] + (keys.number("max_prompt_length") or _PROMPT)
             found["job.seq_length"] = keys.number("vllm_max_model_length") or length
-        elif algorithm is not None:
+        elif algorithm is not None and not keys.has("max_length"):  # None: samples as they are
             found["job.seq_length"] = 1024
         if said.get("tuning.base_weights") == StoredAs.NF4:
             found["tuning.adapter_dtype"] = DType.BF16
