@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface import trainer_dialect
+from advisor.frameworks.huggingface import trainer_dialect as trainer
 from advisor.frameworks.huggingface.framework import FACTS, TrainerSettings
 from advisor.frameworks.huggingface.options import CHECKPOINTING, SAVES, TO_HOST
 from advisor.frameworks.names import Framework
@@ -29,7 +29,7 @@ _PLUGINS: Final = {
 """What an option needs to be one."""
 
 
-class _Reader(trainer_dialect.TrainerDialectReader):
+class _Reader(trainer.TrainerDialectReader):
     """YAML, and options of `axolotl train`."""
 
     framework = Framework.AXOLOTL
@@ -69,7 +69,7 @@ class _Settings(TrainerSettings):
     }
 
 
-class _Spelling(trainer_dialect.DialectSpelling):
+class _Spelling(trainer.DialectSpelling):
     """FSDP2 is switched on by its section, and its version is a key at the top."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -100,4 +100,4 @@ def parts() -> FrameworkParts:
     """What the registry asks for."""
     own = {name: getattr(FACTS, name) for name in ("granularities", "policies", "offloads_all")}
     own |= {"spelling": _Spelling, "settings": _Settings}
-    return trainer_dialect.trainer_parts(READER, "0.21", **own)
+    return trainer.trainer_parts(READER, "0.21", **own)

@@ -3,10 +3,8 @@
 Source: ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py.
 """
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -20,7 +18,6 @@ from advisor.frameworks.huggingface.training_arguments import words
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.megatron.supported_jobs import MegatronJobs
-from advisor.frameworks.ms_swift.framework import GENERATES, prompt_length
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job, JobConfig
 from advisor.job.reinforcement import Algorithm
@@ -28,19 +25,15 @@ from advisor.models.presets import model_names
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document, ReadConfiguration, Untaken
+from advisor.reading.read_configuration import ReadConfiguration, Untaken
 
 _NAME: Final = str(Framework.MEGATRON_SWIFT)
 _LENGTH, _TYPE = "max_length", "rlhf_type"
 _SECTION: Final = "megatron"
 _GRANULARITY: Final = "recompute_granularity"
 _RELEASE: Final = "4.6"
-_BRIDGES: Final = {
-    "accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32",
-    "fp8_format": "fp8",
-}
+_BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32", "fp8_format": "fp8"}
 """Names that Megatron Bridge has for its own."""
-_EXTRA: Final = "megatron_extra_kwargs"
 _OFF: Final = {"null": "none", "[]": "none"}
 _TYPES: Final = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
 
@@ -50,17 +43,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
     framework = Framework.MEGATRON_SWIFT
     label = "Megatron-SWIFT"
-
-    def find(self, document: Document) -> Iterator[Keys]:
-        """With Megatron's further fields, a section or JSON."""
-        for keys in super().find(document):
-            its = [(key, one) for key, one in keys.values.items() if key.startswith(f"{_EXTRA}.")]
-            extra = {key.partition(".")[2]: one.value for key, one in its}
-            with suppress(ValueError, TypeError):
-                extra |= json.loads(keys.get(_EXTRA))
-            for name, value in extra.items():
-                keys.put(name, value, keys.where(_EXTRA), _EXTRA)
-            yield keys
 
     def called(self, keys: Keys) -> str:
         """Its release, not Megatron's."""
@@ -94,7 +76,7 @@ class _Reader(engine_dialect.MegatronCycleReader):
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
         """A reference where pairs or GRPO weigh one."""
         yield from super().made(keys, said)
-        if keys.get(_TYPE) in GENERATES and said["job.seq_length"]:
+        if said["rl.algorithm"] == Algorithm.GRPO and said["job.seq_length"]:
             length = said["job.seq_length"] + said["rl.response_length"]
             yield "job.seq_length", (length, (_LENGTH,))
         if its := reference(keys, said, weighs=True):
@@ -120,7 +102,7 @@ class _Spelling(MegatronSpelling):
         """Layout, batch, lengths, adapters and phases."""
         own = {_LENGTH: job.config.seq_length} | written(_NAME, job)
         if job.config.rl.algorithm is Algorithm.GRPO:
-            own[_LENGTH] = prompt_length(job.config)
+            own[_LENGTH] -= job.config.rl.response_length or 512
         return f"{words(own.items())} {_options(super().layout_flags(job))}"
 
     def omitted(self, job: Job) -> str:

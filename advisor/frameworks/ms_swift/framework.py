@@ -8,31 +8,21 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface import trainer_dialect
+from advisor.frameworks.huggingface import trainer_dialect as trainer
 from advisor.frameworks.huggingface.options import MICRO_BATCH, STEPS
 from advisor.frameworks.names import Framework
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.models.options import CpCommType
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document, ReadValue
-from advisor.reading.shell import ShellCommand
 
 _SAMPLES: Final = 16
 """Samples of a step that gradients are accumulated over where nothing says it."""
 _TYPE: Final = "rlhf_type"
 
 
-GENERATES: Final = ("grpo", "gkd")
-"""Values of rlhf_type with texts of their own."""
-
-
-def prompt_length(config: JobConfig) -> int:
-    """What is left of a sample without its response."""
-    return max(1, config.seq_length - (config.rl.response_length or 512))
-
-
-class _Reader(trainer_dialect.TrainerDialectReader):
+class _Reader(trainer.TrainerDialectReader):
     """Options of `swift sft`, `pt` and `rlhf`, and YAML of the same."""
 
     framework = Framework.MS_SWIFT
@@ -42,7 +32,7 @@ class _Reader(trainer_dialect.TrainerDialectReader):
     def find(self, document: Document) -> Iterator[Keys]:
         """With the algorithm that `rlhf` means where no option says it."""
         for keys in super().find(document):
-            text = " ".join(document.texts) if isinstance(document, ShellCommand) else ""
+            text = " ".join(getattr(document, "texts", ()))
             if re.search(r"\brlhf\b", text) and not keys.has(_TYPE):
                 keys.put(_TYPE, "dpo", keys.place, f"{_TYPE} by default")
             yield keys
@@ -50,7 +40,8 @@ class _Reader(trainer_dialect.TrainerDialectReader):
     def values(self, keys: Keys) -> dict[str, ReadValue]:
         """max_length is of prompts where texts are generated."""
         found = super().values(keys)
-        if (own := found.get("job.seq_length")) and keys.get(_TYPE) in GENERATES:
+        own, kind = found.get("job.seq_length"), found.get("rl.algorithm")
+        if own and kind and kind.value == Algorithm.GRPO:
             response = keys.number("max_completion_length") or 512
             found["job.seq_length"] = own.meaning(own.value + response)
         return found
@@ -63,7 +54,7 @@ class _Reader(trainer_dialect.TrainerDialectReader):
         return max(1, -(-_SAMPLES // ((keys.number(MICRO_BATCH) or 1) * ranks)))
 
 
-class _Spelling(trainer_dialect.DialectSpelling):
+class _Spelling(trainer.DialectSpelling):
     """Adapters on request."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -72,7 +63,7 @@ class _Spelling(trainer_dialect.DialectSpelling):
         if "quant_bits" in said:
             said["quant_method"] = "bnb"
         if job.config.rl.algorithm is Algorithm.GRPO:
-            said["max_length"] = prompt_length(job.config)
+            said["max_length"] -= job.config.rl.response_length or 512
             said["beta"] = 0.0 if job.config.rl.reference is Reference.NONE else 0.04
         return said
 
@@ -82,6 +73,4 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_dialect.trainer_parts(
-        READER, "4.6", spelling=_Spelling, context_kinds=(CpCommType.A2A,)
-    )
+    return trainer.trainer_parts(READER, "4.6", spelling=_Spelling, context_kinds=(CpCommType.A2A,))

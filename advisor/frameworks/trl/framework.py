@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from advisor.base.dtypes import DType
 from advisor.base.rule import Match
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface import trainer_dialect
+from advisor.frameworks.huggingface import trainer_dialect as trainer
 from advisor.frameworks.huggingface.framework import TrainerSettings
 from advisor.frameworks.huggingface.options import CHECKPOINTING
 from advisor.frameworks.names import Framework
@@ -20,7 +20,6 @@ from advisor.job.reinforcement import Algorithm, Reference
 from advisor.job.tuning import StoredAs
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document
-from advisor.reading.shell import ShellCommand
 
 _PROGRAM: Final = re.compile(r"\b(sft|dpo|grpo|kto|rloo|reward|ppo|distillation)(?:\.py)?(?= |$)")
 _TRAINER: Final = "trainer"
@@ -29,7 +28,7 @@ _PROMPT: Final = 512
 not given: its default."""
 
 
-class _Reader(trainer_dialect.TrainerDialectReader):
+class _Reader(trainer.TrainerDialectReader):
     """Its configurations in Python, and the options and files of its programs."""
 
     framework = Framework.TRL
@@ -46,7 +45,7 @@ class _Reader(trainer_dialect.TrainerDialectReader):
     def find(self, document: Document) -> Iterator[Keys]:
         """With the trainer, which the program or the class names."""
         for keys in super().find(document):
-            texts = " ".join(document.texts) if isinstance(document, ShellCommand) else ""
+            texts = " ".join(getattr(document, "texts", ()))
             program = _PROGRAM.search(texts)
             named = program[1] if program else keys.about.get("call", "").removesuffix("Config")
             if named not in ("", "TrainingArguments"):
@@ -92,7 +91,7 @@ class _Settings(TrainerSettings):
     }
 
 
-class _Spelling(trainer_dialect.DialectSpelling):
+class _Spelling(trainer.DialectSpelling):
     """GRPO's lengths are of what is generated."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -109,6 +108,6 @@ READER: Final = _Reader()
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_dialect.trainer_parts(
+    return trainer.trainer_parts(
         READER, "1.16", spelling=_Spelling, settings=_Settings, offloads_all=True
     )
