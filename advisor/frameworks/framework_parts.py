@@ -7,7 +7,7 @@ abstract. Callers take the parts that they need, never a framework as a whole.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
-from advisor.time.step_tail import Turns
+from advisor.time.step_tail import StepFacts, Turns
 
 
 class RecomputeSettings(ABC):
@@ -132,7 +132,13 @@ class JobSupport(ABC):
 
 
 class MemoryModel(ABC):
-    """What a setting makes a framework keep, and what it holds whatever is recomputed."""
+    """What a setting makes a framework keep, and what it holds whatever is recomputed.
+
+    parameter_seconds, runs_compiled: see step_tail.StepFacts.
+    """
+
+    parameter_seconds: ClassVar[float] = 0.0
+    runs_compiled: ClassVar[bool] = True
 
     @abstractmethod
     def plan(
@@ -154,6 +160,15 @@ class MemoryModel(ABC):
         """Which microbatches gather and reduce."""
         reductions = self.reductions(job)
         return Turns(job.num_microbatches, reductions, reductions)
+
+    def step_facts(self, job: Job) -> StepFacts:
+        """What it says about the time of a step."""
+        return StepFacts(
+            self.turns(job),
+            self.graphed_modules(job),
+            job.config.torch_compile and self.runs_compiled,
+            self.parameter_seconds,
+        )
 
     def reductions(self, job: Job) -> int:
         """How many microbatches of a step reduce the gradients of sharded parameters."""

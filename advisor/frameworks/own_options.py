@@ -22,7 +22,11 @@ class _OptionRule(Rule[[JobConfig, str]], frozen=True, kw_only=True):
 def _asks(config: JobConfig, option: str) -> bool:
     if option in ("optimizer", "quantized_adam"):
         return config.optimizer.is_muon if option == "optimizer" else config.optimizer.is_quantized
-    return bool(getattr(config, option) != _DEFAULTS[option])
+    record, _, key = option.rpartition(".")
+    given, usual = getattr(config, record or key), _DEFAULTS[record or key]
+    if record:  # a key of a group
+        given, usual = getattr(given, key), getattr(usual, key)
+    return bool(given != usual)
 
 
 def _rule(option: str, reason: str, fix: str) -> _OptionRule:

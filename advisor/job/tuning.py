@@ -43,6 +43,8 @@ class Tuning(Struct, frozen=True, kw_only=True):
     Attributes:
         adapter: with one, the model's own parameters are frozen.
         rank: of its two matrices.
+        num_adapters: how many a layer holds, of which a step trains one (prime-rl's
+            max_concurrent_runs).
         target_modules: linear layers that have one, by their last names (transformers': q_proj, …,
             Megatron's: linear_qkv, …), or ``all-linear``.
         dropout: probability at the adapter's input, which costs a mask or a copy of it.
@@ -68,6 +70,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
 
     adapter: Adapter = Adapter.NONE
     rank: int = 16
+    num_adapters: int = 1
     target_modules: tuple[str, ...] = (ALL_LINEAR,)
     dropout: float = 0.0
     adapter_dtype: DType | None = None

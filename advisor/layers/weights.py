@@ -30,6 +30,15 @@ def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
     return _tuned(tuple(weights), weights[0], tuning.freezes_embedding, tuning.saves(*EMBEDDINGS))
 
 
+def tied_weight_gradient(shape: RankShape) -> int:
+    """A tied output layer's gradient tensor, which waits for the embedding's in the same pass; none
+    where it is not trained."""
+    weight = embedding_weights(shape)[0]
+    if weight.frozen or not shape.model.share_embeddings_and_output_weights:
+        return 0
+    return shape.weight_gradient_bytes(weight.num_elements)
+
+
 def _tuned(
     weights: tuple[Weight, ...], main: Weight, frozen: bool, saved: bool
 ) -> tuple[Weight, ...]:

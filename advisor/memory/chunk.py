@@ -11,7 +11,7 @@ from advisor.layers.family import VisionEnd, family_of
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, trains_tower, vision_ends, vision_operators
-from advisor.layers.weights import embedding_weights
+from advisor.layers.weights import embedding_weights, tied_weight_gradient
 from advisor.memory import chunk_units, liveness
 from advisor.memory.events import Peak, Segment, highest, in_a_row
 from advisor.memory.working_set import WorkingSet
@@ -244,16 +244,9 @@ def _embedding_bytes(shape: RankShape) -> int:
     return embedding_weights(shape)[0].num_elements * shape.dtype.itemsize
 
 
-def tied_weight_gradient(shape: RankShape) -> int:
-    """A tied output layer's gradient tensor, which waits for the embedding's in the same pass."""
-    if not shape.model.share_embeddings_and_output_weights:
-        return 0
-    return shape.weight_gradient_bytes(embedding_weights(shape)[0].num_elements)
-
-
 def tied_gradient_sum(shape: RankShape) -> int:
     """The tied weight's gradient from both ends and their sum, when everything else is gone."""
-    if not shape.model.share_embeddings_and_output_weights:
+    if embedding_weights(shape)[0].frozen or not shape.model.share_embeddings_and_output_weights:
         return 0
     return tied_weight_gradient(shape) + 2 * _embedding_bytes(shape)
 
@@ -310,15 +303,19 @@ def chunk_trace(
     itself is left out. `first` holds the embedding, `last` norm, head and loss. working_set: what
     is gathered and reduced next to each unit, and what it leaves."""
     rows = chunk_units.rows_of(shape, plan, first, last, working_set)
-    units = [chunk_units.unit_requests(shape, *row) for row, copies in rows for _ in range(copies)]
+    root = working_set.root if working_set is not None else 0
+    each = [row for row, copies in rows for _ in range(copies)]
+    units = [chunk_units.unit_requests(shape, *row, root) for row in each]
     there = [(place * chunk_units.STRIDE, forward) for place, (forward, _, _) in enumerate(units)]
     back = [(place * chunk_units.STRIDE, backward) for place, (_, backward, _) in enumerate(units)]
     hidden, end = shape.hidden(LAYER_INPUT).num_bytes, len(units) * chunk_units.STRIDE
-    input_gone, gradient_gone = ((chunk_units.INPUT, 0),), ((chunk_units.GRADIENT, 0),)
+    begins, gradient_gone = (chunk_units.ROOT, root), ((chunk_units.GRADIENT, 0),)
+    gone = ((chunk_units.INPUT, 0), (chunk_units.ROOT, 0), (chunk_units.SENT_BEFORE, 0))
+    entered = (chunk_units.INPUT, 0 if first else hidden)
     return ChunkTrace(
-        ((0, ((chunk_units.INPUT, 0 if first else hidden),)), *there, (end, input_gone)),
+        ((0, (entered,)), (end, (begins,)), *there, (end, gone)),
         (
-            (end, ((chunk_units.GRADIENT, 0 if last else hidden),)),
+            (end, ((chunk_units.GRADIENT, 0 if last else hidden), begins)),
             *reversed(back),
             (end, gradient_gone),
             (0, gradient_gone),

@@ -27,6 +27,7 @@ from advisor.layers.transformer import (
     vision_ends,
     vision_operators,
 )
+from advisor.layers.weights import tied_weight_gradient
 from advisor.memory import liveness
 from advisor.memory.events import (
     GIVE,
@@ -402,28 +403,34 @@ _Named = tuple[_Name, int]
 INPUT, GRADIENT, STRIDE, OTHER_STREAM = 0, 1, 1 << 20, 1 << 19
 """Numbers of a unit's input and its gradient; those of the next unit lie a stride after, of what
 another stream allocates half a stride."""
+SENT, SENT_BEFORE, ROOT = OTHER_STREAM + 2, OTHER_STREAM + 2 - STRIDE, 3
+"""Numbers of the all-gather's output of a unit's forward, which goes when the next unit's is there,
+and of what is there in all units of a pass."""
 
 
 @lru_cache(maxsize=4096)
 def unit_requests(
-    shape: RankShape, row: Row, overhead: ShardingOverhead | None = None
+    shape: RankShape, row: Row, overhead: ShardingOverhead | None = None, root: int = 0
 ) -> tuple[tuple[Request, ...], tuple[Request, ...], int]:
     """Forward and backward of one unit, the numbers of its names as if it were the first, and the
-    bytes of gathered parameters that stay in between. What is gathered is one request a pass. Left
-    out: requests up to NEGLIGIBLE bytes, the copies of autocast, graphs that are left, and what a
-    checkpoint does with its input."""
+    bytes of gathered parameters that stay in between. What is gathered is one request of either
+    stream a pass. root: see WorkingSet. Left out: requests up to NEGLIGIBLE bytes, the copies of
+    autocast, graphs that are left, and what a checkpoint does with its input."""
     each, found = _layers_of(shape, row), overhead or ShardingOverhead()
     layers = Layers(()) if isinstance(row, str) else row
     forward, backward = (_checkpoint_passes if layers.whole else _passes)(each, layers)
-    number, gathered = len(each), found.backward
+    number, gathered = len(each), found.backward - found.ahead - root
     if number > 1:
         gathered += number * found.again - found.ahead
-    gathering, stays, left = ((-1, name) for name in ("gathered", "stays", "left"))
-    come = [(gathering, found.forward), (stays, number * found.stays)]
-    gone = [(gathering, 0), (stays, 0), (left, number * found.left)]
+    gathering, ahead, stays, left, sending, before = ((-1, str(number)) for number in range(6))
+    come = [(sending, found.sent), (before, 0), (stays, number * found.stays)]
+    come.append((gathering, max(found.forward - found.sent - root, 0)))
+    waits = tied_weight_gradient(shape) if row == "head" and overhead is not None else 0
+    gone = [(gathering, 0), (ahead, 0), (stays, 0), (left, number * found.left + waits)]
     ends = (0, "input"), (0, "gradient"), (number, "input"), (number, "gradient")
     numbers = dict(zip(ends, (INPUT, GRADIENT, STRIDE + INPUT, STRIDE + GRADIENT), strict=True))
-    elsewhere = {
+    numbers |= {sending: SENT, before: SENT_BEFORE}
+    elsewhere = {ahead} | {
         (index, name) for index, one in enumerate(each) for o in one for name in o.second_stream
     }
 
@@ -434,7 +441,7 @@ def unit_requests(
         tuple([(number_of(name), size) for name, size in requests])
         for requests in (
             (*come, *forward, (gathering, 0)),
-            ((gathering, gathered), *backward, *gone),
+            ((gathering, gathered), (ahead, found.ahead), *backward, *gone),
         )
     )
     return there, back, number * found.stays

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.memory.chunk import ChunkFootprint, sent_bytes, tied_weight_gradient
+from advisor.layers.weights import tied_weight_gradient
+from advisor.memory.chunk import ChunkFootprint, sent_bytes
 from advisor.memory.chunk_units import rows_of, unit_of
 from advisor.memory.events import Peak, highest
 from advisor.models.layer_kind import FeedForward

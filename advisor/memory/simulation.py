@@ -31,7 +31,7 @@ class Held(Struct, frozen=True, kw_only=True):
     else they are there before.
     resident: bytes of each buffer that comes with the first step. step: bytes that the optimizer's
     step takes and gives back, of all weights; stepped_together: of so many elements at a time, 0 of
-    all.
+    all. main_params: of the optimizer's bytes, those that come with the model.
     """
 
     weights: tuple[int, ...]
@@ -39,6 +39,7 @@ class Held(Struct, frozen=True, kw_only=True):
     in_buffers: bool
     resident: tuple[int, ...]
     step: int
+    main_params: int = 0
     stepped_together: int = 0
     grown_gradients: bool = False
 
@@ -136,8 +137,8 @@ def simulate(
     """Peaks of a rank of `stage` whose chunk k runs as traces[classes[k]]. OutOfMemoryError where
     it does not get by with `capacity` bytes, what lies free returned to the driver when needed.
 
-    Main parameters are made with the model, Adam's two moments when it first steps, after the
-    copies that its step makes; weights that the traces have by `stays` come and go with them.
+    Main parameters are made with the model, what else the optimizer has when it first steps, after
+    the copies that its step makes; weights that the traces have by `stays` come and go with them.
     Microbatches beyond those that fill the pipeline repeat what was.
     graphs: captured after the first step, when what lies free is returned to the driver (torch 2.13
     cuda/graphs.py, __enter__)."""
@@ -205,7 +206,7 @@ def _make_model(rank: Rank, held: Held, stays: int) -> None:
         rank.allocator.release_all(weights)
     elif not held.grown_gradients:
         rank.take(_cut(static.gradients, sizes))
-    rank.take(_cut(static.optimizer // 3, sizes))
+    rank.take(_cut(held.main_params, sizes))
     rank.take(held.resident)
     rank.allocator.peak_allocated = rank.allocator.allocated
 
@@ -214,7 +215,7 @@ def _optimizer_step(rank: Rank, held: Held, *, first: bool) -> None:
     """Copies come and go, group by group; the first one makes Adam's moments, two of each size."""
     if first and held.grown_gradients:
         rank.take(reversed(_cut(held.static.gradients, held.weights)))
-    moments = held.static.optimizer - held.static.optimizer // 3
+    moments = held.static.optimizer - held.main_params
     for share, sizes in _groups(held):
         copies = rank.take(_cut(int(held.step * share), sizes))
         if first:

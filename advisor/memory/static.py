@@ -178,6 +178,12 @@ def trained_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[
     return sum(n for n, _ in trained), sum(n for n, expert in trained if expert)
 
 
+def trained_parameters(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+    """How many tensors are trained, with the adapters that wait for other runs."""
+    weights = stage_weights(shape, chunks)
+    return sum(number for w, number in weights if not w.frozen) * shape.tuning.num_adapters
+
+
 _NF4_BLOCK = 64
 _SCALES_OF_SCALES = 256
 

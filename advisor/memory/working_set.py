@@ -18,8 +18,8 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
     weights' gradients included; and what it leaves when it has gone back: its gradient shards.
     stays: its gathered parameters that stay from its forward until it has gone back; static memory
     has those of all units. ahead: of `backward` and `exit`, what is gathered for the unit that goes
-    back next. again: what one layer's gathering takes where a checkpoint around several gathers
-    them all again."""
+    back next; sent: of `forward`, an all-gather's output: another stream allocates both. again:
+    what one layer's gathering takes where a checkpoint around several gathers them all again."""
 
     entry: int = 0
     forward: int = 0
@@ -28,6 +28,7 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
     left: int = 0
     stays: int = 0
     ahead: int = 0
+    sent: int = 0
     again: int = 0
 
 
@@ -35,7 +36,8 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each unit of a model runs; last_layer is the one whose
     backward comes first. layers: of every layer, where more than these differ. tower, vision_ends:
     of a block of a vision tower, and of what is before and after it. step: bytes when the optimizer
-    runs, less what units have by `stays`.
+    runs, less what units have by `stays`. root: of what is next to each unit, a group that is there
+    throughout either pass.
     weight_grads_dtype and adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()
@@ -48,6 +50,7 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
     head: ShardingOverhead = ShardingOverhead()
     loss: ShardingOverhead = ShardingOverhead()
     step: int = 0
+    root: int = 0
     weight_grads_dtype: DType | None = None
     adds_weight_grads: bool = False
 

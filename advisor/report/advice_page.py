@@ -9,7 +9,7 @@ from advisor.base.grouping import grouped
 from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import parts_of
-from advisor.job.job import Job
+from advisor.job.job import LIKELY, Job
 from advisor.report import setting_flags as flags
 from advisor.report import wording
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
@@ -178,7 +178,8 @@ def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
         return None
     blocks: list[Block] = []
     if not best.evaluation.fits:
-        blocks.append(f"Flags of row {best.rank}, which does not fit:")
+        verb = "may" if best.evaluation.fit_probability > 1 - LIKELY else "does"
+        blocks.append(f"Flags of row {best.rank}, which {verb} not fit:")
     blocks.append(flags.framework_block(advice, best.evaluation, with_layout=with_layout))
     if variables := flags.environment_words(best.evaluation):
         blocks.append(flags.command_block("Environment", variables))

@@ -59,10 +59,8 @@ class Evaluator:
         self.stages = stages or pipeline_stages(job.model, job.layout)
         self.pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
-        graphed, turns = self._model.graphed_modules(job), self._model.turns(mean)
-        self.time = JobTime(
-            mean, self.mean_shape, self.stages, self.pipeline, calibration, graphed, turns
-        )
+        facts = self._model.step_facts(mean)
+        self.time = JobTime(mean, self.mean_shape, self.stages, self.pipeline, calibration, facts)
         self.rates = self.time.rates
         self.step_time_error = step_time_error(job, calibration)
         self.learned = learned_of(job, calibration)

@@ -298,6 +298,7 @@ class JobMemory:
         held, fixed, config = self._pipeline.stages[stage], self.fixed[stage], self.job.config
         weights, copies = weight_sizes(self.shape, self._stages[stage]), config.copies_gradients
         left = sum(chunk.left for chunk in self.footprints(plans)[stage])
+        step = self.optimizer_step(fixed).num_bytes + left
         chunks = [(self._chunks[chunk][0], plans[self._chunks[chunk][1]]) for chunk in held.chunks]
 
         def traces(shape: RankShape, found: WorkingSet | None) -> tuple[ChunkTrace, ...]:
@@ -319,7 +320,8 @@ class JobMemory:
                 in_buffers=fixed.in_buffers and copies,
                 grown_gradients=fixed.in_buffers and not copies,
                 resident=tuple(term.num_bytes for term in fixed.buffers),
-                step=fixed.optimizer_step + left if copies else sum(weights) * DType.FP32.itemsize,
+                step=step if copies else sum(weights) * DType.FP32.itemsize,
+                main_params=fixed.static.optimizer * fixed.thirds_with_model // 3,
                 stepped_together=0 if copies else GRADIENTS_AT_ONCE,
             ),
             whole,

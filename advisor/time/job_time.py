@@ -8,8 +8,8 @@ from advisor.base.sharing import first_equal
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline, Stages
-from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
+from advisor.memory.static import trained_parameters
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.time import step_tail
 from advisor.time.communication import waiting_share
@@ -61,8 +61,8 @@ class StepTail(Struct, frozen=True, kw_only=True):
 
 
 class JobTime:
-    """Seconds of a step under any recompute, of plans of each group of layers of `pipeline`;
-    `graphed` submodules are in CUDA graphs; `turns` says which microbatches gather and reduce."""
+    """Seconds of a step under any recompute, of plans of each group of layers of `pipeline`.
+    `facts`: what the framework says about it."""
 
     def __init__(
         self,
@@ -71,8 +71,7 @@ class JobTime:
         stages: Stages,
         pipeline: Pipeline,
         calibration: Calibration,
-        graphed: frozenset[Module],
-        turns: step_tail.Turns,
+        facts: step_tail.StepFacts,
     ) -> None:
         self._job, self._pipeline, self._calibration = job, pipeline, calibration
         layout = job.layout
@@ -81,7 +80,8 @@ class JobTime:
         joined = first_equal(network(layout, job.gpu, calibration, job.model))
         hidden_share, pp = hidden_exchange(job, joined), len(stages)
         self._exchange = ExchangeOverlap(hidden_share, pp, self._vpp, self._microbatches)
-        host = host_of(job, calibration, graphed, hidden_share, self._microbatches * self._vpp)
+        passes = self._microbatches * self._vpp
+        host = host_of(job, calibration, facts.graphed, hidden_share, passes, facts.compiled)
         machine = machine_of(job, calibration, host)
         self.rates, each = Rates(machine, joined), pipeline.of_each_stage
         self._parameters = each(
@@ -90,11 +90,15 @@ class JobTime:
 
         def reduction(stage: int) -> tuple[step_tail.DataParallelWork, ...] | step_tail.ShardedWork:
             held, parameters = stages[stage], self._parameters[stage]
-            return step_tail.data_parallel_work(job, held, parameters, machine, calibration, turns)
+            return step_tail.data_parallel_work(
+                job, held, parameters, machine, calibration, facts.turns
+            )
 
         def optimizer(stage: int) -> float:
             held, parameters = stages[stage], self._parameters[stage]
-            return stage_optimizer_seconds(job, shape, held, parameters, machine)
+            seconds = stage_optimizer_seconds(job, shape, held, parameters, machine)
+            each_one = facts.parameter_seconds
+            return seconds + (each_one * trained_parameters(shape, held) if each_one else 0.0)
 
         self._reductions, self._optimizers = each(reduction), each(optimizer)
         self._stage_times = StageTimes(job, shape, stages, pipeline, calibration, self.rates)

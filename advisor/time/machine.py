@@ -69,9 +69,10 @@ to_fp8_saturated, float8_training_tensor.py _ToFloat8ConstrFunc."""
 
 
 def machine_of(job: Job, calibration: Calibration, host: Host | None = None) -> Machine:
-    """The job's GPU, at its precision and with its layers."""
-    eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
-    precision = job.config.precision
+    """The job's GPU, at its precision and with its layers, compiled if `host` says so or there is
+    none."""
+    eager, precision = job.model.transformer_impl.is_eager, job.config.precision
+    compiled = job.config.torch_compile if host is None else host.compiled
     return machine(job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host)
 
 
@@ -92,7 +93,12 @@ def hidden_exchange(job: Job, rates: Network) -> float:
 
 
 def host_of(
-    job: Job, calibration: Calibration, graphed: frozenset[Module], hidden_share: float, passes: int
+    job: Job,
+    calibration: Calibration,
+    graphed: frozenset[Module],
+    hidden_share: float,
+    passes: int,
+    compiled: bool,
 ) -> Host:
     """The processor next to the job's GPU; the first of all `passes` has no other microbatch.
 
@@ -113,7 +119,7 @@ def host_of(
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
         hidden_share=hidden_share * (passes - 1) / passes,
         blocks=calibration.deepep_blocks and job.model.flex_backend == FlexBackend.DEEPEP,
-        compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
+        compiled=compiled and job.model.transformer_impl.is_eager,
     )
 
 

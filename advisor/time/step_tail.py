@@ -14,7 +14,7 @@ from advisor.job.job import Job, Optimizer
 from advisor.job.layout import SHARDED_GRADIENTS, DataParallelSharding, ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs
-from advisor.layers.operators import CollectiveKind
+from advisor.layers.operators import CollectiveKind, Module
 from advisor.layers.shape import RankShape
 from advisor.memory import static
 from advisor.time.communication import Link, collective_seconds
@@ -30,6 +30,19 @@ class Turns(Struct, frozen=True):
     gatherings: int
     reductions: int
     across: int
+
+
+class StepFacts(Struct, frozen=True):
+    """What a framework says about the time of a step.
+
+    graphed: submodules whose kernels CUDA graphs launch. compiled: whether torch.compile reaches
+    the layers' kernels. parameter_seconds: for each trained parameter, whatever its size, in
+    addition to the optimizer's kernels."""
+
+    turns: Turns
+    graphed: frozenset[Module]
+    compiled: bool
+    parameter_seconds: float
 
 
 class Exchange(Struct, frozen=True):

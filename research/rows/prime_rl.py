@@ -22,6 +22,8 @@ from research.rows.row import PUBLISHED, Row, batch_of, read_rows, resolved, set
 _MODELS: Final = {"Qwen/Qwen3-0.6B": "qwen3_0.6b", "Qwen/Qwen3-4B-Instruct-2507": "qwen3_4b"}
 _GPUS: Final = {"RTX A6000": "A6000", "H100 80GB HBM3": "H100"}
 _JUNE: Final = "2026-06"
+_RUNS: Final = 4
+"""--max-concurrent-runs of all rows with LoRA."""
 _KERNELS: Final = {
     "flash_attention_2": AttentionBackend.FLASH,
     "flash_attention_3": AttentionBackend.FUSED,
@@ -43,14 +45,16 @@ def prime_rl_job(row: Row) -> tuple[Job, Setting]:
     name = HeadImplementation.PRIME_RL_VOCABULARY if is_old(row) else HeadImplementation.PRIME_RL
     if row["trainer"] == "sft":
         name = HeadImplementation.PRIME_RL_CROSS_ENTROPY
-    adapter = Tuning(adapter=Adapter.LORA, rank=int(row["lora_rank"])) if row["lora_rank"] else None
+    tuning = Tuning()
+    if row["lora_rank"]:
+        tuning = Tuning(adapter=Adapter.LORA, rank=int(row["lora_rank"]), num_adapters=_RUNS)
     values = {
         **batch_of(row),
         "framework": Framework.PRIME_RL,
         "attention_backend": _KERNELS[row["attention_impl"]],
         "optimizer_cpu_offload": not is_old(row),
         "head": LossHead(implementation=name),
-        "tuning": adapter or Tuning(),
+        "tuning": tuning,
     }
     gpu = _GPUS.get(row["gpu"], row["gpu"])
     job = resolved(_MODELS[row["model"]], f"{row['num_gpus']}x{gpu}", values).job

@@ -62,6 +62,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
         read.is_whole = found.model in model_names()  # else its shape is not known
         if (keys.number("tensor_model_parallel_size") or 1) == 1:
             read.put("sequence_parallel", False, "sequence_parallel", keys.place)
+        if "muon" in str(keys.get("optimizer")):  # _check_muon
+            read.put("use_distributed_optimizer", False, "optimizer", keys.where("optimizer"))
         kind = keys.get(_GRANULARITY)
         if kind not in (None, "selective"):
             for name in (_GRANULARITY, "recompute_modules"):

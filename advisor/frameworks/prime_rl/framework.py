@@ -110,6 +110,12 @@ class _Jobs(supported_jobs.TorchJobs):
 class _Memory(titan.TitanMemory):
     """Blocks in checkpoints, each compiled, as torchtitan has them."""
 
+    parameter_seconds: ClassVar[float] = 493e-6
+    """A stated fit: python -m research.steps.post_training."""
+    runs_compiled: ClassVar[bool] = False
+    """In a checkpoint that encloses a call which breaks the graph, FlashAttention's, torch.compile
+    compiles nothing (tests/oracles/test_compiled_checkpoint.py); 22 published steps agree."""
+
     def semantics(self, job: Job) -> plan.Semantics:
         """torch's checkpoint_wrapper; layers 0, n, 2n, … are in one."""
         return plan.Semantics(hooked=Checkpoint.EARLY_STOP, starts_with_first=True)
@@ -118,7 +124,9 @@ class _Memory(titan.TitanMemory):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> part_types.FixedMemory:
         """One GPU is a group of one as well. States on the host are brought to the GPU whole for
-        the step (optim/state_offload.py). A reduce-scatter's input is the computing stream's."""
+        the step (optim/state_offload.py). A reduce-scatter's input is the computing stream's.
+        States do not lie in what the first passes left: so say its published peaks with whole
+        logits; the cause is not read."""
         found = memory_model.eager_memory(
             job,
             shape,
@@ -127,7 +135,7 @@ class _Memory(titan.TitanMemory):
             wraps_one_gpu=True,
             pools_reductions=False,
         )
-        its = found.working_set
+        found, its = replace(found, thirds_with_model=3), found.working_set
         if not job.config.optimizer_cpu_offload or its is None:
             return found
         static, states = replace(found.static, optimizer=0), found.static.optimizer
@@ -192,6 +200,7 @@ def parts() -> FrameworkParts:
         own_options=(
             *titan.FACTS.own_options,
             *("weights_dtype", "optimizer_cpu_offload", "attn_implementation"),
+            "tuning.num_adapters",
         ),
         granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
         policies=(),

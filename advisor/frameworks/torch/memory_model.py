@@ -186,6 +186,7 @@ def lone_memory(
         ),
         buffers=buffers,
         working_set=_working_set(shape, dtype, step, appearing=appearing),
+        thirds_with_model=0,
     )
 
 
@@ -308,6 +309,7 @@ def eager_memory(
             ),
         ),
         working_set=replace(working_set, step=step),
+        thirds_with_model=0,
     )
 
 

@@ -34,7 +34,7 @@ class ChunkedHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     numbers a token. copies_labelled: positions that have a label are copied out first.
     gradients: the forward has made them, and keeps them; scaled: the backward copies them. passes:
     bytes moved an element of the logits in addition to GEMMs; added: of the weight's gradient, by
-    each part.
+    each part. pace: of the memory's bandwidth, what its kernels reach.
     block: bytes an element of the largest temporary. chunk_of: what a chunk_size counts.
     scalar: a loss is returned. layers: after which it is known. source: whose code it is.
     """
@@ -45,6 +45,7 @@ class ChunkedHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: str
     layers: tuple[Literal["eager", "megatron"], ...]
     passes: tuple[int, int]
+    pace: float = 1.0
     backward: Sequence[Moment] = ({"own": 1},)
     backward_with_entropy: Sequence[Moment] = ()
     without_grad: Sequence[Moment] = ()
@@ -156,8 +157,8 @@ def _operator(shape: RankShape, row: ChunkedHead, source: Tensor) -> Operator:
         backward_workspace=most(back or row.backward),
         workspace_block=row.block * terms["tile"],
         workspace_without_grad=most(row.without_grad) if row.without_grad else None,
-        extra_forward_bytes=row.passes[0] * logits + added * bool(row.gradients),
-        extra_backward_bytes=row.passes[1] * logits + added * (not row.gradients),
+        extra_forward_bytes=round(row.passes[0] * logits / row.pace) + added * bool(row.gradients),
+        extra_backward_bytes=round(row.passes[1] * logits / row.pace) + added * (not row.gradients),
     )
     if not shape.model.transformer_impl.is_eager:  # the buffer of all gradients takes it in
         return operator

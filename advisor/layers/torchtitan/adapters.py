@@ -1,5 +1,6 @@
 """LoRA in compiled blocks of plain torch layers: base and adapter are one sum, whose parts the
-compiler's kernels do not keep (prime-rl 559b447 src/prime_rl/trainer/models/layers/lora)."""
+compiler's kernels do not keep: the adapter's, and the gradient that is scaled for it, come and go
+(prime-rl 559b447 src/prime_rl/trainer/models/layers/lora)."""
 
 from msgspec.structs import replace
 
@@ -39,6 +40,15 @@ def _tuned(shape: RankShape, operator: Operator) -> Operator:
         return base
     (output,), (width, depth) = base.outputs, base.weights[0].shape
     both = low_rank_weights(operator.name, depth, width, tuning.rank, output.dtype)
+    weights, idle = (*base.weights, *both), tuning.num_adapters - 1
+    if idle:  # those of other runs
+        weights += tuple(replace(one, frozen=True, copies=idle) for one in both)
     inner = Tensor(f"{operator.name}.lora_A_out", (*output.shape[:-1], tuning.rank), output.dtype)
     saved = dict.fromkeys((*base.saved, *operator.saved, inner))
-    return replace(base, weights=(*base.weights, *both), saved=tuple(saved))
+    return replace(
+        base,
+        weights=weights,
+        saved=tuple(saved),
+        forward_workspace=base.forward_workspace + output.num_bytes,
+        backward_workspace=base.backward_workspace + output.num_bytes + base.inputs[0].num_bytes,
+    )

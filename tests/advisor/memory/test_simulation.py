@@ -39,7 +39,9 @@ def test_states_of_the_first_step_take_the_place_of_what_the_passes_left() -> No
     """By hand: 30 of main parameters, 40 kept and 60 to go back are a segment each. The moments,
     30 each, go into those of 40 and 60: the second step needs 40 and 60 anew."""
     states = replace(NOTHING, optimizer=90 * MIB)
-    found = run(held(static=states, weights=(90,)), one_layer(40 * MIB, 60 * MIB))
+    found = run(
+        held(static=states, weights=(90,), main_params=30 * MIB), one_layer(40 * MIB, 60 * MIB)
+    )
     assert found.allocated == (90 + 40 + 60) * MIB
     assert found.reserved == (30 + 40 + 60 + 40 + 60) * MIB
     assert found.unused == 40 * MIB

@@ -149,7 +149,7 @@ def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Answer) -> 
     )
     not_enough = "These changes are not enough: try another layout (--search layout), more GPUs, or"
     assert f"{not_enough} GPUs" in text
-    assert "Flags of row 1, which does not fit:\nMegatron-LM      --recompute-gran" in text
+    assert "Flags of row 1, which may not fit:\nMegatron-LM      --recompute-gran" in text
 
 
 def test_the_answer_stands_right_below_the_table(any_advice: Answer) -> None:
