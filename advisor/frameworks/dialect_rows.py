@@ -14,6 +14,7 @@ and `calls`, one of those in Python.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import translate
 from functools import cache, partial, reduce
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from advisor.base.record import defaults
 from advisor.base.units import whole_number
 from advisor.frameworks.option import Option, Status, listed, meant, text_of
 from advisor.job.job import Job, JobConfig
+from advisor.job.tuning import ALL_LINEAR
 from advisor.reading.command_options import options
 from advisor.reading.document_keys import as_whole_number, truth
 from advisor.reading.python_source import PythonSource
@@ -35,6 +37,11 @@ from advisor.reading.shell import ShellCommand
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
 """Keys of the files of Accelerate and DeepSpeed, one of which each has."""
 _OTHERS: Final = "*"
+_LINEAR: Final = (
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
+_LAYERS: Final = ("model.layers", "model.language_model.layers", "language_model.model.layers")
 _KINDS: Final = {one.__name__: one for one in (bool, int, float, str)}
 _PLAIN: Final = defaults(JobConfig)
 
@@ -69,8 +76,25 @@ class Row(Option, frozen=True, kw_only=True):
 def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
     """A list, or a text with commas or blanks; one of `values` alone means others."""
     found = value if isinstance(value, list | tuple) else re.split(r"[,\s]+", str(value))
-    named = tuple(text for one in found if (text := str(one).strip("[]'\"")))
+    texts = (text for one in found if (text := str(one).strip("[]'\"")))
+    named = tuple(dict.fromkeys(name for text in texts for name in last_names(text)))
     return (values[named[0]],) if len(named) == 1 and named[0] in values else named or None
+
+
+def last_names(text: str) -> tuple[str, ...]:
+    """Last names of the layers that a path, or a pattern of paths, means in every decoder layer;
+    the text itself where it is a name, or means none or those of some layers."""
+    if re.fullmatch(r"[\w-]+", text):
+        return (text,)
+    try:
+        own = re.compile(rf"(.*\.)?(?:{translate(text) if text[0] == '*' else text})")
+    except re.error:
+        return (text,)
+    each = {one: [[f"{at}.{n}.{one}" for n in (0, 1, 11)] for at in _LAYERS] for one in _LINEAR}
+    found = [one for one, ways in each.items() if any(all(map(own.fullmatch, w)) for w in ways)]
+    if text[0] == "*" and len(found) == len(_LINEAR):
+        return (ALL_LINEAR,)
+    return tuple(one.rpartition(".")[2] for one in found) or (text,)
 
 
 @cache
@@ -86,7 +110,8 @@ def _product(times: int, value: Any) -> int | None:
 
 
 def _row(name: str, said: Mapping[str, Any]) -> Row:
-    default, values, kind = said.get("default"), said.get("values", {}), said.get("kind", "")
+    default, kind = said.get("default"), said.get("kind", "")
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in said.get("values", {}).items()}
     is_switch = bool(values) and not {*values} - {"true", "false"}
     usual = bool if is_switch else object if values or default is None else type(default)
     means = partial(meant, values) if values else None

@@ -258,7 +258,8 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
             "--activation_offloading is an option of TRL's SFTConfig and of axolotl, which puts "
             "what all layers keep into host memory; with checkpoints it is full+offload"
         )
-    if job.config.attn_implementation is not AttnImplementation.SDPA:
+    own = job.config.framework == names.Framework.HUGGINGFACE
+    if own and job.config.attn_implementation is not AttnImplementation.SDPA:
         yield attention_note(job.config.attn_implementation)
     of_several = {
         "ignore Trainer's warning of a redundant all-gather: FSDP2 has none": (
@@ -268,7 +269,7 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
             job.config.weights_dtype is DType.BF16
         ),
     }
-    yield from (note for note, holds in of_several.items() if holds and job.num_gpus > 1)
+    yield from (note for note, holds in of_several.items() if holds and not job.layout.is_whole)
 
 
 def parts() -> framework_parts.FrameworkParts:

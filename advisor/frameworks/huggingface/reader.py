@@ -318,6 +318,8 @@ def _in_command(command: ShellCommand, own: bool) -> Iterator[Keys]:
         keys.unread += tuple(Note(word.text, word.place) for word in unread_words(before))
         for option in options(before):
             name = option.name.lstrip("-").replace("-", "_")
+            if not option.name.startswith("--"):
+                continue
             if name.startswith("fsdp_"):
                 keys.put(f"{FSDP}.{name}", option.text or True, option.place, option.name)
             elif name.startswith(f"{PARALLELISM}_"):

@@ -89,6 +89,8 @@ class StackFacts(Struct, frozen=True, kw_only=True):
 class TorchJobs(JobSupport):
     """Jobs of a stack; subclasses say what differs."""
 
+    untuned: tuple[str, ...] = ("job.torch_compile", "job.flat_parameters", "job.tiled_mlp")
+
     def __init__(self, facts: StackFacts) -> None:
         self.facts, self.framework = facts, facts.framework
         self.own_options, self.precisions = facts.own_options, facts.precisions
