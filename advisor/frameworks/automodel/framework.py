@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
-import yaml
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
@@ -122,6 +121,8 @@ class _Spelling(stack.TorchSpelling):
     def config_file(self, setting: Setting, job: Job) -> str:
         """Sections of the YAML file."""
         said = self._job(job) | {_CHECKPOINTING: self._switch(as_torch(setting))}
+        import yaml
+
         return yaml.safe_dump(nested(said), sort_keys=False)
 
     def _switch(self, setting: TorchSetting) -> bool | str:
