@@ -35,9 +35,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.samples import Packing
 from advisor.layers.shape import RankShape
 from advisor.plan.recompute_plan import Setting
-from advisor.reading import model_names
 from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import ReadConfiguration
 
 _NAME: Final = str(Framework.AUTOMODEL)
 _CHECKPOINTING: Final = "distributed.activation_checkpointing"
@@ -71,11 +69,6 @@ class _Reader(DialectReader):
         """The checkpoint."""
         its = str(keys.get("model.pretrained_model_name_or_path") or "")
         return its or str(keys.get("model.config.pretrained_model_name_or_path") or "")
-
-    def model(self, configuration: ReadConfiguration) -> str:
-        """The preset that the checkpoint's name holds, else its id."""
-        its = configuration.model
-        return model_names.named_model([its]) or (its if "/" in its and "$" not in its else "")
 
     def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
         """Samples of one length are packed where a size is said."""
