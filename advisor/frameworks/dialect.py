@@ -121,6 +121,10 @@ class DialectReader(KeyedReader):
         its = configuration.model
         return named_model([its]) or (its if "/" in its and "$" not in its else "")
 
+    def understood(self, keys: Keys) -> str:
+        """The setting."""
+        return f"activation checkpointing {self.recompute(keys)}"
+
     def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
         """Values of ours that follow from keys and what is `said` together, where none is given."""
         return {}

@@ -61,10 +61,6 @@ class _Reader(DialectReader):
         meant = "selective" if said == "selective" else bool(mode)
         return next(setting.spec for setting, value in _SETTINGS.items() if value == meant)
 
-    def understood(self, keys: Keys) -> str:
-        """The setting."""
-        return f"activation checkpointing {self.recompute(keys)}"
-
     def model_named(self, keys: Keys) -> str:
         """The checkpoint."""
         its = str(keys.get("model.pretrained_model_name_or_path") or "")
