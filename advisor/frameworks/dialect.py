@@ -23,6 +23,7 @@ from advisor.models.spec import ModelSpec
 from advisor.reading.command_options import options, program_at
 from advisor.reading.document_keys import Keys, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
+from advisor.reading.model_names import named_model
 from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue
 from advisor.reading.shell import ShellCommand
 
@@ -122,6 +123,15 @@ class DialectReader(KeyedReader):
         every = found | {path: one.value for path, one in said.items()}
         more = self.derived(keys, every).items()
         return found | {path: value for path, value in more if path not in said}
+
+    def model(self, configuration: ReadConfiguration) -> str:
+        """The preset that the name of the checkpoint holds, else its path or id as it is."""
+        its = configuration.model
+        return named_model([its]) or (its if "/" in its and "$" not in its else "")
+
+    def understood(self, keys: Keys) -> str:
+        """The setting."""
+        return f"activation checkpointing {self.recompute(keys)}"
 
     def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
         """Values of ours that follow from keys and what is `said` together, where none is given."""

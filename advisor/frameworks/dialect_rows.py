@@ -9,7 +9,7 @@ true where it is printed even if the value is the usual one. An option that mean
 a list of rows. `assumed`: fields of a job as it runs there (as_it_runs). `harmless`, `unpriced` and
 `predicted` are those of `option.listed`; `names`: all options that its parsers know; `marks` tell
 whose a document is: `keys`, one of which it has, `programs`, a pattern of the words of a command,
-and `calls`, one of those in Python.
+and `calls`, one of those in Python. `asked`: see Asked.
 """
 
 import re
@@ -25,7 +25,7 @@ from advisor.base.configuration import packaged_configs
 from advisor.base.fields import field_types
 from advisor.base.record import defaults
 from advisor.base.units import whole_number
-from advisor.frameworks.option import Option, Status, listed, meant, text_of
+from advisor.frameworks.option import Option, Status, listed, meant, options_file, text_of
 from advisor.job.job import Job, JobConfig
 from advisor.job.tuning import ALL_LINEAR
 from advisor.reading.command_options import options
@@ -97,11 +97,7 @@ def last_names(text: str) -> tuple[str, ...]:
     return tuple(one.rpartition(".")[2] for one in found) or (text,)
 
 
-@cache
-def file_of(name: str) -> dict[str, Any]:
-    """What a dialect's file holds."""
-    path = packaged_configs() / "options" / f"{name}.json"
-    return dict(json.decode(path.read_bytes()))
+file_of: Final = cache(options_file)
 
 
 def _product(times: int, value: Any) -> int | None:
@@ -183,11 +179,52 @@ class _Marks(Struct, frozen=True):
         return sum(document.get(*key.split(".")) is not None for key in self.keys)
 
 
+class Asked(Struct, frozen=True):
+    """Patterns of lines, without one of which a reader finds nothing: among a command's words and
+    variables; a tree's format and the keys at its top; what Python imports and calls, and the keys
+    of its dictionaries."""
+
+    command: tuple[str, ...] = ()
+    tree: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
+
+    def may_read(self, document: Document) -> bool:
+        """Whether a document has such a line."""
+        if isinstance(document, ShellCommand):
+            patterns, lines = self.command, (*document.texts, *document.environment)
+        elif isinstance(document, PythonSource):
+            held = (one.value for way in document.ways for one in way.assigned.values())
+            keys = (str(key) for one in held if isinstance(one, dict) for key in one)
+            calls = (call.name for way in document.ways for call in way.calls)
+            patterns, lines = self.python, (*document.imports, *calls, *keys)
+        else:
+            patterns, lines = self.tree, (document.format, *map(str, document.values))
+        text = "\n".join(lines)
+        return any(re.search(pattern, text, re.MULTILINE) for pattern in patterns)
+
+
+class _File(Struct, frozen=True):
+    """What of a file tells whose a document is."""
+
+    marks: _Marks | None = None
+    asked: Asked = Asked()
+
+
+@cache
+def _files() -> dict[str, _File]:
+    paths = sorted((packaged_configs() / "options").glob("*.json"))
+    return {path.stem: json.decode(path.read_bytes(), type=_File) for path in paths}
+
+
 @cache
 def _marks() -> dict[str, _Marks]:
     """Of each dialect."""
-    names = sorted(path.stem for path in (packaged_configs() / "options").glob("*.json"))
-    return {n: convert(found, _Marks) for n in names if (found := file_of(n).get("marks"))}
+    return {name: its.marks for name, its in _files().items() if its.marks}
+
+
+def may_read(family: str, document: Document) -> bool:
+    """Whether the reader of a framework that is no dialect may find something in a document."""
+    return _files()[family].asked.may_read(document)
 
 
 def dialect_names() -> tuple[str, ...]:

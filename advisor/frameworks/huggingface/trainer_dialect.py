@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import yaml
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
@@ -89,6 +88,8 @@ class DialectSpelling(trainer.TrainerSpelling):
     def config_file(self, setting: Setting, job: Job) -> str:
         """All as the YAML that the program reads."""
         own = renamed(self.facts.framework, self.of_setting(as_torch(setting), job))
+        import yaml
+
         return yaml.safe_dump(nested(self._job(job) | own), sort_keys=False)
 
 

@@ -32,6 +32,7 @@ _LENGTH, _TYPE = "max_length", "rlhf_type"
 _SECTION: Final = "megatron"
 _GRANULARITY: Final = "recompute_granularity"
 _RELEASE: Final = "4.6"
+_ETP: Final = "expert_tensor_parallel_size"
 _BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32", "fp8_format": "fp8"}
 """Names that Megatron Bridge has for its own."""
 _OFF: Final = {"null": "none", "[]": "none"}
@@ -64,6 +65,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
             read.put("sequence_parallel", False, "sequence_parallel", keys.place)
         if "muon" in str(keys.get("optimizer")):  # _check_muon
             read.put("use_distributed_optimizer", False, "optimizer", keys.where("optimizer"))
+        if keys.has("expert_model_parallel_size") and not keys.has(_ETP):
+            read.put(_ETP, 1, f"{_ETP} by default", keys.place)
         kind = keys.get(_GRANULARITY)
         if kind not in (None, "selective"):
             for name in (_GRANULARITY, "recompute_modules"):
