@@ -91,6 +91,8 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
         "framework": header.framework_words(job),
         "card": numbers.units(job.gpu.memory_bytes),
         "budget": numbers.units(best.budget_bytes),
+        "packs": job.config.samples.token_budget is not None,
+        "samples": _samples(answer),
         "certainty": job.config.certainty,
         "verdict": f"{verdict(answer)} {way_out(answer)}".strip(),
         "basis": [
@@ -102,8 +104,6 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
             ["Differs", [" · ".join(answer.differences)]],
             ["Proof", _proof(answer)],
         ],
-        "packs": job.config.samples.token_budget is not None,
-        "samples": _samples(answer),
         "remedies": [remedy_line(one, best) for one in answer.remedies if not answer.fastest_found],
         "searched": answer.searched or answer.optimum is not None,
     }
