@@ -107,12 +107,10 @@ def _phases(advice: Answer) -> Block | None:
 
 def _samples(advice: Answer) -> Block | None:
     """Microbatches of samples of several lengths."""
-    if advice.leading is None or not advice.leading.evaluation.job.config.samples.varies:
-        return None
-    from advisor.report.sample_block import sample_block
-    from advisor.search.pack_peaks import sample_note
+    from advisor.report.sample_block import sample_block, sample_note_of
 
-    return sample_block(sample_note(advice.leading.evaluation))
+    note = sample_note_of(advice)
+    return sample_block(note) if note else None
 
 
 def _optimum(advice: Answer) -> Block | None:
