@@ -80,6 +80,8 @@ def job_arguments(job: Job) -> Pairs:
             "reshard_after_forward": reshards,
             "auto_wrap_policy": _DECODER_LAYERS,
         }
+        if config.param_cpu_offload:
+            fsdp["cpu_offload"] = True
         strategy = "full_shard"
         if config.flat_parameters:
             del fsdp["reshard_after_forward"]
@@ -134,6 +136,7 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
         "fsdp_auto_wrap_policy": _DECODER_LAYERS,
         "fsdp_activation_checkpointing": setting.granularity is Granularity.FULL,
         "fsdp_activation_checkpointing_offload": setting.offloads,
+        **({"fsdp_offload_params": True} if job.config.param_cpu_offload else {}),
         **({"fsdp_cpu_ram_efficient_loading": False} if fp8.get("backend") == "AO" else {}),
     }
     lines += [
