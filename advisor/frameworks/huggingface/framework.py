@@ -56,7 +56,7 @@ FACTS: Final = supported_jobs.StackFacts(
     policies=(OpPolicy.SAVE_ATTENTION,),
     options=(Modifier.OFFLOAD,),
     offloads_all=True,
-    precisions=(Precision.BF16, Precision.FP8_DELAYED, Precision.FP8_CURRENT),
+    precisions=(Precision.BF16, Precision.FP16, Precision.FP8_DELAYED, Precision.FP8_CURRENT),
     source="transformers modeling_layers.py GradientCheckpointingLayer",
 )
 
@@ -71,7 +71,7 @@ class TrainerJobs(supported_jobs.TorchJobs):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """Gradients are reduced in bf16 (Accelerate). Weights are loaded as their checkpoint has
+        """Gradients are reduced in 16 bits (Accelerate). Weights are loaded as their checkpoint has
         them, before 5 in fp32 (from_pretrained's dtype), adapters in fp32 (peft's
         autocast_adapter_dtype); FSDP2 gathers torchao's in 8 bits."""
         model, config = super().configure(model, config, given)
@@ -85,7 +85,8 @@ class TrainerJobs(supported_jobs.TorchJobs):
         if config.tuning.has_adapter and config.tuning.adapter_dtype is None:
             tuning = replace(config.tuning, adapter_dtype=DType.FP32)
             config = replace(config, tuning=tuning)
-        reduces_in = self.reduce_dtype or config.main_grads_dtype
+        own = self.reduce_dtype and config.precision.parameter_dtype
+        reduces_in = own or config.main_grads_dtype
         return model, replace(config, main_grads_dtype=reduces_in, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from advisor.base.dtypes import DType
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.huggingface.options import (
     FP8,
     PARALLELISM,
@@ -60,7 +60,7 @@ def job_arguments(job: Job) -> Pairs:
     """Batch, precision and FSDP2."""
     config = job.config
     if not fp8_keys(config):
-        yield "bf16", True
+        yield _half(config), True
     yield "per_device_train_batch_size", config.micro_batch_size
     yield "gradient_accumulation_steps", job.num_microbatches
     if config.optimizer.is_quantized:
@@ -90,6 +90,10 @@ def job_arguments(job: Job) -> Pairs:
         yield "fsdp_config", fsdp
 
 
+def _half(config: JobConfig) -> str:
+    return "fp16" if config.precision is Precision.FP16 else "bf16"
+
+
 def kernel_arguments(config: JobConfig) -> Pairs:
     """What runs the layers; attn_implementation is from_pretrained's, and an option of programs
     that have TRL's ModelConfig."""
@@ -112,7 +116,7 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
     replicas, fp8 = job.layout.data_parallel_replicate_size, fp8_keys(job.config)
     lines = [
         "compute_environment: LOCAL_MACHINE",
-        f"mixed_precision: {'fp8' if fp8 else 'bf16'}",
+        f"mixed_precision: {'fp8' if fp8 else _half(job.config)}",
         *((f"{FP8}:",) if fp8 else ()),
         *(f"  {key}: {value}" for key, value in fp8.items()),
         f"num_processes: {job.num_gpus}",
