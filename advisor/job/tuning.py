@@ -52,8 +52,8 @@ class Tuning(Struct, frozen=True, kw_only=True):
             adapters of 16-bit layers compute in 16 bits.
         base_weights: type of the frozen linear layers.
         double_quantization: whether the scales of NF4 are in 8 bits (bnb_4bit_use_double_quant).
-        quant_storage: type that packs NF4's weights (bnb_4bit_quant_storage). FSDP shards those of a
-            floating one; without it they are bytes, which each GPU has whole.
+        quant_storage: type that packs NF4's weights (bnb_4bit_quant_storage). FSDP shards those of
+            a floating one; without it they are bytes, which each GPU has whole.
         modules_to_save: modules outside the layers that are trained whole next to the adapter, by
             their last names (embed_tokens, lm_head).
         num_trainable_layers: only so many layers, the last ones, are trained (LLaMA-Factory's

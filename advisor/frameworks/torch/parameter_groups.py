@@ -41,8 +41,8 @@ class Sharding(Struct, frozen=True, kw_only=True):
     where `steps_in_backward`; frozen_dtype: of the others (None: the same). flat: FSDP1, whose
     groups are one flat parameter each, the ends the root's. in_8_bits: whether layers' linear
     weights are cast before they are gathered (torchao 0.18.0 float8/fsdp_utils.py
-    fsdp_pre_all_gather); what is not freed is counted in 16. on_host: whether shards, their gradients
-    and moments are in host memory (CPUOffloadPolicy), and each is copied before it is gathered.
+    fsdp_pre_all_gather); what is not freed is counted in 16. on_host: whether shards, gradients and
+    moments are in host memory (CPUOffloadPolicy), and each is copied before it is gathered.
     """
 
     ranks: int

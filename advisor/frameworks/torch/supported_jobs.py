@@ -225,7 +225,7 @@ _RULES: Final = refusals(
             and " or ".join(asked.facts.precisions)
         ),
         "megatrons": _not_default,
-        "variants": _not_default,  # torchtitan's layers: no windows, of one kind
+        "variants": _not_default,  # torchtitan's layers: no windows, no sinks, of one kind
         "widest_head": lambda asked: (
             asked.model.widest_head > WIDEST_FLASH_HEAD and WIDEST_FLASH_HEAD
         ),
@@ -233,7 +233,7 @@ _RULES: Final = refusals(
         "experts_of_transformers": _not_default,
         "tuning.target_modules": _unknown_targets,
     },
-    {"variants": ("window_size", *dict(PLAIN))},
+    {"variants": ("window_size", "softmax_type", *dict(PLAIN))},
 )
 
 
@@ -246,6 +246,7 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
     run = replace(
         eager_experts(model, asked.impl) if has_experts else model,
         transformer_impl=asked.impl,
+        mtp_num_layers=None if asked.is_transformers else model.mtp_num_layers,  # in no class
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,
         make_vocab_size_divisible_by=model.make_vocab_size_divisible_by if padded else 1,
