@@ -65,7 +65,6 @@ class TrainerJobs(supported_jobs.TorchJobs):
     """Accelerate's types, and its reduction with every microbatch. reduce_dtype: of gradients;
     None: as the job has it."""
 
-    sees = True
     reduce_dtype: ClassVar[DType | None] = REDUCE_DTYPE
 
     def configure(

@@ -61,10 +61,11 @@ EAGER_OPTIONS: Final = (
 
 class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
-    is its default. replicates: whether it has replicas of shards (HSDP). offloads_all: whether all
-    that layers keep can wait on the host.
-    has_ddp: whether a job may ask for no sharding (DistributedDataParallel), which no search does.
-    key_options: keys of its configuration. own_options: see own_options.refuse_options."""
+    is its default. replicates: whether it has replicas of shards (HSDP). loops: whether the
+    user's own program trains, with layers of any package. offloads_all: whether all that layers
+    keep can wait on the host. has_ddp: whether a job may ask for no sharding
+    (DistributedDataParallel), which no search does. key_options: keys of its configuration.
+    own_options: see own_options.refuse_options."""
 
     framework: str
     label: str
@@ -81,12 +82,15 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     replicates: bool = False
     has_ddp: bool = False
     offloads_all: bool = False
+    loops: bool = False
     key_options: Collection[Option] = ()
     own_options: tuple[str, ...] = ()
 
 
 class TorchJobs(JobSupport):
-    """Jobs of a stack; subclasses say what differs."""
+    """Jobs of a stack; subclasses say what differs. Layers of transformers see."""
+
+    sees = True
 
     def __init__(self, facts: StackFacts) -> None:
         self.facts, self.framework = facts, facts.framework
@@ -157,8 +161,14 @@ class Asked(Struct, frozen=True):
 
     @property
     def impl(self) -> TransformerImpl:
-        """Whose layers it runs: the stack's own unless the user chose other ones."""
-        return self.model.transformer_impl if "transformer_impl" in self.given else self.facts.impl
+        """Whose layers it runs: the stack's own unless the user chose other ones; a plain loop's
+        are transformers' where parts are frozen, or the model sees."""
+        if "transformer_impl" in self.given:
+            return self.model.transformer_impl
+        needs = not self.tuning.trains_all or self.model.vision is not None
+        if self.facts.loops and needs and not self.job.torch_compile:
+            return TransformerImpl.TRANSFORMERS
+        return self.facts.impl
 
     @property
     def tuning(self) -> Tuning:
