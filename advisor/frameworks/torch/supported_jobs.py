@@ -235,7 +235,8 @@ _RULES: Final = refusals(
             and " or ".join(asked.facts.precisions)
         ),
         "megatrons": _not_default,
-        "variants": _not_default,  # torchtitan's layers: no windows, no sinks, of one kind
+        "sinks": _not_default,
+        "variants": _not_default,  # torchtitan's layers: no windows, of one kind
         "widest_head": lambda asked: (
             asked.model.widest_head > WIDEST_FLASH_HEAD and WIDEST_FLASH_HEAD
         ),
@@ -243,7 +244,7 @@ _RULES: Final = refusals(
         "experts_of_transformers": _not_default,
         "tuning.target_modules": _unknown_targets,
     },
-    {"variants": ("window_size", "softmax_type", *dict(PLAIN))},
+    {"variants": ("window_size", *dict(PLAIN))},
 )
 
 
