@@ -75,7 +75,8 @@ def parse(text: str, annotation: Any, where: str) -> Any:
     if inner is not None:
         return None if text.lower() in ("", "none", "null") else parse(text, inner, where)
     if get_origin(annotation) is tuple:
-        parts = [part.strip() for part in text.split(",") if part.strip()]
+        listed = text[1:-1] if text[:1] + text[-1:] == "[]" else text
+        parts = [part.strip(" '\"") for part in listed.split(",") if part.strip()]
         return tuple(parse(part, get_args(annotation)[0], where) for part in parts)
     if annotation is bool:
         if text.lower() not in _BOOLEANS:

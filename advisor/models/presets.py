@@ -85,7 +85,7 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         return _from_file(_config_in(path), config_dir)
     if os.path.isfile(name_or_path):
         return _from_file(path, config_dir)
-    if known := hub_ids(config_dir).get(name_or_path.lower()):
+    if known := _on_the_hub(name_or_path.lower(), config_dir):
         return load_preset(known, config_dir).spec
     if path.suffix in (*_YAML, ".json") or len(path.parts) > 1:
         raise _no_such_path(name_or_path, config_dir)
@@ -97,6 +97,20 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         raise UserError(_FLAG, show_path(name_or_path), REFUSED[family])
     unknown = unknown_name(ConfigGroup.MODEL, name_or_path, config_dir, _FLAG)
     raise UserError(_FLAG, unknown.value, unknown.relation, f"{unknown.nearest} {_OTHERS}")
+
+
+def _on_the_hub(name: str, config_dir: Path | None) -> str | None:
+    """The preset of an id, or of its copy in another type or of another owner."""
+    known, plain = hub_ids(config_dir), _OTHER_TYPE.sub("", name)
+    copied = plain.rpartition("/")[2] if _is_id(name) else plain
+    return known.get(name) or known.get(copied)
+
+
+_OTHER_TYPE: Final = re.compile(r"((-unsloth)?-bnb-4bit|-fp8|-bf16|-awq|-gptq-int[48])$")
+
+
+def _is_id(name: str) -> bool:
+    return name.count("/") == 1 and name[0] not in "./~" and not name.endswith((*_YAML, ".json"))
 
 
 def hub_ids(config_dir: Path | None = None) -> dict[str, str]:
@@ -141,7 +155,7 @@ def presets_with(words: Collection[str], config_dir: Path | None = None) -> Iter
 def _no_such_path(name: str, config_dir: Path | None) -> UserError:
     """Also for what reads like an id of the Hugging Face hub that no preset has."""
     path, relation, near = Path(name), "no such file or folder", "presets:"
-    if name.count("/") == 1 and name[0] not in "./~" and path.suffix not in (*_YAML, ".json"):
+    if _is_id(name):
         relation = "is no folder here, and no preset has this id of the Hugging Face hub"
         path, near = Path(f"{path.name}.yaml"), "give its config.json;"
     near += f" {nearest_names(path.stem, model_names(config_dir))}"

@@ -170,10 +170,15 @@ def _of_phases(facts: Facts) -> Iterator[str]:
 
 def _of_images(facts: Facts) -> Iterator[str]:
     """Whether a tower that the model has is predicted."""
+    own = facts.config.samples
     if facts.sees and facts.model.vision is None:
         yield f"text alone: vision towers are not modelled for {facts.config.framework}"
     elif facts.sees and not facts.config.samples.image_tokens:
         yield "text alone, the tower does not run: samples.image_tokens=N gives it images"
+    elif facts.config.samples.max_pixels:
+        yield "each image as large as max_pixels"
+    elif not facts.sees and facts.given.job_fields.get("samples", own).image_tokens:
+        yield f"text alone: no vision tower is modelled for {facts.model.name}"
 
 
 def _of_model(facts: Facts) -> Iterator[str]:

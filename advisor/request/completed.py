@@ -266,12 +266,26 @@ def _as_framework_runs(
 ) -> tuple[Sourced[ModelSpec], Sourced[JobConfig]]:
     """Model and options as the framework makes them; UserError where it cannot run them."""
     own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}
-    run_model, run_config = jobs.configure(model.value, config.value, own)
-    if not jobs.sees:
+    seen = _as_it_sees(model.value, config.value)
+    run_model, run_config = jobs.configure(model.value, seen, own)
+    if run_model.vision and (not jobs.sees or family_of(run_model).vision is None):
         run_model = replace(run_model, vision=None)
+        run_config = replace(run_config, samples=_as_it_sees(run_model, run_config).samples)
     run_model = _with_attention_of(gpu, run_model, asked="attention_backend" in own)
     origin = _default(run_config)
     return model.turned_into(run_model, origin), config.turned_into(run_config, origin)
+
+
+def _as_it_sees(model: ModelSpec, config: JobConfig) -> JobConfig:
+    """Tokens of images by their pixels; without a tower nothing that only a tower has."""
+    samples, tuning, tower = config.samples, config.tuning, model.vision
+    if tower is None:
+        samples = replace(samples, image_tokens=None, max_pixels=None)
+        tuning = replace(tuning, freeze_vision_model=False, freeze_vision_projection=False)
+    elif samples.max_pixels and samples.image_tokens is None:
+        tokens = samples.images * tower.tokens_of(samples.max_pixels)
+        samples = replace(samples, image_tokens=min(tokens, config.seq_length))
+    return replace(config, samples=samples, tuning=tuning)
 
 
 def _with_attention_of(gpu: Gpu, model: ModelSpec, *, asked: bool) -> ModelSpec:

@@ -64,6 +64,7 @@ FACTS: Final = supported_jobs.StackFacts(
     own_options=("trainer", "optimizer_cpu_offload", "param_cpu_offload", *KERNEL_OPTIONS),
     versions=("0.17", "0.18", "0.19"),
     label="DeepSpeed",
+    loops=True,
     key_options=OPTIONS,
     granularities=(Granularity.NONE, Granularity.FULL, Granularity.UNIFORM),
     shardings=(  # the first is the one that a job has by default

@@ -698,7 +698,6 @@ def test_options_are_read_as_their_programs_read_them(tmp_path: Path, name: str)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--bf16 0 --fp16 1", "--fp16 in line 1 of "),
         (
             "--fsdp full_shard --layer_offloading True",
             "row 1 is what the file sets, without --layer_offloading = True: not predicted",
