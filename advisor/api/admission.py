@@ -82,7 +82,7 @@ def admission(request: Request, read: "ReadConfiguration | None") -> Admission:
     spec = request.recompute[0] if request.recompute else read.recompute if read else None
     spec = spec or parts_of(request.framework or "").settings.none.spec
     asked = replace(request, recompute=(spec,), quick=True)
-    return _of(answer_to(asked, read=read), tuple(_unknown(read)) if read else ())
+    return _of(answer_to(asked, read=read, remedies=False), tuple(_unknown(read)) if read else ())
 
 
 def _of(answer: "Answer", unknown: tuple[str, ...]) -> Admission:

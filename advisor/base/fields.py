@@ -75,7 +75,8 @@ def parse(text: str, annotation: Any, where: str) -> Any:
     if inner is not None:
         return None if text.lower() in ("", "none", "null") else parse(text, inner, where)
     if get_origin(annotation) is tuple:
-        parts = [part.strip() for part in text.split(",") if part.strip()]
+        listed = text[1:-1] if text[:1] + text[-1:] == "[]" else text
+        parts = [part.strip(" '\"") for part in listed.split(",") if part.strip()]
         return tuple(parse(part, get_args(annotation)[0], where) for part in parts)
     if annotation is bool:
         if text.lower() not in _BOOLEANS:
@@ -183,6 +184,8 @@ def _member(value: object, enum: type[StrEnum], where: str) -> StrEnum:
     for member in enum:
         if isinstance(value, str) and value.lower() in (member.value.lower(), member.name.lower()):
             return member
+    if isinstance(kin := enum._missing_(value), StrEnum):
+        return kin
     legal = [member.value for member in enum]
     likely = likely_names(value, legal) if isinstance(value, str) else ""
     raise UserError(where, show(value), f"must be one of {', '.join(legal)}", likely)

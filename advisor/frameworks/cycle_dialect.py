@@ -121,10 +121,8 @@ class CycleReader(DialectReader):
         elif own.dynamic:
             yield _BUDGET, (None, ())
         if said.get("rl.reference") == "host" and said.get("tuning.adapter") == "lora":
-            yield (
-                "rl.reference",
-                ("adapter_off", [row.name for row in self.rows if row.ours == "rl.reference"]),
-            )
+            names = [row.name for row in self.rows if row.ours == _REFERENCE]
+            yield _REFERENCE, ("adapter_off", names)
         if supervised:
             yield from ((path, (None, ())) for path in said if path.startswith("rl."))
 
@@ -169,10 +167,6 @@ class CycleReader(DialectReader):
         """Those of the training; None where one of the numbers is not known."""
         return prod(numbers(keys, self.cycle.gpus)) or None
 
-    def understood(self, keys: Keys) -> str:
-        """The setting."""
-        return f"activation checkpointing {self.recompute(keys)}"
-
 
 def numbers(keys: Keys, names: Mapping[str, int]) -> list[int]:
     """What keys say, or their defaults; 0 for what is not known."""
@@ -206,19 +200,16 @@ def words_of(name: str, said: Mapping[str, Any]) -> str:
     """Options in the dialect's form, for a shell; of a switch that takes no value its name."""
     own, words = cycle_of(name), list[str]()
     for key, value in said.items():
-        listed = (
-            f"[{','.join(map(str, value))}]" if isinstance(value, list) and own.hydra else value
-        )
+        in_words = isinstance(value, list) and own.hydra
+        listed = f"[{','.join(map(str, value))}]" if in_words else value
         text = str(listed).lower() if isinstance(listed, bool) else listed
         if own.hydra:
             words.append(f"{own.written(key)}={text}")
         elif value is True:
             words.append(f"--{own.written(key)}")
         elif value is not False:
-            words += [
-                f"--{own.written(key)}",
-                *map(str, value if isinstance(value, list) else [value]),
-            ]
+            every = value if isinstance(value, list) else [value]
+            words += [f"--{own.written(key)}", *map(str, every)]
     return shlex.join(words)
 
 

@@ -51,6 +51,7 @@ class Samples(Struct, frozen=True, kw_only=True):
         image_tokens: of a sequence, those that the tower of a model that sees makes of images;
             None: not known, and text alone is predicted.
         images: of a sequence, that they are made of: patches attend inside an image.
+        max_pixels: of an image, where image_tokens are not given: each has as many.
     """
 
     lengths: str = ""
@@ -61,6 +62,7 @@ class Samples(Struct, frozen=True, kw_only=True):
     balanced: bool = False
     image_tokens: int | None = None
     images: int = 1
+    max_pixels: int | None = None
 
     @property
     def varies(self) -> bool:
@@ -71,6 +73,11 @@ class Samples(Struct, frozen=True, kw_only=True):
     def packed(self) -> bool:
         """Whether a row holds several samples."""
         return self.packing is Packing.PACKED or self.token_budget is not None
+
+    @property
+    def fills_rows(self) -> bool:
+        """Whether rows are of seq_length, full of samples."""
+        return self.packed and self.token_budget is None
 
     @property
     def padded(self) -> bool:

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.rule import Rule, refuse
@@ -53,6 +54,8 @@ class Tuning(Struct, frozen=True, kw_only=True):
             adapters of 16-bit layers compute in 16 bits.
         base_weights: type of the frozen linear layers.
         double_quantization: whether the scales of NF4 are in 8 bits (bnb_4bit_use_double_quant).
+        quant_storage: type that packs NF4's weights (bnb_4bit_quant_storage). FSDP shards those of
+            a floating one; without it they are bytes, which each GPU has whole.
         modules_to_save: modules outside the layers that are trained whole next to the adapter, by
             their last names (embed_tokens, lm_head).
         num_trainable_layers: only so many layers, the last ones, are trained (LLaMA-Factory's
@@ -77,6 +80,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     autocast: bool = True
     base_weights: StoredAs = StoredAs.AS_LOADED
     double_quantization: bool = True
+    quant_storage: DType | None = None
     modules_to_save: tuple[str, ...] = ()
     num_trainable_layers: int | None = None
     share_expert_adapters: bool = True
@@ -92,6 +96,12 @@ class Tuning(Struct, frozen=True, kw_only=True):
     def has_adapter(self) -> bool:
         """Whether the model's own linear layers are frozen."""
         return self.adapter is not Adapter.NONE
+
+    @property
+    def packs_weights(self) -> bool:
+        """Whether FSDP takes NF4's weights for floating ones."""
+        is_float = self.quant_storage not in (None, DType.UINT8)
+        return self.base_weights is StoredAs.NF4 and is_float
 
     @property
     def freezes_embedding(self) -> bool:
@@ -121,7 +131,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     @property
     def trains_all(self) -> bool:
         """Whether no parameter is frozen, as in pre-training."""
-        return self == FULL
+        return replace(self, quant_storage=None) == FULL
 
     def __post_init__(self) -> None:
         refuse(_RULES.values(), self)

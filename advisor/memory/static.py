@@ -195,6 +195,8 @@ def stored_bytes(weight: Weight, dtype: DType, tuning: Tuning) -> int:
     table of 16 values; with double quantization the scales are a byte each, with an fp32 scale for
     256 of them and their mean (bitsandbytes 0.50.2 functional.py, quantize_4bit)."""
     elements = weight.num_elements
+    if weight.frozen and tuning.num_trainable_layers:  # LLaMA-Factory casts what is trained alone
+        dtype = DType.BF16
     each = {
         StoredAs.AS_LOADED: elements * (weight.dtype or dtype).itemsize,
         StoredAs.INT8: elements,

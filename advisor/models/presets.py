@@ -7,7 +7,7 @@ on the Hugging Face hub that have this shape. Its name is the file's.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -85,7 +85,7 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         return _from_file(_config_in(path), config_dir)
     if os.path.isfile(name_or_path):
         return _from_file(path, config_dir)
-    if known := hub_ids(config_dir).get(name_or_path.lower()):
+    if known := _on_the_hub(name_or_path.lower(), config_dir):
         return load_preset(known, config_dir).spec
     if path.suffix in (*_YAML, ".json") or len(path.parts) > 1:
         raise _no_such_path(name_or_path, config_dir)
@@ -99,40 +99,63 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
     raise UserError(_FLAG, unknown.value, unknown.relation, f"{unknown.nearest} {_OTHERS}")
 
 
+def _on_the_hub(name: str, config_dir: Path | None) -> str | None:
+    """The preset of an id, or of its copy in another type or of another owner."""
+    known, plain = hub_ids(config_dir), _OTHER_TYPE.sub("", name)
+    copied = plain.rpartition("/")[2] if _is_id(name) else plain
+    return known.get(name) or known.get(copied)
+
+
+_OTHER_TYPE: Final = re.compile(r"((-unsloth)?-bnb-4bit|-fp8|-bf16|-awq|-gptq-int[48])$")
+
+
+def _is_id(name: str) -> bool:
+    return name.count("/") == 1 and name[0] not in "./~" and not name.endswith((*_YAML, ".json"))
+
+
 def hub_ids(config_dir: Path | None = None) -> dict[str, str]:
     """Presets by the ids of checkpoints on the Hugging Face hub that have their shape, with and
     without owner, in lower case."""
     found: dict[str, str] = {}
-    for preset in presets_with("hub:", config_dir):
-        path = find_config(ConfigGroup.MODEL, preset, config_dir)
-        assert path is not None, "a name of the folder"
-        # The one key that is asked for: parsing all files whole takes a tenth of a second.
-        text = _HUB.search(read_text(path, MOST_CONFIG_BYTES))
-        values = read_yaml(text[0], path) if text else {}
-        ids = convert(values.get("hub", ()), tuple[str, ...], Path(preset), "hub")
+    for path, text in _texts(config_dir).items():
+        if (said := _HUB.search(text)) is None:
+            continue
+        if _PLAIN.fullmatch(said[1]):  # parsing all files takes a tenth of a second
+            ids: tuple[str, ...] = (*said[1].split()[1::2],)
+        else:
+            ids = convert(read_yaml(said[0], path)["hub"], tuple[str, ...], path, "hub")
         for owned in map(str.lower, ids):
-            found |= {owned: preset, owned.rpartition("/")[2]: preset}
+            found |= {owned: path.stem, owned.rpartition("/")[2]: path.stem}
     return found
 
 
-_HUB: Final = re.compile(r"(?m)^hub:.*(?:\n[ \t-].*)*")
+_HUB: Final = re.compile(r"(?m)^hub:(.*(?:\n[ \t-].*)*)")
+_PLAIN: Final = re.compile(r"(?:\n *- [\w./-]+)+\s*")
+"""Ids as presets list them, which need no parser."""
+_BASE: Final = re.compile(r"""(?m)^base: *["']?([\w.-]+)""")
 
 
-def presets_with(words: str, config_dir: Path | None = None) -> tuple[str, ...]:
-    """Names of the presets whose file has these words, and of those that inherit from another."""
-    found = []
-    for name in model_names(config_dir):
-        path = find_config(ConfigGroup.MODEL, name, config_dir)
-        text = read_text(path, MOST_CONFIG_BYTES) if path else ""
-        if words in text or "base:" in text:
-            found.append(name)
-    return tuple(found)
+def _texts(config_dir: Path | None) -> dict[Path, str]:
+    """Of all presets."""
+    paths = (find_config(ConfigGroup.MODEL, name, config_dir) for name in model_names(config_dir))
+    return {path: read_text(path, MOST_CONFIG_BYTES) for path in paths if path}
+
+
+def presets_with(words: Collection[str], config_dir: Path | None = None) -> Iterator[str]:
+    """Names of the presets whose file, with those that it inherits from, has all of these words."""
+    texts = {path.stem: text for path, text in _texts(config_dir).items()}
+    for name, whole in texts.items():
+        above = _BASE.search(whole)
+        while above and (more := texts.get(above[1], "")) not in whole:
+            whole, above = whole + more, _BASE.search(more)
+        if all(word in whole for word in words):
+            yield name
 
 
 def _no_such_path(name: str, config_dir: Path | None) -> UserError:
     """Also for what reads like an id of the Hugging Face hub that no preset has."""
     path, relation, near = Path(name), "no such file or folder", "presets:"
-    if name.count("/") == 1 and name[0] not in "./~" and path.suffix not in (*_YAML, ".json"):
+    if _is_id(name):
         relation = "is no folder here, and no preset has this id of the Hugging Face hub"
         path, near = Path(f"{path.name}.yaml"), "give its config.json;"
     near += f" {nearest_names(path.stem, model_names(config_dir))}"

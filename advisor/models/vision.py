@@ -51,6 +51,10 @@ class VisionTower(Struct, frozen=True, kw_only=True):
         """Patches that one token of the decoder is made of."""
         return self.spatial_merge_size**2
 
+    def tokens_of(self, pixels: int) -> int:
+        """Tokens of an image of so many pixels."""
+        return pixels // (self.patch_size**2 * self.patches_per_token)
+
     @property
     def patch_width(self) -> int:
         """Numbers of one patch."""

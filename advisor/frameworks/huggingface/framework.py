@@ -34,6 +34,7 @@ from advisor.frameworks.torch.setting import (
     as_torch,
 )
 from advisor.job.job import AttnImplementation, Job, JobConfig
+from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import Adapter, StoredAs, Tuning
 from advisor.layers.shape import RankShape
@@ -43,7 +44,7 @@ from advisor.plan.recompute_plan import Checkpoint, Setting
 
 FACTS: Final = supported_jobs.StackFacts(
     framework=names.Framework.HUGGINGFACE,
-    own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch"),
+    own_options=(*supported_jobs.EAGER_OPTIONS, "sync_each_batch", "param_cpu_offload"),
     versions=("4", "5"),
     newest_with_experts="5",
     label="transformers",
@@ -55,7 +56,7 @@ FACTS: Final = supported_jobs.StackFacts(
     policies=(OpPolicy.SAVE_ATTENTION,),
     options=(Modifier.OFFLOAD,),
     offloads_all=True,
-    precisions=(Precision.BF16, Precision.FP8_DELAYED, Precision.FP8_CURRENT),
+    precisions=(Precision.BF16, Precision.FP16, Precision.FP8_DELAYED, Precision.FP8_CURRENT),
     source="transformers modeling_layers.py GradientCheckpointingLayer",
 )
 
@@ -64,16 +65,17 @@ class TrainerJobs(supported_jobs.TorchJobs):
     """Accelerate's types, and its reduction with every microbatch. reduce_dtype: of gradients;
     None: as the job has it."""
 
-    sees = True
     reduce_dtype: ClassVar[DType | None] = REDUCE_DTYPE
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """Gradients are reduced in bf16 (Accelerate). Weights are loaded as their checkpoint has
+        """Gradients are reduced in 16 bits (Accelerate). Weights are loaded as their checkpoint has
         them, before 5 in fp32 (from_pretrained's dtype), adapters in fp32 (peft's
         autocast_adapter_dtype); FSDP2 gathers torchao's in 8 bits."""
         model, config = super().configure(model, config, given)
+        if config.param_cpu_offload:
+            config = replace(config, optimizer_cpu_offload=True)
         dtype = config.weights_dtype
         if dtype is None and config.framework_version == "4":
             dtype = DType.FP32
@@ -82,7 +84,8 @@ class TrainerJobs(supported_jobs.TorchJobs):
         if config.tuning.has_adapter and config.tuning.adapter_dtype is None:
             tuning = replace(config.tuning, adapter_dtype=DType.FP32)
             config = replace(config, tuning=tuning)
-        reduces_in = self.reduce_dtype or config.main_grads_dtype
+        own = self.reduce_dtype and config.precision.parameter_dtype
+        reduces_in = own or config.main_grads_dtype
         return model, replace(config, main_grads_dtype=reduces_in, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[part_types.JobChange]:
@@ -91,6 +94,8 @@ class TrainerJobs(supported_jobs.TorchJobs):
         config = job.config
         if config.tuning.trains_all and not (config.torch_compile or config.precision.is_quantized):
             yield from _adapters(job)
+        if job.layout.data_parallel_sharding is DataParallelSharding.FULL and self.reduce_dtype:
+            yield from _less_on_each(job)
         if job.num_gpus > 1 and job.num_microbatches > 1 and not config.sync_each_batch:
             yield part_types.JobChange(
                 "job.sync_each_batch=true (Accelerate)",
@@ -98,6 +103,29 @@ class TrainerJobs(supported_jobs.TorchJobs):
                 partial(replace, job, config=replace(config, sync_each_batch=True)),
                 part_types.Effect.EXCHANGE,
             )
+
+
+def _less_on_each(job: Job) -> Iterator[part_types.JobChange]:
+    """4-bit weights in FSDP's groups; and all shards on the host."""
+    config = job.config
+    packed = replace(config.tuning, quant_storage=DType.BF16)
+    if config.tuning.base_weights is StoredAs.NF4 and not config.tuning.packs_weights:
+        yield part_types.JobChange(
+            "tuning.quant_storage=bfloat16 (bnb_4bit_quant_storage)",
+            "FSDP cuts the 4-bit weights, which each GPU has whole",
+            partial(replace, job, config=replace(config, tuning=packed)),
+            part_types.Effect.EXCHANGE,
+        )
+        config = replace(config, tuning=packed)
+    if job.num_gpus > 1 and not config.param_cpu_offload:
+        away = replace(config, param_cpu_offload=True, optimizer_cpu_offload=True)
+        both = "tuning.quant_storage=bfloat16 " * (config is not job.config)
+        yield part_types.JobChange(
+            f"{both}job.param_cpu_offload=true (fsdp_offload_params)",
+            "parameters, gradients, optimizer states and its step on the host",
+            partial(replace, job, config=away),
+            part_types.Effect.MEMORY,
+        )
 
 
 def _adapters(job: Job) -> Iterator[part_types.JobChange]:
@@ -203,22 +231,7 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
 class TrainerSettings(recompute_settings.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
-    own_rules: ClassVar[Rules] = stated(
-        "huggingface",
-        {
-            "fp8": _refused_fp8,
-            "gradient_checkpointing_kwargs.every_n_layers": lambda setting, _, __: (
-                setting.granularity is Granularity.SELECTIVE
-            ),
-            "accelerator_config.gradient_accumulation_kwargs.sync_each_batch": lambda _, job, __: (
-                job.config.sync_each_batch
-            ),
-            "tuning.base_weights": lambda _, job, __: (
-                job.config.tuning.base_weights is StoredAs.INT8 and not job.layout.is_whole
-            ),
-            "gradient_checkpointing_kwargs.offload": lambda setting, _, __: setting.offloads,
-        },
-    )
+    own_rules: ClassVar[Rules] = stated("huggingface", {"fp8": _refused_fp8})
 
     def tried(self, job: Job) -> tuple[Setting, ...]:
         """Of policies, which no argument of a Trainer sets, those that are asked for."""
@@ -273,7 +286,8 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
             "--activation_offloading is an option of TRL's SFTConfig and of axolotl, which puts "
             "what all layers keep into host memory; with checkpoints it is full+offload"
         )
-    if job.config.attn_implementation is not AttnImplementation.SDPA:
+    own = job.config.framework == names.Framework.HUGGINGFACE
+    if own and job.config.attn_implementation is not AttnImplementation.SDPA:
         yield attention_note(job.config.attn_implementation)
     of_several = {
         "ignore Trainer's warning of a redundant all-gather: FSDP2 has none": (
@@ -283,7 +297,7 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
             job.config.weights_dtype is DType.BF16
         ),
     }
-    yield from (note for note, holds in of_several.items() if holds and job.num_gpus > 1)
+    yield from (note for note, holds in of_several.items() if holds and not job.layout.is_whole)
 
 
 def parts() -> framework_parts.FrameworkParts:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from advisor.base.dtypes import DType
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.huggingface.options import (
     FP8,
     PARALLELISM,
@@ -60,7 +60,7 @@ def job_arguments(job: Job) -> Pairs:
     """Batch, precision and FSDP2."""
     config = job.config
     if not fp8_keys(config):
-        yield "bf16", True
+        yield _half(config), True
     yield "per_device_train_batch_size", config.micro_batch_size
     yield "gradient_accumulation_steps", job.num_microbatches
     if config.optimizer.is_quantized:
@@ -80,12 +80,18 @@ def job_arguments(job: Job) -> Pairs:
             "reshard_after_forward": reshards,
             "auto_wrap_policy": _DECODER_LAYERS,
         }
+        if config.param_cpu_offload:
+            fsdp["cpu_offload"] = True
         strategy = "full_shard"
         if config.flat_parameters:
             del fsdp["reshard_after_forward"]
             strategy = _flat_strategy(job).lower()
         yield "fsdp", f"{strategy} auto_wrap"
         yield "fsdp_config", fsdp
+
+
+def _half(config: JobConfig) -> str:
+    return "fp16" if config.precision is Precision.FP16 else "bf16"
 
 
 def kernel_arguments(config: JobConfig) -> Pairs:
@@ -110,7 +116,7 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
     replicas, fp8 = job.layout.data_parallel_replicate_size, fp8_keys(job.config)
     lines = [
         "compute_environment: LOCAL_MACHINE",
-        f"mixed_precision: {'fp8' if fp8 else 'bf16'}",
+        f"mixed_precision: {'fp8' if fp8 else _half(job.config)}",
         *((f"{FP8}:",) if fp8 else ()),
         *(f"  {key}: {value}" for key, value in fp8.items()),
         f"num_processes: {job.num_gpus}",
@@ -134,6 +140,7 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
         "fsdp_auto_wrap_policy": _DECODER_LAYERS,
         "fsdp_activation_checkpointing": setting.granularity is Granularity.FULL,
         "fsdp_activation_checkpointing_offload": setting.offloads,
+        **({"fsdp_offload_params": True} if job.config.param_cpu_offload else {}),
         **({"fsdp_cpu_ram_efficient_loading": False} if fp8.get("backend") == "AO" else {}),
     }
     lines += [

@@ -19,6 +19,7 @@ from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.setting import Granularity, as_megatron
 from advisor.frameworks.names import Framework
+from advisor.frameworks.torch.setting import Granularity as Checkpoints
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.document_keys import Keys
@@ -150,4 +151,7 @@ def parts(framework: Framework) -> FrameworkParts:
         spelling=_Spelling,
         jobs=EngineJobs,
         memory=trainer.TrainerMemory,
+        granularities=(Checkpoints.NONE, Checkpoints.FULL),
+        policies=(),
+        options=(),
     )

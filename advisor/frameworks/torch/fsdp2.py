@@ -15,6 +15,7 @@ from advisor.plan.recompute_plan import Setting
 _FACTS: Final = supported_jobs.StackFacts(
     framework=Framework.FSDP2,
     label="PyTorch FSDP2",
+    loops=True,
     versions=("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13"),
     source="torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py",
     own_options=(*supported_jobs.EAGER_OPTIONS, "optimizer_in_backward"),

@@ -34,6 +34,7 @@ from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import (
     TOWER_ENDS,
     StaticMemory,
+    scale_bytes,
     stage_weights,
     tower_weights,
     tuned_bytes,
@@ -286,16 +287,21 @@ def eager_memory(
         steps_in_backward=config.optimizer_in_backward,
         flat=config.flat_parameters,
         in_8_bits=config.fp8_param_gather,
+        on_host=config.param_cpu_offload,
     )
     weights = list(stage_weights(shape, chunks))
-    part = parameter_groups.Part.of(weights)
-    experts = parameter_groups.Part.of((one, number) for one, number in weights if one.expert)
+    part = parameter_groups.Part.of(weights, shape.tuning)
+    of_experts = ((one, number) for one, number in weights if one.expert)
+    experts = parameter_groups.Part.of(of_experts, shape.tuning)
     own = sharding.elements(part.trained, experts.trained)
     alone = ((w, n) for w, n in weights if w.stored_as is not StoredAs.AS_LOADED)
     whole = sum(tuned_bytes(alone, dtype, shape.tuning))
+    if shape.tuning.packs_weights:  # scales alone
+        whole = sum(n * scale_bytes(one, shape.tuning) for one, n in weights)
     adam = adam_memory(shape, chunks, config, dtype, ranks=sharding.ranks, elements=own)
     working_set = parameter_groups.fsdp_working_set(shape, sharding)
     step = 0 if config.optimizer_in_backward else working_set.step + adam.step
+    away = part.trained * 2 * dtype.itemsize + part.all * DType.BF16.itemsize
     return FixedMemory(
         static=parameter_groups.fsdp_static(part, sharding, experts, adam.states)
         + StaticMemory(weights=whole, gradients=0, optimizer=0, frozen=whole),
@@ -308,7 +314,10 @@ def eager_memory(
                 "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
             ),
         ),
-        working_set=replace(working_set, step=step),
+        working_set=replace(
+            working_set, step=working_set.step if config.param_cpu_offload else step
+        ),
+        host_bytes=away // sharding.ranks + adam.states if config.param_cpu_offload else 0,
         thirds_with_model=0,
     )
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
-from advisor.job.tuning import StoredAs
+from advisor.job.tuning import FULL, StoredAs, Tuning
 from advisor.layers.family import family_of
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
@@ -41,7 +41,8 @@ class Sharding(Struct, frozen=True, kw_only=True):
     where `steps_in_backward`; frozen_dtype: of the others (None: the same). flat: FSDP1, whose
     groups are one flat parameter each, the ends the root's. in_8_bits: whether layers' linear
     weights are cast before they are gathered (torchao 0.18.0 float8/fsdp_utils.py
-    fsdp_pre_all_gather); what is not freed is counted in 16.
+    fsdp_pre_all_gather); what is not freed is counted in 16. on_host: whether shards, gradients and
+    moments are in host memory (CPUOffloadPolicy), and each is copied before it is gathered.
     """
 
     ranks: int
@@ -56,6 +57,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     steps_in_backward: bool = False
     flat: bool = False
     in_8_bits: bool = False
+    on_host: bool = False
 
     def gathered(self, elements: int) -> int:
         """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
@@ -83,13 +85,15 @@ class Part(Struct, frozen=True):
     trained: int = 0
 
     @staticmethod
-    def of(weights: Iterable[tuple[Weight, int]]) -> "Part":
+    def of(weights: Iterable[tuple[Weight, int]], tuning: Tuning = FULL) -> "Part":
         """Those of weights, each with the number of its like; bitsandbytes' are in no group
-        (Accelerate 1.15 utils/fsdp_utils.py ignores Params4bit of integers)."""
+        (Accelerate 1.15 utils/fsdp_utils.py ignores Params4bit of integers), or four of NF4 are an
+        element of 16 bits."""
+        sizes = {StoredAs.AS_LOADED: 1} | ({StoredAs.NF4: 4} if tuning.packs_weights else {})
         counted = [
-            (weight.num_elements * number, weight.frozen)
+            (weight.num_elements * number // sizes[weight.stored_as], weight.frozen)
             for weight, number in weights
-            if weight.stored_as is StoredAs.AS_LOADED
+            if weight.stored_as in sizes
         ]
         trained = sum(elements for elements, frozen in counted if not frozen)
         return Part(sum(elements for elements, _ in counted), trained)
@@ -119,6 +123,10 @@ def fsdp_static(
     still, others = (one.all - one.trained for one in (part, experts))
     dtype = sharding.frozen_dtype or sharding.weights_dtype
     frozen = sharding.elements(still, others) * dtype.itemsize
+    if sharding.on_host:
+        gradients = gradients if sharding.accumulates_whole else 0
+        stays = _staying(sharding, part.all)
+        return StaticMemory(weights=stays, gradients=gradients, optimizer=0)
     return StaticMemory(
         weights=shard + frozen + _staying(sharding, part.all),
         gradients=gradients,
@@ -143,7 +151,9 @@ def stream_pools(shape: RankShape, sharding: Sharding, *, pools_reductions: bool
     )
     everything = layers.all.trained + whole.trained
     shards = 0 if sharding.accumulates else sharding.shard(everything, layers.experts.trained)
+    shards = 0 if sharding.on_host else shards
     gathered = sharding.gathered(max(group.all for group in groups))
+    gathered += -(-gathered // sharding.ranks) if sharding.on_host else 0
     reduced = sharding.reduced(max(group.trained for group in groups))
     return shards + (gathered + reduced if pools_reductions else -(-reduced // sharding.ranks))
 
@@ -183,7 +193,8 @@ class _Layers(Struct, frozen=True):
 def _of_layers(shape: RankShape, kinds: tuple[LayerKind, ...]) -> tuple[Part, Part]:
     """Of layers, and of the experts among them."""
     weights = list(stage_weights(shape, (ModelChunk(kinds),)))
-    return Part.of(weights), Part.of((one, number) for one, number in weights if one.expert)
+    experts = ((one, number) for one, number in weights if one.expert)
+    return Part.of(weights, shape.tuning), Part.of(experts, shape.tuning)
 
 
 def _elements_in_8_bits(shape: RankShape, kind: LayerKind) -> int:
@@ -213,7 +224,7 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
         found = replace(found, embedding=_tied(found.embedding, shared.num_elements, sharding))
     if sharding.expert_ranks:
         found = _with_groups_of_experts(found, layers, sharding)
-    blocks, seen = map(Part.of, tower_weights(shape))
+    blocks, seen = (Part.of(some, shape.tuning) for some in tower_weights(shape))
     found = _with_tower(found, blocks.over(len(shape.model.tower_kinds) or 1), seen, sharding)
     whole = layers.all + embedding + head + blocks + seen
     root = together or sharding.flat
@@ -454,6 +465,6 @@ def _staying(sharding: Sharding, elements: int) -> int:
 
 def _appearing(sharding: Sharding, elements: int, experts: int) -> int:
     """Gradient shards that come with the backward and stay to the step."""
-    if sharding.accumulates or sharding.steps_in_backward:
+    if sharding.accumulates or sharding.steps_in_backward or sharding.on_host:
         return 0
     return sharding.shard(elements, experts)

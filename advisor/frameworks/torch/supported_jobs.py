@@ -23,6 +23,7 @@ from advisor.frameworks.torch.expert_models import eager_experts
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.loss_head import HeadImplementation
 from advisor.job.tuning import ALL_LINEAR, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
@@ -61,10 +62,11 @@ EAGER_OPTIONS: Final = (
 
 class StackFacts(Struct, frozen=True, kw_only=True):
     """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
-    is its default. replicates: whether it has replicas of shards (HSDP). offloads_all: whether all
-    that layers keep can wait on the host.
-    has_ddp: whether a job may ask for no sharding (DistributedDataParallel), which no search does.
-    key_options: keys of its configuration. own_options: see own_options.refuse_options."""
+    is its default. replicates: whether it has replicas of shards (HSDP). loops: whether the
+    user's own program trains, with layers of any package. offloads_all: whether all that layers
+    keep can wait on the host. has_ddp: whether a job may ask for no sharding
+    (DistributedDataParallel), which no search does. key_options: keys of its configuration.
+    own_options: see own_options.refuse_options."""
 
     framework: str
     label: str
@@ -81,12 +83,17 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     replicates: bool = False
     has_ddp: bool = False
     offloads_all: bool = False
+    loops: bool = False
     key_options: Collection[Option] = ()
     own_options: tuple[str, ...] = ()
 
 
 class TorchJobs(JobSupport):
-    """Jobs of a stack; subclasses say what differs."""
+    """Jobs of a stack; subclasses say what differs. Layers of transformers see."""
+
+    sees = True
+
+    untuned: tuple[str, ...] = ("job.torch_compile", "job.flat_parameters", "job.tiled_mlp")
 
     def __init__(self, facts: StackFacts) -> None:
         self.facts, self.framework = facts, facts.framework
@@ -110,10 +117,13 @@ class TorchJobs(JobSupport):
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """Liger's kernels in layers of transformers."""
         fused = replace(job.config, use_liger_kernel=True)
+        why = "norms and MLPs keep fewer tensors"
+        if job.config.head.implementation is HeadImplementation.DEFAULT:
+            why = "the loss is fused with the output layer: no logits of a whole microbatch"
         if job.model.transformer_impl is TransformerImpl.TRANSFORMERS and fused != job.config:
             yield JobChange(
                 "job.use_liger_kernel=true (package liger-kernel)",
-                "the loss is fused with the output layer: no logits of a whole microbatch",
+                why,
                 lambda: replace(job, config=fused),
                 Effect.PACKAGE,
             )
@@ -157,8 +167,14 @@ class Asked(Struct, frozen=True):
 
     @property
     def impl(self) -> TransformerImpl:
-        """Whose layers it runs: the stack's own unless the user chose other ones."""
-        return self.model.transformer_impl if "transformer_impl" in self.given else self.facts.impl
+        """Whose layers it runs: the stack's own unless the user chose other ones; a plain loop's
+        are transformers' where parts are frozen, or the model sees."""
+        if "transformer_impl" in self.given:
+            return self.model.transformer_impl
+        needs = not self.tuning.trains_all or self.model.vision is not None
+        if self.facts.loops and needs and not self.job.torch_compile:
+            return TransformerImpl.TRANSFORMERS
+        return self.facts.impl
 
     @property
     def tuning(self) -> Tuning:
@@ -225,6 +241,7 @@ _RULES: Final = refusals(
             and " or ".join(asked.facts.precisions)
         ),
         "megatrons": _not_default,
+        "sinks": _not_default,
         "variants": _not_default,  # torchtitan's layers: no windows, of one kind
         "widest_head": lambda asked: (
             asked.model.widest_head > WIDEST_FLASH_HEAD and WIDEST_FLASH_HEAD
@@ -246,6 +263,7 @@ def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
     run = replace(
         eager_experts(model, asked.impl) if has_experts else model,
         transformer_impl=asked.impl,
+        mtp_num_layers=None if asked.is_transformers else model.mtp_num_layers,  # in no class
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,
         make_vocab_size_divisible_by=model.make_vocab_size_divisible_by if padded else 1,

@@ -15,6 +15,7 @@ from advisor.frameworks.huggingface.trainer_dialect import EngineJobs
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import recompute_settings, rules
+from advisor.frameworks.torch.setting import Granularity, Modifier
 from advisor.models.options import CpCommType
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document
@@ -122,4 +123,7 @@ def parts(framework: Framework) -> FrameworkParts:
         jobs=EngineJobs,
         memory=_Memory,
         context_kinds=(CpCommType.A2A,),
+        granularities=(Granularity.NONE, Granularity.FULL),
+        policies=(),
+        options=(Modifier.OFFLOAD,),
     )

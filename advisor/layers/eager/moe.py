@@ -8,11 +8,14 @@ from advisor.layers.eager.parts import linear, multiplied, nonlinearity, with_we
 from advisor.layers.expert_tokens import moe_tokens, rows
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
+from advisor.models.options import Activation
 
 
 def gate(shape: RankShape, source: Tensor) -> Operator:
     """Logits [tokens, num_moe_experts] in the type of the activations; whole on every TP rank."""
     tokens, experts = shape.tokens, shape.model.num_moe_experts or 1
+    weight = Weight("router.gate.weight", (experts, shape.model.hidden_size))
+    bias = Weight("router.gate.bias", (experts,))
     return with_weight_gradients(
         shape,
         Operator(
@@ -23,7 +26,7 @@ def gate(shape: RankShape, source: Tensor) -> Operator:
             unit=ComputeUnit.GEMM,
             saved=(source,),
             saved_for_weights=frozenset({source.name}),
-            weights=(Weight("router.gate.weight", (experts, shape.model.hidden_size)),),
+            weights=(weight, bias) if shape.model.add_bias_linear else (weight,),
             gemm=Gemm(tokens, experts, shape.model.hidden_size),
         ),
     )
@@ -102,6 +105,8 @@ def grouped_linear(
         expert=True,
         copies=experts,
     )
+    bias = Weight(f"experts.{name}.bias", (width,), expert=True, copies=experts)
+    has_bias = shape.model.add_bias_linear  # of each row a copy, which is added out of place
     operator = Operator(
         f"experts.{name}",
         module,
@@ -110,19 +115,30 @@ def grouped_linear(
         unit=ComputeUnit.GEMM,
         saved=(source, Tensor("expert_ends", (experts,), DType.INT32)),
         saved_for_weights=frozenset({source.name}),
-        weights=(weight,),
+        forward_workspace=output.num_bytes if has_bias else 0,
+        weights=(weight, bias) if has_bias else (weight,),
         gemm=Gemm(rows, width, depth, groups=experts),
     )
     return with_weight_gradients(shape, operator)
 
 
-def gated(shape: RankShape, gate: Tensor, up: Tensor) -> tuple[Operator, Operator]:
+def gated(shape: RankShape, gate: Tensor, up: Tensor) -> tuple[Operator, ...]:
     """Activation of `gate`, and its product with `up`: keep what they read."""
     activated, product = (
         Tensor(f"experts.{name}", gate.shape, gate.dtype) for name in ("activation_out", "product")
     )
-    (operator,) = nonlinearity(shape.model.activation, gate, activated)
     module = Module.EXPERT_ACTIVATION
+    if shape.model.activation is Activation.QUICK_GEGLU:  # gpt-oss: (up + 1) gate sigmoid(a gate)
+        clamped, more, share = (
+            Tensor(f"experts.{name}", gate.shape, gate.dtype)
+            for name in ("gate_clamped", "up_and_one", "sigmoid_out")
+        )
+        clamp = Operator("experts.clamp", module, (gate, up), (clamped, more), saved=(gate, up))
+        sigmoid = Operator("experts.sigmoid", module, (clamped,), (share,), saved=(share,))
+        inner = multiplied(share, clamped, activated, "experts.gate", module)
+        outer = multiplied(activated, more, product, "experts.multiply", module)
+        return clamp, sigmoid, inner, outer
+    (operator,) = nonlinearity(shape.model.activation, gate, activated)
     return (
         replace(operator, name="experts.activation", module=module),
         multiplied(activated, up, product, "experts.multiply", module),

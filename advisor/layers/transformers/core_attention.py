@@ -6,12 +6,21 @@ models/gemma2/modeling_gemma2.py (eager_attention_forward); torch 2.13 transform
 
 from msgspec.structs import replace
 
+from advisor.base.dtypes import DType
 from advisor.layers.eager.context_parallel import attention_over_ranks
-from advisor.layers.eager.parts import activation, attention, in_fp32
-from advisor.layers.operators import WIDEST_FLASH_HEAD, ComputeUnit, Module, Operator, Tensor
+from advisor.layers.eager.parts import activation, attention, in_fp32, with_weight_gradients
+from advisor.layers.operators import (
+    WIDEST_FLASH_HEAD,
+    ComputeUnit,
+    Module,
+    Operator,
+    Tensor,
+    Weight,
+)
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.layer_kind import LayerKind, Mixer
+from advisor.models.options import SoftmaxType
 
 _CORE = Module.CORE_ATTENTION
 
@@ -21,7 +30,7 @@ def core_attention(
 ) -> tuple[Operator, ...]:
     """Flash attention where no mask is needed; SDPA with a mask where a window is; and where scores
     are capped, which SDPA cannot, eager attention."""
-    if shape.eager_attention or shape.model.attn_logit_softcapping is not None:
+    if _is_eager(shape):
         return _eager_attention(shape, query, key, value)
     if shape.masked or (kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape)):
         return _masked_attention(shape, query, key, value)
@@ -31,6 +40,12 @@ def core_attention(
     if shape.model.rotary_percent == 1.0 or shape.context_parallel_size > 1:
         return attended
     return *attended, _by_token(attended[-1].outputs[0])
+
+
+def _is_eager(shape: RankShape) -> bool:
+    """Whether scores are made in Python: sinks as well have no kernel but flash attention's."""
+    sinks = shape.model.softmax_type is not SoftmaxType.VANILLA and not shape.flash_attention
+    return shape.eager_attention or shape.model.attn_logit_softcapping is not None or sinks
 
 
 def _by_token(attended: Tensor) -> Operator:
@@ -51,7 +66,7 @@ def mask_bytes(shape: RankShape) -> int:
     for SDPA, of all sequences together, or of each where samples differ; eager attention has 16-bit
     ones [micro_batch_size, 1, seq, seq], for layers with a window and for those without."""
     model, pairs = shape.model, shape.seq_length**2
-    if shape.eager_attention or model.attn_logit_softcapping is not None:
+    if _is_eager(shape):
         kinds = 1 if model.window_size is None else 2
         return kinds * shape.micro_batch_size * pairs * shape.dtype.itemsize
     if shape.masked:
@@ -111,7 +126,10 @@ def _eager_attention(
         Tensor(f"attention_{name}", size, shape.dtype)
         for name in ("raw_scores", "scores", "masked", "probs")
     )
-    softmax = in_fp32(probs, "attention_softmax")
+    if shape.model.softmax_type is not SoftmaxType.VANILLA:
+        softmax, probs = _with_sinks(shape, masked)
+    else:
+        softmax, probs = _softmax(masked, probs)
     is_capped = shape.model.attn_logit_softcapping is not None
     capped = soft_cap(scores, _CORE, held=False) if is_capped else ()
     (read,) = capped[-1].outputs if capped else (scores,)
@@ -124,19 +142,45 @@ def _eager_attention(
         Operator("attention_scale", _CORE, (raw,), (scores,)),
         *capped,
         Operator("attention_mask", _CORE, (read,), (masked,)),
-        Operator(
-            "attention_softmax",
-            _CORE,
-            (masked,),
-            (softmax,),
-            saved=(softmax,),
-            forward_workspace=softmax.num_bytes,
-            backward_workspace=softmax.num_bytes - masked.num_bytes,  # its gradient in fp32
-        ),
-        Operator("attention_probs", _CORE, (softmax,), (probs,), forward_holds=(masked,)),
+        *softmax,
         _matmul("attention_context", (probs, value), context, flops),
         Operator("attention_transpose", _CORE, (context,), (output,)),
     )
+
+
+def _softmax(masked: Tensor, probs: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
+    """In fp32, and its 16-bit copy."""
+    wide = in_fp32(probs, "attention_softmax")
+    softmax = Operator(
+        "attention_softmax",
+        _CORE,
+        (masked,),
+        (wide,),
+        saved=(wide,),
+        forward_workspace=wide.num_bytes,
+        backward_workspace=wide.num_bytes - masked.num_bytes,  # its gradient in fp32
+    )
+    copy = Operator("attention_probs", _CORE, (wide,), (probs,), forward_holds=(masked,))
+    return (softmax, copy), probs
+
+
+def _with_sinks(shape: RankShape, masked: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
+    """Scores with a sink next to each row, less their largest, and their softmax in 16 bits, of
+    which the columns without the sink are a view. Keeps where the largest was."""
+    *rows, keys = masked.shape
+    joined, shifted, probs = (
+        Tensor(f"attention_{name}", (*rows, keys + 1), masked.dtype)
+        for name in ("with_sinks", "shifted", "probs")
+    )
+    place = Tensor("attention_largest", (*rows, 1), DType.INT64)
+    sinks = (Weight("sinks", (shape.local_heads,)),)
+    cat = Operator("attention_sinks", _CORE, (masked,), (joined,), weights=sinks)
+    operators = (
+        with_weight_gradients(shape, cat),
+        Operator("attention_shift", _CORE, (joined,), (shifted,), saved=(place,)),
+        Operator("attention_softmax", _CORE, (shifted,), (probs,), saved=(probs,)),
+    )
+    return operators, probs.view("attention_scores_left", masked.shape)
 
 
 def _matmul(name: str, inputs: tuple[Tensor, ...], output: Tensor, flops: int) -> Operator:

@@ -73,7 +73,17 @@ def sparse_moe_block(
         moe.gather_tokens(source, sent, taken),
         moe.gather_tokens(weights, sorted_weights, order),
     )
-    return (*shared, *router, sort, *gather, *operators, *tail)
+    routed = (*router, sort, *gather, *operators, *tail[: -1 if shared else None])
+    if shared and _is_glm(shape):
+        return (*routed, *shared, tail[-1])
+    return (*shared, *routed, *tail[-1:] * bool(shared))
+
+
+def _is_glm(shape: RankShape) -> bool:
+    """GLM-4.5 leaves weights in fp32, and has shared experts after the routed ones; ERNIE 4.5 has
+    both otherwise."""
+    sigmoid = shape.model.moe_router_score_function is ScoreFunction.SIGMOID
+    return sigmoid and not shape.model.rotary_interleaved
 
 
 def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
@@ -136,7 +146,7 @@ def _own_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
 
 def _wide_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     """ERNIE 4.5's, whose weight is in fp32, from a copy of its input, which it keeps, to weights
-    that are cast to 16 bit; their sum is kept before and after it is clamped."""
+    that are cast to 16 bit (not by GLM-4.5); their sum is kept before and after it is clamped."""
     gating = moe.gate(shape, source)
     logits = in_fp32(gating.outputs[0], "router_logits")
     copy = in_fp32(source, "router_input.fp32")
@@ -150,6 +160,8 @@ def _wide_router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     weights = moe.per_choice(shape, "router_weights.cast", shape.dtype)
     cast = Operator("router.cast", Module.ROUTER, (wide,), (weights,))
     choice = moe.choice(shape, scores.outputs[0], chosen, 0)
+    if _is_glm(shape):
+        return wide, (gating, scores, choice, divide)
     return weights, (gating, scores, choice, divide, cast)
 
 
@@ -159,13 +171,13 @@ def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
     both = rows(shape, "gate_up_proj_out", copies, 2 * ffn)
     halves = tuple(both.view(name, (copies, ffn)) for name in ("expert_gate", "expert_up"))
     split = Operator("experts.chunk", Module.EXPERT_ACTIVATION, (both,), halves)
-    activate, multiply = moe.gated(shape, *halves)
+    activation = moe.gated(shape, *halves)
+    (product,) = activation[-1].outputs
     output = rows(shape, "down_proj_out", *sent.shape)
     operators = (
         moe.grouped_linear(shape, "gate_up_proj", Module.EXPERT_FC1, sent, both),
         split,
-        activate,
-        multiply,
-        moe.grouped_linear(shape, "down_proj", Module.EXPERT_FC2, multiply.outputs[0], output),
+        *activation,
+        moe.grouped_linear(shape, "down_proj", Module.EXPERT_FC2, product, output),
     )
     return operators, output

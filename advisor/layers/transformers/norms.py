@@ -8,7 +8,7 @@ from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import fused_norm, in_fp32, with_weight_gradients
 from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.options import Normalization, NormPlacement
+from advisor.models.options import Normalization, NormPlacement, SoftmaxType
 
 
 def norm(
@@ -28,9 +28,9 @@ def norm(
     Going back 20: products with the normalized tensor and with the copy, of which sums are made,
     three products for the gradient of the square, two sums and the casts.
 
-    Llama multiplies in 16 bit. Gemma and OLMo 2 do in fp32, where the normalized tensor is twice as
-    large; Gemma keeps 1 + weight next to it, Gemma 4 the weight in fp32, and the mean square of
-    each row. A norm that is not `scaled` has no weight, and keeps no normalized tensor."""
+    Llama multiplies in 16 bit. Gemma, OLMo 2 and gpt-oss do in fp32, where the normalized tensor is
+    twice as large; Gemma keeps 1 + weight next to it, Gemma 4 the weight in fp32, and the mean
+    square of each row. One that is not `scaled` has no weight, and keeps no normalized tensor."""
     if shape.model.normalization is Normalization.LAYER_NORM:
         return fused_norm(shape, name, module, source, output)
     if shape.use_liger_kernel:
@@ -41,6 +41,7 @@ def norm(
     inverse = Tensor(f"{name}.rsqrt", (*source.shape[:-1], 1), DType.FP32)
     model, placement = shape.model, shape.model.norm_placement
     wide = model.layernorm_zero_centered_gamma or placement is not NormPlacement.PRE
+    wide = wide or model.softmax_type is not SoftmaxType.VANILLA
     normalized = Tensor(f"{name}.normalized", source.shape, DType.FP32 if wide else source.dtype)
     saved = [copy, inverse, normalized] if scaled else [copy, inverse]
     if model.layernorm_zero_centered_gamma:

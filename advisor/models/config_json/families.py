@@ -147,11 +147,12 @@ FieldsCode = Callable[[HuggingFaceConfig, Family, Mapping[str, Any]], dict[str, 
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
-    """Types of models that are refused, and why; that have a text_config; rows to be `like`; a row
+    """Types of models that are refused, and why; of those with a tower that is not, the type
+    of the decoder; rows to be `like`; a row
     for each type of a decoder, and for each type with a vision tower that is modelled."""
 
     refused: dict[str, str]
-    with_vision: tuple[str, ...]
+    with_vision: dict[str, str]
     parts: dict[str, dict[str, Any]]
     types: dict[str, dict[str, Any]]
     towers: dict[str, dict[str, Any]]

@@ -26,9 +26,10 @@ def load_config_json(path: Path) -> ModelSpec:
     whole = read_config(path)
     outer = whole.get("model_type", str, None)
     if outer in FILE.towers:
-        spec = _of_decoder(text_of(whole))
+        spec = _of_decoder(text_of(whole, family_of(outer).decoder))
         return replace(spec, vision=tower_of(whole, spec.hidden_size))
-    spec = _of_decoder(_of_text(whole))
+    decoder = FILE.with_vision.get(outer or "")
+    spec = _of_decoder(text_of(whole, decoder) if decoder else whole)
     return replace(spec, name=f"{spec.name} (text alone)") if outer in FILE.with_vision else spec
 
 
@@ -36,8 +37,6 @@ def _of_decoder(config: HuggingFaceConfig) -> ModelSpec:
     model_type, path = config.get("model_type", str, None), config.path
     if model_type in REFUSED:
         raise config.refuse("model_type", REFUSED[model_type])
-    if model_type in FILE.with_vision:
-        raise config.refuse("text_config", "is missing, and describes the language model")
     if model_type not in MODEL_TYPES:
         near = nearest_names(model_type or "", MODEL_TYPES)
         raise config.refuse("model_type", "is not a supported model family", near)
@@ -50,15 +49,6 @@ def _of_decoder(config: HuggingFaceConfig) -> ModelSpec:
         raise UserError(
             f"{path}: {error.field}", error.value, error.relation, error.nearest
         ) from None
-
-
-def _of_text(config: HuggingFaceConfig) -> HuggingFaceConfig:
-    """The language model of a file that describes a vision model too, which is not modelled."""
-    inner, outer = config.values.get("text_config"), config.values.get("model_type")
-    if outer not in FILE.with_vision or not isinstance(inner, dict):
-        return config
-    usual = "mistral" if outer == "mistral3" else f"{outer}_text"
-    return replace(config, values={"model_type": usual, **inner})
 
 
 def _read(config: HuggingFaceConfig, family: Family) -> ModelSpec:

@@ -4,21 +4,23 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.models.config_json.families import family_of
+from advisor.models.config_json.families import FILE, family_of
 from advisor.models.config_json.keys import HuggingFaceConfig, keys
 from advisor.models.vision import VisionTower
 
 _OUTER: Final = keys("architectures model_type text_config vision_config rope_scaling")
 
 
-def text_of(config: HuggingFaceConfig) -> HuggingFaceConfig:
-    """The decoder of a model with a tower: a section of its own, or all other keys of the file
-    (transformers before 4.52). Its rotary positions have three axes, which changes no size."""
-    inner = config.values.get("text_config")
+def text_of(config: HuggingFaceConfig, decoder: str) -> HuggingFaceConfig:
+    """The `decoder` of a model with a tower, or what its own section says that it is: a section of
+    the file, or all other keys of it (transformers before 4.52). Its rotary positions have three
+    axes, which changes no size."""
+    inner = config.values.get("text_config", config.values.get("llm_config"))
     given = inner if isinstance(inner, dict) else config.values
     values = {key: value for key, value in given.items() if key not in _OUTER}
     tied = config.values.get("tie_word_embeddings")
-    usual = {"model_type": family_of(str(config.values["model_type"])).decoder}
+    own = given.get("model_type")
+    usual = {"model_type": own if own in FILE.types else decoder}
     if tied is not None:
         values.setdefault("tie_word_embeddings", tied)
     ids = ("image_token_id", "video_token_id", "vision_token_id")

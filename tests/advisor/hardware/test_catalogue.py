@@ -22,7 +22,9 @@ CALIBRATED = {
     **dict.fromkeys(("B200", "B300", "GB200", "GB300"), "b200"),
 }
 VOLTA = ("V100-SXM-16GB", "V100-SXM-32GB")
-GEFORCE = ("RTX-3090-24GB", "RTX-4090-24GB")
+OLDER = {**dict.fromkeys(VOLTA, 125), "T4-16GB": 65.1}
+"""What has no bf16, and what it has instead."""
+GEFORCE = ("RTX-3060-12GB", "RTX-3090-24GB", "RTX-4090-24GB", "RTX-5090-32GB")
 NO_DATASHEET = ("A800-SXM-80GB", "GH200-96GB", "H20-SXM-96GB", *VOLTA)
 """Joined by NVLink, of which no datasheet was at hand."""
 AMD = ("MI300X-192GB", "MI355X-288GB")
@@ -31,7 +33,15 @@ AMD = ("MI300X-192GB", "MI355X-288GB")
 def test_every_type_is_in_the_table_and_memory_that_no_source_gives_is_assumed() -> None:
     assert set(gpu_names()) == set(TABLE)
     assumed = {n for n in TABLE if "memory_torch_total_gib" in load_gpu(n).assumed_fields}
-    cards = {"A10-24GB", "L4-24GB", "A800-PCIe-80GB", "L20-48GB", "A6000-48GB", "RTX-3090-24GB"}
+    cards = {
+        "A10-24GB",
+        "L4-24GB",
+        "A800-PCIe-80GB",
+        "L20-48GB",
+        "A6000-48GB",
+        "RTX-3090-24GB",
+        "RTX-3060-12GB",
+    }
     assert assumed == cards | set(NO_DATASHEET)
 
 
@@ -47,7 +57,7 @@ def test_numbers_in_bytes_and_flops(name: str) -> None:
     assert gpu.memory_bytes < marketing * GIB
     assert gpu.memory_bandwidth_bytes_per_second == bandwidth * 10**9
     assert gpu.bf16_flops == bf16 * 10**12
-    assert gpu.fp16_flops == (125 * 10**12 if name in VOLTA else gpu.bf16_flops)
+    assert gpu.fp16_flops == pytest.approx(OLDER.get(name, bf16) * 10**12)
     assert gpu.fp8_flops == (None if isnan(fp8) else fp8 * 10**12)
     assert gpu.sm_count == sms
     assert (gpu.nvlink_bytes_per_second, gpu.nvlink_domain_size) == (nvlink * 10**9, domain)
@@ -56,8 +66,8 @@ def test_numbers_in_bytes_and_flops(name: str) -> None:
     assert [gpu.calibration] == (fitted or [unfitted])
     assert (gpu.vendor is Vendor.AMD) == (name in AMD)
     assert gpu.peer_to_peer == (name not in GEFORCE)
-    assert gpu.internode_bytes_per_second >= (6.25 if name in VOLTA else 25) * 10**9
-    assert gpu.host_link_bytes_per_second >= (15 if name in VOLTA else 31) * 10**9
+    assert gpu.internode_bytes_per_second >= (6.25 if name in OLDER else 25) * 10**9
+    assert gpu.host_link_bytes_per_second >= (15 if name in OLDER else 31) * 10**9
 
 
 @pytest.mark.parametrize("name", TABLE)

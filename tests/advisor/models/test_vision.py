@@ -111,7 +111,7 @@ def test_other_towers_are_said_to_be_left_out(tmp_path: Path) -> None:
     [
         ("huggingface", (), "text alone, the tower does not run: samples.image_tokens=N"),
         ("huggingface", ("samples.image_tokens=1024",), ""),
-        ("fsdp2", (), "text alone: vision towers are not modelled for fsdp2"),
+        ("torchtitan", (), "text alone: vision towers are not modelled for torchtitan"),
         ("megatron_lm", (), "text alone: vision towers are not modelled for megatron_lm"),
     ],
 )

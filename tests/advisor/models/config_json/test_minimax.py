@@ -28,6 +28,12 @@ SIZES: dict[str, tuple[float, float | None]] = {
     "Qwen3.5-35B-A3B": (35, 3),
     "Ministral-3-8B": (8, None),
     "Mistral-Small-3.1-24B": (24, None),
+    "SmolLM3-3B": (3, None),
+    "Granite-3.3-8B": (8, None),
+    "Phi-4-mini": (3.8, None),
+    "Qwen2-VL-7B": (7.6, None),  # without its tower, as the two below
+    "InternVL3-8B": (7.6, None),
+    "GLM-4.5V": (107, 12),
 }
 
 
