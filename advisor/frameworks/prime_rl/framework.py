@@ -26,6 +26,7 @@ from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Document
 
 _OFF: Final = ("none", "null", "false")
 _AC: Final = "model.ac"
@@ -43,6 +44,13 @@ class _Reader(CycleReader):
 
     framework = Framework.PRIME_RL
     label = "prime-rl"
+
+    def find(self, document: Document) -> Iterator[Keys]:
+        """A section without keys is on."""
+        for keys in super().find(document):
+            for key in [key for key, one in keys.values.items() if one.value == {}]:
+                keys.values[key] = keys.means(key, True)
+            yield keys
 
     def is_supervised(self, keys: Keys) -> bool:
         """By its data."""
