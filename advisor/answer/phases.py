@@ -6,8 +6,12 @@ phase needs.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
+
+NO_ROOM: Final = "the KV cache has no room for one sequence"
+"""How the note of a rollout begins whose engine does not start."""
 
 
 class PhaseName(StrEnum):
@@ -71,8 +75,6 @@ class Phase(Struct, frozen=True, kw_only=True):
 
 
 def deciding(phases: Sequence[Phase], certainty: float) -> Phase:
-    """The phase that decides: the least likely to fit where one does not, else the highest."""
-    least = min(phases, key=lambda phase: (phase.fit_probability, -phase.peak_reserved_bytes))
-    if least.fit_probability < certainty:
-        return least
-    return max(phases, key=lambda phase: phase.peak_reserved_bytes)
+    """The phase that decides: the highest of those that do not fit, else of all."""
+    unfit = [phase for phase in phases if phase.fit_probability < certainty]
+    return max(unfit or phases, key=lambda phase: phase.peak_reserved_bytes)

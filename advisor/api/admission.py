@@ -86,7 +86,7 @@ def admission(request: Request, read: "ReadConfiguration | None") -> Admission:
     spec = spec or _usual(request.framework if read is None else None)
     spec = spec or parts_of(request.framework or "").settings.none.spec
     asked = replace(request, recompute=(spec,), quick=True)
-    return _of(answer_to(asked, read=read), tuple(_unknown(read)) if read else ())
+    return _of(answer_to(asked, read=read, remedies=False), tuple(_unknown(read)) if read else ())
 
 
 def _usual(framework: str | None) -> str | None:

@@ -46,17 +46,18 @@ def answer_to(
     verify: int | None = None,
     read: "ReadConfiguration | None" = None,
     watch: "Watch | None" = None,
+    remedies: bool = True,
 ) -> "Answer":
     """Every legal setting of the request, ranked; the `verify` best rehearsed by Megatron Core.
 
-    read: what the job was taken from. watch: is called with how far a search is. Raises UserError
-    where the request is wrong, there is no candidate of rank `explain`, or Megatron Core is not
-    installed to verify with.
+    read: what the job was taken from. watch: is called with how far a search is. remedies: whether
+    what would help is looked for where nothing fits. Raises UserError where the request is wrong,
+    there is no candidate of rank `explain`, or Megatron Core is not installed to verify with.
     """
     from advisor.search.advise import advise
 
     try:
-        answer = advise(request, watch)
+        answer = advise(request, watch, remedies=remedies)
         check_rank(answer, explain, "--explain")
         if verify:
             from advisor.search.verification import verify as verified

@@ -183,6 +183,8 @@ def _member(value: object, enum: type[StrEnum], where: str) -> StrEnum:
     for member in enum:
         if isinstance(value, str) and value.lower() in (member.value.lower(), member.name.lower()):
             return member
+    if isinstance(kin := enum._missing_(value), StrEnum):
+        return kin
     legal = [member.value for member in enum]
     likely = likely_names(value, legal) if isinstance(value, str) else ""
     raise UserError(where, show(value), f"must be one of {', '.join(legal)}", likely)

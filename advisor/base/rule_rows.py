@@ -69,11 +69,6 @@ def refusals(
     A row with `each`, here or in `lists`, is a rule for each of those names, which its code takes
     first, and which stands in its texts as {each}.
     """
-
-    def read(row: dict[str, Any]) -> dict[str, Any]:
-        sides = {one: _all_of(kind.names, row[one]) for one in ("given", "when") if one in row}
-        return {name: value for name, value in row.items() if name != "each"} | sides
-
     rows, codes = {}, dict(whens or {})
     for name, row in rows_of("jobs.json")[table].items():
         code = codes.pop(name, None)
@@ -83,7 +78,13 @@ def refusals(
             rows[one] = json.decode(text)
             if code:
                 codes[one] = partial(code, each) if each else code
-    return rules_of(kind, rows, codes, read)
+    return rules_of(kind, rows, codes, partial(with_sides, kind))
+
+
+def with_sides(kind: type[R], row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its conditions that are sides, as `refusals` reads them."""
+    sides = {one: _all_of(kind.names, row[one]) for one in ("given", "when") if one in row}
+    return {name: value for name, value in row.items() if name != "each"} | sides
 
 
 def _all_of(names: tuple[str, ...], sides: Iterable[str]) -> Callable[..., bool]:

@@ -16,20 +16,22 @@ from advisor.answer.evaluation import Evaluation
 from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
+from advisor.base.plain_json import to_plain
 from advisor.base.units import human_count
 from advisor.explorer import step_numbers as numbers
-from advisor.explorer.nearby import Grid, differs, grid
+from advisor.explorer.nearby import Grid, differs, grid, length_of
 from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.job.microbatches import microbatches
 from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
 from advisor.report import header
+from advisor.report import sample_block as blocks
 from advisor.report.job_changes import layout_cells, options_apart
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
-from advisor.report.wording import remedy_line, verdict, way_out
+from advisor.report.wording import remedy_lines, verdict, way_out
 from advisor.request.differences import HarnessLines
 from advisor.request.request import Request
 from advisor.search import answer_parts, evaluate, layout_search, measured_rows
@@ -40,7 +42,11 @@ AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
 """Columns of `layout_cells` that the page has a control for, besides the sequence length."""
 OPTIONS: Final = "options"
 """The column of what no other one says."""
-_LENGTH: Final = "job.seq_length"
+_SAID: Final = (
+    *("job.seq_length", "samples.token_budget"),
+    *("tuning.rank", "rl.gpu_memory_utilization"),
+)
+"""Options that have a control of their own."""
 _SPEC: Final = "SPEC"
 """Stands for the settings in a `harness run` line."""
 
@@ -81,12 +87,12 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
         "gpus": job.num_gpus,
         "gpu": job.gpu.name,
         "precision": str(job.config.precision),
-        "global_batch": job.config.global_batch_size,
-        "seq_length": job.config.seq_length,
         "recipe": answer.recipe,
         "framework": header.framework_words(job),
         "card": numbers.units(job.gpu.memory_bytes),
         "budget": numbers.units(best.budget_bytes),
+        "packs": job.config.samples.token_budget is not None,
+        "samples": _samples(answer),
         "certainty": job.config.certainty,
         "verdict": f"{verdict(answer)} {way_out(answer)}".strip(),
         "basis": [
@@ -98,7 +104,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
             ["Differs", [" · ".join(answer.differences)]],
             ["Proof", _proof(answer)],
         ],
-        "remedies": [remedy_line(one, best) for one in answer.remedies if not answer.fastest_found],
+        "remedies": remedy_lines(answer),
         "searched": answer.searched or answer.optimum is not None,
     }
 
@@ -113,6 +119,15 @@ def _proof(answer: Answer) -> list[str]:
 
 
 _ONE_LINE: Final = 1000
+
+
+def _samples(answer: Answer) -> list[list[Any]]:
+    """Of the choice what the text page says of samples of several lengths: sizes of microbatches,
+    the longest row until some steps, what is too long."""
+    if (note := blocks.sample_note_of(answer)) is None:
+        return []
+    until = (to_plain(one) for one in note.until)
+    return [[*blocks.sizes(note)], [*until], [*blocks.too_long(note)]]
 
 
 class _Page(Struct, frozen=True):
@@ -134,17 +149,24 @@ class _Page(Struct, frozen=True):
         cells = layout_cells(job)
         first = rows[0]
         held = [stage.memory_bytes for stage in first.stages]
-        options = {k: v for k, v in options_apart(job, self.grid.own).items() if k != _LENGTH}
+        tuning, rl = job.config.tuning, job.config.rl
+        said = _SAID if tuning.has_adapter else (*_SAID, "tuning.")
+        apart = options_apart(job, self.grid.own).items()
+        options = {path: value for path, value in apart if not path.startswith(said)}
         return {
             GPUS: self.pool.number(str(job.num_gpus)),
             **{axis: self.pool.number(cells[axis]) for axis in AXES},
             OPTIONS: self.pool.number(join_key_values(options) or "the answer's"),
             "DP": job.layout.data_parallel_size,
-            "seq": job.config.seq_length,
+            "seq": length_of(job.config),
+            "rank": self.pool.number(str(tuning.rank) if tuning.has_adapter else "all weights"),
+            "engine": self.pool.number(rl.shares_gpus and str(rl.gpu_memory_utilization)),
+            "tokens": round(microbatches(job).tokens),
             "pp": job.layout.pipeline_model_parallel_size,
             "vpp": job.layout.virtual_pipeline_model_parallel_size,
             "microbatches": microbatches(job).mean.num_microbatches,
-            "runs": self.pool.number(header.run_words(job)),
+            "row": self.pool.number([*header.row_words(job.config)]),
+            "runs": self.pool.number([header.tuning_words(job), *header.run_words(job)]),
             "layout": self.pool.number(header.layout_words(job.layout, job.config.optimizer)),
             "apart": self.pool.number(differs(job, self.grid.own)),
             "fixed": self.pool.number(

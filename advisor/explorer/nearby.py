@@ -1,4 +1,5 @@
-"""Jobs near one: other degrees, micro batches, sequence lengths and numbers of GPUs."""
+"""Jobs near one: other degrees, micro batches, sequence lengths, numbers of GPUs, ranks of its
+adapter and shares of its rollout engine."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -11,13 +12,14 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, if_legal
 from advisor.base.pareto import dominators
 from advisor.base.units import divisors
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
-from advisor.job.job import Job
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import SHORT_NAMES, ParallelLayout
+from advisor.job.tuning import Tuning
 from advisor.learning.learned import LearnedCalibration
 from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.report.job_changes import apart, layout_cells
@@ -33,10 +35,11 @@ from advisor.search.ranking import UNFIT, first_simulated, memory_and_time, orde
 
 _FASTER: Final = 2.0
 """Doublings that a job which takes twice as long is further away."""
-_NEAR, _LOOKED_AT = (3.0, 2.0, 2.0), (90, 16, 8)
+_NEAR, _LOOKED_AT = (3.0, 2.0, 2.0, 0.0), (90, 16, 8, 1)
 """Doublings up to which jobs are near, and how many of the nearest are looked at: with the job's
-own number of GPUs and sequence length, with another one of them, and with others of both."""
-_MOST, _UNFIT = (640, 80, 20), (30, 2, 1)
+own number of GPUs and sequence length, with another one of them, with others of both, and with
+another adapter or engine."""
+_MOST, _UNFIT = (640, 80, 20, 20), (30, 2, 1, 1)
 """Stages of rows of jobs that fit after which no others are looked at, as each takes its time; and
 jobs that do not fit."""
 _EACH: Final = 10
@@ -44,11 +47,11 @@ _EACH: Final = 10
 
 
 class Place(Struct, frozen=True):
-    """A number of GPUs and a sequence length that jobs are looked for at; in how many of the two
+    """A number of GPUs and options that jobs are looked for at; in how many of number and length
     they are not the job's own."""
 
     num_gpus: int
-    seq_length: int
+    config: JobConfig
     changed: int = 0
 
 
@@ -83,6 +86,8 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
             if words in seen or most <= 0:
                 continue
             rows = _rows(one, frugal)
+            if place.changed == _OTHER:
+                rows = list(first_simulated(rows))
             fits = any(row.fits for row in rows)
             if rows and (fits or unfit > 0):
                 seen.add(words)
@@ -164,15 +169,47 @@ _HALF_STEP: Final = 0.5
 rank holds."""
 
 
+_RANKS: Final = (8, 16, 32, 64, 128)
+_SHARES: Final = tuple(tenths / 10 for tenths in range(2, 10))
+_OTHER: Final = 3
+"""What is changed where it is neither number nor length."""
+
+
+def length_of(config: JobConfig) -> int:
+    """Tokens of a sequence; of packs those that a GPU may have."""
+    return config.samples.token_budget or config.seq_length
+
+
+def _of_length(config: JobConfig, length: int) -> JobConfig:
+    if config.samples.token_budget is None:
+        return replace(config, seq_length=length)
+    return replace(config, samples=replace(config.samples, token_budget=length))
+
+
 def _places(own: Job) -> Iterator[Place]:
-    """Those of the controls."""
-    gpus, length = own.num_gpus, own.config.seq_length
+    """Those of the controls. No sample is longer than the longest."""
+    gpus, config = own.num_gpus, own.config
+    length, said = length_of(config), config.samples
     lengths = [length, length // 2]
-    lengths += takewhile(lambda one: one <= _LONGEST, (length << n for n in count(1)))
+    longest = _LONGEST if said.packed or not said.varies else length
+    lengths += takewhile(lambda one: one <= longest, (length << n for n in count(1)))
     for times in _COUNTS:
-        for other in lengths:
-            if other and gpus * times == int(gpus * times):
-                yield Place(int(gpus * times), other, (times != 1) + (other != length))
+        for other in filter(None, lengths):
+            there = if_legal(_of_length, config, other)
+            if there and gpus * times == int(gpus * times):
+                yield Place(int(gpus * times), there, (times != 1) + (other != length))
+    for there in filter(None, _others(config)):
+        yield Place(gpus, there, _OTHER)
+
+
+def _others(config: JobConfig) -> Iterator[JobConfig | None]:
+    """Other ranks of its adapter and no adapter; other shares of the GPU for its engine."""
+    tuning, rl = config.tuning, config.rl
+    if tuning.has_adapter:
+        others = (*(replace(tuning, rank=rank) for rank in _RANKS), Tuning())
+        yield from (if_legal(replace, config, tuning=other) for other in others)
+    for share in _SHARES if rl.shares_gpus else ():
+        yield replace(config, rl=replace(rl, gpu_memory_utilization=share))
 
 
 def nearby(job: Job, resolution: Resolution, place: Place) -> Iterator[tuple[float, Job]]:
@@ -180,21 +217,22 @@ def nearby(job: Job, resolution: Resolution, place: Place) -> Iterator[tuple[flo
     with how many doublings away it is in all. Elsewhere they have no larger micro batch, and of
     those that differ in VPP and sharding there is one. Whether a framework takes them is left open.
     """
-    config = replace(resolution.config, seq_length=place.seq_length)
+    config = replace(resolution.config, seq_length=place.config.seq_length)
     there = replace(resolution, num_gpus=place.num_gpus, config=config)
     own, batch = job.config.micro_batch_size, job.config.global_batch_size
     ranks = job.layout.world_size // job.layout.data_parallel_size
     same = replace(job.layout, data_parallel_size=max(1, place.num_gpus // ranks))
     furthest, found = _NEAR[place.changed], [(0.0, same, own)]
     for away, layout in _layouts(job, there, furthest):
-        for size in divisors(batch // layout.data_parallel_size):
+        sizes = divisors(batch // layout.data_parallel_size)
+        for size in sizes if job.config.samples.token_budget is None else (own,):
             found.append((away + abs(log2(size / own)), layout, size))
     seen = set[tuple[int, ...]]()
     for away, layout, size in sorted(found, key=lambda one: one[0]):
         cuts = (size, *(getattr(layout, name) for name in _CUTS))
         if away > furthest or (place.changed and (size > own or cuts in seen)):
             continue
-        config = replace(job.config, micro_batch_size=size, seq_length=place.seq_length)
+        config = replace(place.config, micro_batch_size=size)
         with suppress(UserError):
             other = replace(job, layout=layout, config=config, num_gpus=place.num_gpus)
             seen.add(cuts)

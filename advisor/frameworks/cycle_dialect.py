@@ -171,10 +171,8 @@ class CycleReader(DialectReader):
         elif own.dynamic:
             yield _BUDGET, (None, ())
         if said.get("rl.reference") == "host" and said.get("tuning.adapter") == "lora":
-            yield (
-                "rl.reference",
-                ("adapter_off", [row.name for row in self.rows if row.ours == "rl.reference"]),
-            )
+            names = [row.name for row in self.rows if row.ours == _REFERENCE]
+            yield _REFERENCE, ("adapter_off", names)
         if supervised:
             yield from ((path, (None, ())) for path in said if path.startswith("rl."))
 
@@ -219,10 +217,6 @@ class CycleReader(DialectReader):
     def num_gpus(self, keys: Keys) -> int | None:
         """Those of the training; None where one of the numbers is not known."""
         return prod(numbers(keys, self.cycle.gpus)) or None
-
-    def understood(self, keys: Keys) -> str:
-        """The setting."""
-        return f"activation checkpointing {self.recompute(keys)}"
 
 
 def _is_old(given: ReadValue, cycle: Cycle) -> bool:

@@ -1,7 +1,9 @@
 """What dialects have in common: their readers, jobs and parts (dialect_rows.py)."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -19,8 +21,9 @@ from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
 from advisor.job.job import JobConfig
 from advisor.models.spec import ModelSpec
 from advisor.reading.command_options import options, program_at
-from advisor.reading.document_keys import Keys, put_tree
+from advisor.reading.document_keys import Keys, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
+from advisor.reading.model_names import named_model
 from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue
 from advisor.reading.shell import ShellCommand
 
@@ -39,8 +42,14 @@ def keys_in(document: Document) -> Iterator[Keys]:
         put_words(keys, document)
         for option in options(document.words[program_at(document.words) :]):
             said = [word.text for word in option.values if not _PAIR.match(word.text)]
-            value = " ".join(said) if said else True
-            keys.put(option.name.lstrip("-").replace("-", "_"), value, option.place, option.name)
+            value, name = (
+                " ".join(said) if said else True,
+                option.name.lstrip("-").replace("-", "_"),
+            )
+            keys.put(name, value, option.place, option.name)
+            if len(said) == 1 and said[0].startswith("{"):
+                with suppress(ValueError):
+                    put_mapping(keys, json.loads(said[0]), option.place, name)
         yield keys
 
 
@@ -71,7 +80,7 @@ class DialectReader(KeyedReader):
         if "framework" in vars(cls) and "options" not in vars(cls):
             name = str(cls.framework)
             cls.options = options_of(name, cls.below)
-            cls.rules = tuple(written(name, {"unknown_key": cls.unknown_keys}))
+            cls.rules = tuple(written(name, {"unknown_key": cls.unknown_keys}, cls.options))
 
     @classmethod
     def unknown_keys(cls, keys: Keys) -> Iterator[Match]:
@@ -118,6 +127,15 @@ class DialectReader(KeyedReader):
         every = found | {path: one.value for path, one in said.items()}
         more = self.derived(keys, every).items()
         return found | {path: value for path, value in more if path not in said}
+
+    def model(self, configuration: ReadConfiguration) -> str:
+        """The preset that the name of the checkpoint holds, else its path or id as it is."""
+        its = configuration.model
+        return named_model([its]) or (its if "/" in its and "$" not in its else "")
+
+    def understood(self, keys: Keys) -> str:
+        """The setting."""
+        return f"activation checkpointing {self.recompute(keys)}"
 
     def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
         """Values of ours that follow from keys and what is `said` together, where none is given."""

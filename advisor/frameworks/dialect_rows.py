@@ -9,11 +9,13 @@ true where it is printed even if the value is the usual one; `with`: options tha
 to it. An option that means several fields has a list of rows. `assumed`: fields of a job as it runs
 there (as_it_runs). `harmless`, `unpriced` and `predicted` are those of `option.listed`; `names`:
 all options that its parsers know; `marks` tell whose a document is: `keys`, one of which it has,
-`programs`, a pattern of the words of a command, and `calls`, one of those in Python.
+`programs`, a pattern of the words of a command, and `calls`, one of those in Python. `asked`: see
+Asked.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import translate
 from functools import cache, partial, reduce
 from typing import Any, Final
 
@@ -24,8 +26,9 @@ from advisor.base.configuration import packaged_configs
 from advisor.base.fields import field_types
 from advisor.base.record import defaults
 from advisor.base.units import whole_number
-from advisor.frameworks.option import Option, Status, listed, meant, text_of
+from advisor.frameworks.option import Option, Status, listed, meant, options_file, text_of
 from advisor.job.job import Job, JobConfig
+from advisor.job.tuning import ALL_LINEAR
 from advisor.reading.command_options import options
 from advisor.reading.document_keys import as_whole_number, truth
 from advisor.reading.python_source import PythonSource
@@ -35,6 +38,11 @@ from advisor.reading.shell import ShellCommand
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
 """Keys of the files of Accelerate and DeepSpeed, one of which each has."""
 _OTHERS: Final = "*"
+_LINEAR: Final = (
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
+_LAYERS: Final = ("model.layers", "model.language_model.layers", "language_model.model.layers")
 _KINDS: Final = {one.__name__: one for one in (bool, int, float, str)}
 _PLAIN: Final = defaults(JobConfig)
 
@@ -70,15 +78,28 @@ class Row(Option, frozen=True, kw_only=True):
 def _names(values: Mapping[str, Any], value: Any) -> tuple[str, ...] | None:
     """A list, or a text with commas or blanks; one of `values` alone means others."""
     found = value if isinstance(value, list | tuple) else re.split(r"[,\s]+", str(value))
-    named = tuple(text for one in found if (text := str(one).strip("[]'\"")))
+    texts = (text for one in found if (text := str(one).strip("[]'\"")))
+    named = tuple(dict.fromkeys(name for text in texts for name in last_names(text)))
     return (values[named[0]],) if len(named) == 1 and named[0] in values else named or None
 
 
-@cache
-def file_of(name: str) -> dict[str, Any]:
-    """What a dialect's file holds."""
-    path = packaged_configs() / "options" / f"{name}.json"
-    return dict(json.decode(path.read_bytes()))
+def last_names(text: str) -> tuple[str, ...]:
+    """Last names of the layers that a path, or a pattern of paths, means in every decoder layer;
+    the text itself where it is a name, or means none or those of some layers."""
+    if re.fullmatch(r"[\w-]+", text):
+        return (text,)
+    try:
+        own = re.compile(rf"(.*\.)?(?:{translate(text) if text[0] == '*' else text})")
+    except re.error:
+        return (text,)
+    each = {one: [[f"{at}.{n}.{one}" for n in (0, 1, 11)] for at in _LAYERS] for one in _LINEAR}
+    found = [one for one, ways in each.items() if any(all(map(own.fullmatch, w)) for w in ways)]
+    if text[0] == "*" and len(found) == len(_LINEAR):
+        return (ALL_LINEAR,)
+    return tuple(one.rpartition(".")[2] for one in found) or (text,)
+
+
+file_of: Final = cache(options_file)
 
 
 def _product(times: int, value: Any) -> int | None:
@@ -87,7 +108,8 @@ def _product(times: int, value: Any) -> int | None:
 
 
 def _row(name: str, said: Mapping[str, Any]) -> Row:
-    default, values, kind = said.get("default"), said.get("values", {}), said.get("kind", "")
+    default, kind = said.get("default"), said.get("kind", "")
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in said.get("values", {}).items()}
     is_switch = bool(values) and not {*values} - {"true", "false"}
     usual = bool if is_switch else object if values or default is None else type(default)
     means = partial(meant, values) if values else None
@@ -160,11 +182,52 @@ class _Marks(Struct, frozen=True):
         return sum(document.get(*key.split(".")) is not None for key in self.keys)
 
 
+class Asked(Struct, frozen=True):
+    """Patterns of lines, without one of which a reader finds nothing: among a command's words and
+    variables; a tree's format and the keys at its top; what Python imports and calls, and the keys
+    of its dictionaries."""
+
+    command: tuple[str, ...] = ()
+    tree: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
+
+    def may_read(self, document: Document) -> bool:
+        """Whether a document has such a line."""
+        if isinstance(document, ShellCommand):
+            patterns, lines = self.command, (*document.texts, *document.environment)
+        elif isinstance(document, PythonSource):
+            held = (one.value for way in document.ways for one in way.assigned.values())
+            keys = (str(key) for one in held if isinstance(one, dict) for key in one)
+            calls = (call.name for way in document.ways for call in way.calls)
+            patterns, lines = self.python, (*document.imports, *calls, *keys)
+        else:
+            patterns, lines = self.tree, (document.format, *map(str, document.values))
+        text = "\n".join(lines)
+        return any(re.search(pattern, text, re.MULTILINE) for pattern in patterns)
+
+
+class _File(Struct, frozen=True):
+    """What of a file tells whose a document is."""
+
+    marks: _Marks | None = None
+    asked: Asked = Asked()
+
+
+@cache
+def _files() -> dict[str, _File]:
+    paths = sorted((packaged_configs() / "options").glob("*.json"))
+    return {path.stem: json.decode(path.read_bytes(), type=_File) for path in paths}
+
+
 @cache
 def _marks() -> dict[str, _Marks]:
     """Of each dialect."""
-    names = sorted(path.stem for path in (packaged_configs() / "options").glob("*.json"))
-    return {n: convert(found, _Marks) for n in names if (found := file_of(n).get("marks"))}
+    return {name: its.marks for name, its in _files().items() if its.marks}
+
+
+def may_read(family: str, document: Document) -> bool:
+    """Whether the reader of a framework that is no dialect may find something in a document."""
+    return _files()[family].asked.may_read(document)
 
 
 def dialect_names() -> tuple[str, ...]:

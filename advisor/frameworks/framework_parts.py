@@ -74,12 +74,14 @@ class JobSupport(ABC):
     """Which jobs a framework runs, and how it completes them.
 
     framework: its name. own_options: see own_options.refuse_options. degrees: those of a layout
-    that a search may choose. precisions: those that are modelled. sees: whether vision towers are.
+    that a search may choose. untuned: switches of a job that are not modelled next to an adapter or
+    with frozen weights. precisions: those that are modelled. sees: whether vision towers are.
     A version is what JobConfig.framework_version holds.
     """
 
     framework: str
     own_options: tuple[str, ...] = ()
+    untuned: tuple[str, ...] = ()
     degrees: part_types.Degrees = part_types.Degrees()
     precisions: tuple[Precision, ...] = tuple(Precision)
     sees: bool = False

@@ -137,8 +137,9 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     names where no linear layer computes in 8 bits; None: what the framework leaves there
     (adam_holds_main_params). ``optimizer`` is Megatron's; main_params_dtype and
     the moments' types are Adam's. ``framework_version`` is megatron-core's for Megatron-LM, and the
-    framework's own for Megatron Bridge and NeMo; ``transformer_engine_version`` is the release of
-    Transformer Engine beneath it, by default the newest that the framework's asks for.
+    framework's own for Megatron Bridge and NeMo; ``trainer`` is the dialect that calls DeepSpeed,
+    in whose words options are written; ``transformer_engine_version`` is the release of Transformer
+    Engine beneath it, by default the newest that the framework's asks for.
     ``create_attention_mask`` is Megatron-LM's create_attention_mask_in_dataloader, of the same name
     in NeMo; see loads_attention_mask. ``moe_load_imbalance`` is our own: tokens that reach the
     busiest expert-parallel rank over the mean. At 1, its default, bytes are those of balanced
@@ -167,6 +168,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     precision: Precision = Precision.BF16
     framework: str = ""
     framework_version: str = ""
+    trainer: str = ""
     transformer_engine_version: str = ""
     main_grads_dtype: DType = DType.FP32
     copies_gradients: bool = True

@@ -69,9 +69,8 @@ def microbatches(job: Job) -> Microbatches:
     lengths, (each, _) = Lengths((whole,), (1.0,)), sequence_shards(job.layout)
     if said.lengths:
         lengths = read_lengths(said.lengths).changed(lambda length: min(length, whole))
-    in_rows = said.packed and said.token_budget is None
     sequences = config.global_batch_size * config.rl.sequences
-    tokens = sequences * (whole if in_rows else lengths.mean)
+    tokens = sequences * (whole if said.fills_rows else lengths.mean)
     found = Microbatches(
         worst=job,
         mean=job,
@@ -83,7 +82,7 @@ def microbatches(job: Job) -> Microbatches:
     )
     if not said.varies:
         return found
-    if in_rows:
+    if said.fills_rows:
         row = _with_rows(found, whole)
         return replace(found, worst=row, mean=row, capacity=whole)
     if said.packed:

@@ -18,10 +18,18 @@ class Algorithm(StrEnum):
     GRPO = "grpo"
     PPO = "ppo"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Algorithm | None":
+        """GRPO for its kin, which differ from it in the loss alone."""
+        return cls.GRPO if value in _KIN else None
+
     @property
     def rolls_out(self) -> bool:
         """Whether a cycle generates samples."""
         return self in (Algorithm.GRPO, Algorithm.PPO)
+
+
+_KIN: Final = ("cispo", "dapo", "dr_grpo", "gspo", "reinforce", "reinforce_plus_plus", "rloo")
 
 
 class Engine(StrEnum):
@@ -93,6 +101,12 @@ class Reinforcement(Struct, frozen=True, kw_only=True):
     def shares_gpus(self) -> bool:
         """Whether an engine is on the GPUs of the training."""
         return self.engine is not Engine.NONE and self.colocated
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest sample; None where nothing is said of responses."""
+        whole = (self.prompt_length or 0) + (self.response_length or 0)
+        return whole if self.response_length else None
 
     @property
     def sequences(self) -> int:

@@ -73,6 +73,11 @@ class Samples(Struct, frozen=True, kw_only=True):
         return self.packing is Packing.PACKED or self.token_budget is not None
 
     @property
+    def fills_rows(self) -> bool:
+        """Whether rows are of seq_length, full of samples."""
+        return self.packed and self.token_budget is None
+
+    @property
     def padded(self) -> bool:
         """Whether a row holds one sample, as long as the longest of its microbatch."""
         return not self.packed and (self.packing is Packing.PADDED or bool(self.lengths))

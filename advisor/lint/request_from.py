@@ -75,14 +75,24 @@ def read_job(target: str, given: Mapping[str, Any], *, whole: bool = True) -> Re
     return ReadJob(request=request, configuration=known)
 
 
+_UNTUNED: Final = "not modelled with adapters or frozen weights"
+
+
 def _without_foreign(read: ReadConfiguration, given: Mapping[str, Any]) -> ReadConfiguration:
-    """Without options that the framework of the job, which a Trainer hands it to, does not have."""
+    """Without options that the framework of the job, which a Trainer hands it to, does not have,
+    and what is not modelled next to an adapter."""
     framework = str(given.get("framework") or read.hands_to or read.framework)
     kept, foreign = dict(read.values), []
     for path, found in read.values.items():
         if relation := _refusal(path, found, framework):
             one = kept.pop(path)  # a default of the one that handed it over is none of its own
             foreign += [] if one.omitted else [Untaken.of(one, relation)]
+    adapter, layers = (kept.get(f"tuning.{name}") for name in ("adapter", "num_trainable_layers"))
+    is_tuned = layers or (adapter and adapter.value != "none")
+    for path in parts_of(framework).jobs.untuned if is_tuned else ():
+        if path in kept and kept[path].value is True:
+            own = kept.pop(path)
+            foreign.append(Untaken.of(replace(own, written=own.written or path), _UNTUNED))
     return replace(read, values=kept, untaken=(*read.untaken, *foreign))
 
 
@@ -253,7 +263,9 @@ def _jobs(found: Sequence[tuple[Reader, ReadConfiguration]]) -> list[ReadConfigu
     """Configurations that differ; documents that complete each other are one, and a file is part of
     every command that names it."""
     jobs: list[ReadConfiguration] = []
-    for reader, configuration in found:
+    owners = {one.framework for _, one in found if one.names_files is not None}
+    own_first = sorted(found, key=lambda pair: bool(owners) and pair[1].framework not in owners)
+    for reader, configuration in own_first:
         named = replace(configuration, model=reader.model(configuration))
         parts = [_merged(other, named, reader) for other in jobs]
         merged = [number for number, one in enumerate(parts) if one is not None]

@@ -19,7 +19,6 @@ from advisor.base.rule import Finding, Level, Verdict
 from advisor.frameworks.dialect_rows import LAUNCHERS, dialect_of
 from advisor.frameworks.readers import readers_of
 from advisor.frameworks.registry import framework_of_recipe
-from advisor.lint.embedded import commands_in
 from advisor.lint.ignored import without_ignored
 from advisor.lint.left_out import left_out, with_left_out
 from advisor.models.presets import load_model
@@ -235,7 +234,11 @@ def _file(path: Path, text: str | None) -> tuple[list[Document], Script]:
         document = _document(content, path.suffix, path.parent)
         if document is None:
             raise UserError("lint", show_path(path), "holds no mapping of settings")
-        embedded = commands_in(text, show_path(path)) if path.suffix in (".yaml", ".yml") else None
+        embedded = None
+        if path.suffix in (".yaml", ".yml"):
+            from advisor.lint.embedded import commands_in
+
+            embedded = commands_in(text, show_path(path))
         commands, script = _shell(embedded, show_path(path)) if embedded else ([], Script())
         script.texts[show_path(path)] = text
         texts = _texts(_said(document)) if isinstance(document, Tree) else ()

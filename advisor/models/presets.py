@@ -7,7 +7,7 @@ on the Hugging Face hub that have this shape. Its name is the file's.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -103,30 +103,39 @@ def hub_ids(config_dir: Path | None = None) -> dict[str, str]:
     """Presets by the ids of checkpoints on the Hugging Face hub that have their shape, with and
     without owner, in lower case."""
     found: dict[str, str] = {}
-    for preset in presets_with("hub:", config_dir):
-        path = find_config(ConfigGroup.MODEL, preset, config_dir)
-        assert path is not None, "a name of the folder"
-        # The one key that is asked for: parsing all files whole takes a tenth of a second.
-        text = _HUB.search(read_text(path, MOST_CONFIG_BYTES))
-        values = read_yaml(text[0], path) if text else {}
-        ids = convert(values.get("hub", ()), tuple[str, ...], Path(preset), "hub")
+    for path, text in _texts(config_dir).items():
+        if (said := _HUB.search(text)) is None:
+            continue
+        if _PLAIN.fullmatch(said[1]):  # parsing all files takes a tenth of a second
+            ids: tuple[str, ...] = (*said[1].split()[1::2],)
+        else:
+            ids = convert(read_yaml(said[0], path)["hub"], tuple[str, ...], path, "hub")
         for owned in map(str.lower, ids):
-            found |= {owned: preset, owned.rpartition("/")[2]: preset}
+            found |= {owned: path.stem, owned.rpartition("/")[2]: path.stem}
     return found
 
 
-_HUB: Final = re.compile(r"(?m)^hub:.*(?:\n[ \t-].*)*")
+_HUB: Final = re.compile(r"(?m)^hub:(.*(?:\n[ \t-].*)*)")
+_PLAIN: Final = re.compile(r"(?:\n *- [\w./-]+)+\s*")
+"""Ids as presets list them, which need no parser."""
+_BASE: Final = re.compile(r"""(?m)^base: *["']?([\w.-]+)""")
 
 
-def presets_with(words: str, config_dir: Path | None = None) -> tuple[str, ...]:
-    """Names of the presets whose file has these words, and of those that inherit from another."""
-    found = []
-    for name in model_names(config_dir):
-        path = find_config(ConfigGroup.MODEL, name, config_dir)
-        text = read_text(path, MOST_CONFIG_BYTES) if path else ""
-        if words in text or "base:" in text:
-            found.append(name)
-    return tuple(found)
+def _texts(config_dir: Path | None) -> dict[Path, str]:
+    """Of all presets."""
+    paths = (find_config(ConfigGroup.MODEL, name, config_dir) for name in model_names(config_dir))
+    return {path: read_text(path, MOST_CONFIG_BYTES) for path in paths if path}
+
+
+def presets_with(words: Collection[str], config_dir: Path | None = None) -> Iterator[str]:
+    """Names of the presets whose file, with those that it inherits from, has all of these words."""
+    texts = {path.stem: text for path, text in _texts(config_dir).items()}
+    for name, whole in texts.items():
+        above = _BASE.search(whole)
+        while above and (more := texts.get(above[1], "")) not in whole:
+            whole, above = whole + more, _BASE.search(more)
+        if all(word in whole for word in words):
+            yield name
 
 
 def _no_such_path(name: str, config_dir: Path | None) -> UserError:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from advisor.base.documents import parse_json, parse_toml
 from advisor.base.errors import DocumentError, UserError
 from advisor.base.place import Place
-from advisor.base.yaml_tree import read_yaml_tree
 from advisor.reading.words import Word
 
 Path = tuple[str, ...]
@@ -62,6 +61,8 @@ def _place_at(content: Word, line: int, column: int) -> Place:
 
 def _read_yaml(content: Word, name: str) -> Tree | None:
     """All mappings with their places: a document of several is read to the first mapping."""
+    from advisor.base.yaml_tree import read_yaml_tree
+
     try:
         found = read_yaml_tree(content.text.replace("\t", " "), foreign=True)
     except DocumentError as error:

@@ -37,7 +37,8 @@ def _in_text(text: str) -> list[str]:
     return [
         name
         for name, spelling in _names()
-        if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain)
+        if spelling in plain
+        and re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain)
     ]
 
 

@@ -83,9 +83,7 @@ def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
         hours = best.evaluation.gpu_hours_per_trillion_tokens
         lines.append(rate_words(best.evaluation.tokens_per_second, hours, price))
     lines += wording.found_notes(advice)
-    if advice.remedies and not advice.fastest_found:
-        reference = advice.candidates[0].evaluation
-        texts = [wording.remedy_line(remedy, reference) for remedy in advice.remedies]
+    if texts := wording.remedy_lines(advice):
         if len(texts) == 1:
             lines.append(f"Other changes that help: {texts[0]}")
         else:
@@ -109,12 +107,10 @@ def _phases(advice: Answer) -> Block | None:
 
 def _samples(advice: Answer) -> Block | None:
     """Microbatches of samples of several lengths."""
-    if advice.leading is None or not advice.leading.evaluation.job.config.samples.varies:
-        return None
-    from advisor.report.sample_block import sample_block
-    from advisor.search.pack_peaks import sample_note
+    from advisor.report.sample_block import sample_block, sample_note_of
 
-    return sample_block(sample_note(advice.leading.evaluation))
+    note = sample_note_of(advice)
+    return sample_block(note) if note else None
 
 
 def _optimum(advice: Answer) -> Block | None:

@@ -50,6 +50,9 @@ def caveat(read: ReadConfiguration | None) -> str:
         return ""
     its = (f"{x.written} {x.value} in line {x.place.line}" for x in read.partial_training)
     said = ", ".join(its)
+    adapter = read.values.get("tuning.adapter")
+    if adapter is not None and adapter.value != "none":
+        return f"This answer is without what else decides which parameters are trained: {said}."
     return f"This answer is for full fine-tuning; adapters are not modelled: {said}."
 
 

@@ -48,7 +48,7 @@ def header(
     runs = run_words(advice.job)
     rows: list[tuple[str, Block]] = [
         ("layout", _both_ends(layout, preset)),
-        *([("trains", _dotted([tuning_words(advice.job)]))] if _tunes(advice.job) else []),
+        *([("trains", _dotted([tuned]))] if (tuned := tuning_words(advice.job)) else []),
         *([("runs with", _dotted(runs))] if runs else []),
         ("budget", _budget(advice, has_bars)),
         ("calibration", calibration_words(advice.calibration)),
@@ -148,12 +148,11 @@ def _sharding_words(layout: ParallelLayout) -> str:
     return "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
 
 
-def _tunes(job: Job) -> bool:
-    return not job.config.tuning.trains_all
-
-
 def tuning_words(job: Job) -> str:
-    """``LoRA rank 16 on all linear layers over NF4 weights, 43.6 M of 8.19 B trained``."""
+    """``LoRA rank 16 on all linear layers over NF4 weights, 43.6 M of 8.19 B trained``; nothing
+    where everything is trained."""
+    if job.config.tuning.trains_all:
+        return ""
     from advisor.layers.parameters import parameter_count
     from advisor.layers.shape import RankShape
     from advisor.memory.static import trained_elements
@@ -282,13 +281,12 @@ def _job_words(job: Job) -> list[str]:
         f"{human_count(parameter_count(job.model).total)} parameters",
         f"{job.num_gpus} x {job.gpu.name}",
         str(config.precision),
-        *_row_words(config),
-        f"global batch {config.global_batch_size}{' pairs' * (config.rl.sequences > 1)}",
+        *row_words(config),
     ]
 
 
-def _row_words(config: JobConfig) -> Iterator[str]:
-    """Sequence and micro batch; of samples how long the longest is, and how rows are filled."""
+def row_words(config: JobConfig) -> Iterator[str]:
+    """Sequence and batches; of samples how long the longest is, and how rows are filled."""
     said, budget, length = config.samples, config.samples.token_budget, config.seq_length
     samples = "packed in rows of" if said.packed and budget is None else "of at most"
     yield f"samples {samples} {length} tokens" if said.varies else f"sequence {length}"
@@ -296,6 +294,7 @@ def _row_words(config: JobConfig) -> Iterator[str]:
         yield f"{said.image_tokens} tokens of {counted(said.images, 'image')}"
     packs = f"packs of {budget} tokens per GPU"
     yield packs if budget is not None else f"micro batch {config.micro_batch_size}"
+    yield f"global batch {config.global_batch_size}{' pairs' * (config.rl.sequences > 1)}"
 
 
 def calibration_words(note: CalibrationNote) -> str:

@@ -130,8 +130,9 @@ def change_words(job: Job, usual: Job, origin: Mapping[str, str]) -> str:
 def _each_change(job: Job, usual: Job) -> Iterator[tuple[str, str]]:
     """``GROUP.FIELD``, and ``EP 8 to 32``."""
     ours, theirs = layout_cells(job), layout_cells(usual)
+    follows = ("DP", _SHARDING) if job.num_gpus == 1 else ("DP",)
     for title, cell in ours.items():
-        if cell != theirs[title] and title != "DP" and DASH not in (cell, theirs[title]):
+        if cell != theirs[title] and title not in follows and DASH not in (cell, theirs[title]):
             path = _PATHS.get(title) or f"layout.{SHORT_NAMES[title]}"
             yield path, f"{_WORDS.get(title, title)} {theirs[title]} to {cell}"
     for path, value in options_apart(job, usual).items():

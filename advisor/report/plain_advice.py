@@ -21,7 +21,7 @@ from advisor.answer.advice import (
     Recompute,
     RejectedSetting,
 )
-from advisor.answer.answer import Answer, RankedEvaluation, SampleNote
+from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.base.plain_json import to_plain
 from advisor.job.job import Job
@@ -29,6 +29,7 @@ from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.changes import caveat, read_file
+from advisor.report.sample_block import sample_note_of
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.wording import row_of, verdict
 from advisor.request.origin import changes
@@ -70,7 +71,7 @@ def plain_advice(
         "origin": dict(answer.origin),
         "fits": answer.fits or answer.fastest_found is not None,
         "fastest_found": _fastest_found(answer, price_per_gpu_hour),
-        "samples": _samples(answer),
+        "samples": sample_note_of(answer),
     }
     return Advice(
         **_of_same_name(answer, Advice) | own,
@@ -79,16 +80,6 @@ def plain_advice(
         explain=explain,
         read_from=read_file(answer.job, read) if read else None,
     )
-
-
-def _samples(answer: Answer) -> SampleNote | None:
-    """Of the row that the first sentence names; None where all samples are of seq_length."""
-    best = answer.leading
-    if best is None or not best.evaluation.job.config.samples.varies:
-        return None
-    from advisor.search.pack_peaks import sample_note
-
-    return sample_note(best.evaluation)
 
 
 def _of_same_name(source: object, contract: type[Struct]) -> dict[str, Any]:

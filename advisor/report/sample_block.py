@@ -3,7 +3,7 @@ step meets one that does not fit."""
 
 from collections.abc import Iterator
 
-from advisor.answer.answer import SampleNote
+from advisor.answer.answer import Answer, SampleNote
 from advisor.base.units import percent
 from advisor.report.blocks import Block, Column, Indented, group, labelled_rows, table
 from advisor.report.wording import gib
@@ -11,10 +11,20 @@ from advisor.report.wording import gib
 _SHOWN = 0.01
 
 
+def sample_note_of(answer: Answer) -> SampleNote | None:
+    """Of the row that the first sentence names; None where all samples are of seq_length."""
+    best = answer.leading
+    if best is None or not best.evaluation.job.config.samples.varies:
+        return None
+    from advisor.search.pack_peaks import sample_note
+
+    return sample_note(best.evaluation)
+
+
 def sample_block(note: SampleNote) -> Block:
     """Sizes of microbatches, the longest row until some steps with its peak, and what does not
     fit."""
-    blocks: list[Block] = [labelled_rows(_sizes(note))]
+    blocks: list[Block] = [labelled_rows(sizes(note))]
     if note.until:
         found = table([Column(title=one) for one in ("step", "longest row", "peak GiB", "fits")])
         for one in note.until:
@@ -22,10 +32,11 @@ def sample_block(note: SampleNote) -> Block:
             found.add_row(*cells, percent(one.fit_probability))
         blocks += ["Longest row of all ranks by a step (half of the runs have a longer one):"]
         blocks += [Indented(found, 2)]
-    return group(*blocks, *_too_long(note))
+    return group(*blocks, *too_long(note))
 
 
-def _sizes(note: SampleNote) -> Iterator[tuple[str, Block]]:
+def sizes(note: SampleNote) -> Iterator[tuple[str, str]]:
+    """What a microbatch is, the worst and the mean one."""
     most = f"{note.longest:,} tokens"
     mean = f"{round(note.mean_length):,} tokens in the mean, at most {note.longest:,}"
     yield "samples", mean if round(note.mean_length) < note.longest else f"all of {most}"
@@ -42,7 +53,7 @@ def _sizes(note: SampleNote) -> Iterator[tuple[str, Block]]:
         yield "padding", f"{note.padding * 100:.0f} % of the computed tokens"
 
 
-def _too_long(note: SampleNote) -> Iterator[Block]:
+def too_long(note: SampleNote) -> Iterator[str]:
     """How soon a step runs out of memory."""
     most, over = note.most_tokens_that_fit, note.share_of_steps_that_run_out
     if most == 0:

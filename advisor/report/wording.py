@@ -12,6 +12,7 @@ from advisor.answer.answer import (
     SearchNote,
 )
 from advisor.answer.evaluation import Evaluation
+from advisor.answer.phases import NO_ROOM
 from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
 
@@ -186,7 +187,9 @@ def _miss(evaluation: Evaluation, *, says_why: bool = True) -> str:
             f" in the {phase.name}",
         )
     if missing > 0:
-        return f"is {_about(evaluation)}{gib(missing)} GiB over the budget{where}"
+        starved = (f"; {one.note}" for one in evaluation.phases if one.note.startswith(NO_ROOM))
+        why = next(starved, "") * says_why
+        return f"is {_about(evaluation)}{gib(missing)} GiB over the budget{where}{why}"
     why = f" ({phase.note})" if phase is not None and phase.note else ""
     if evaluation.exceeds_host:
         why = f"; host memory: {host_words(evaluation)}"
@@ -273,6 +276,13 @@ def against_preset(advice: Answer) -> str:
         f"Row {best.rank} compared with the preset's setting {theirs.setting.spec} (row "
         f"{shipped.rank}{fits}): {_about(ours, theirs)}{_signed_gib(more)}, {_step_time(slower)}."
     )
+
+
+def remedy_lines(advice: Answer) -> list[str]:
+    """All remedies; next to what was found those that are enough."""
+    least = advice.job.config.certainty * bool(advice.fastest_found)
+    shown = (remedy for remedy in advice.remedies if remedy.fit_probability >= least)
+    return [remedy_line(remedy, advice.candidates[0].evaluation) for remedy in shown]
 
 
 def remedy_line(remedy: Remedy, reference: Evaluation) -> str:

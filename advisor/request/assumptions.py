@@ -10,6 +10,7 @@ from advisor.frameworks.newer_releases import as_newest, is_newer
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.job import NEWEST_TRANSFORMER_ENGINE, CudaGraphImpl, JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.job.reinforcement import Reference
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.spec import ModelSpec
@@ -41,6 +42,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 def assumed_lines(facts: Facts) -> tuple[str, ...]:
     """Of all that the request leaves open, in the page's order."""
     of_job = *_of_source(facts), *_of_samples(facts.config), *_of_options(facts), *_of_images(facts)
+    of_job += tuple(_of_phases(facts))
     of_job += tuple(_of_model(facts))
     return (*of_job, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
 
@@ -155,6 +157,15 @@ def _of_options(facts: Facts) -> Iterator[str]:
         yield "Adam on the host at 50 GB/s per GPU"
     if config.expandable_segments:
         yield "expandable segments"
+
+
+def _of_phases(facts: Facts) -> Iterator[str]:
+    """A reference model that nobody named, and a batch that is not the preset's."""
+    said, rl = (*facts.given.keys, *facts.given.omitted), facts.config.rl
+    if rl.has_phases and facts.choice.preset and "micro_batch_size" not in facts.given.job_fields:
+        yield "micro batch 1"
+    if rl.reference is Reference.GPU and "rl.reference" not in said:
+        yield "a reference model (rl.reference=none if its log-probabilities are computed before)"
 
 
 def _of_images(facts: Facts) -> Iterator[str]:

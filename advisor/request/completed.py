@@ -16,6 +16,7 @@ from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision, predates_ampere, sixteen_bits
 from advisor.job.layout import ParallelLayout
+from advisor.job.reinforcement import Algorithm, Reference
 from advisor.job.samples import SampleMasks
 from advisor.layers.family import family_of
 from advisor.models.options import AttentionBackend, PositionEmbedding
@@ -77,7 +78,8 @@ def completed(
     jobs, its = parts_of(choice.framework).jobs, choice.as_it_stands
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
-    config = _with_samples(_in_sixteen_bits(config, gpu, given), given)
+    config = _with_phases(_in_sixteen_bits(config, gpu, given), given)
+    config = _with_samples(config, given)
     _check_asked(model.value, config.value, gpu, jobs)
     config = _completed_config(config, jobs, given, choice, model.value)
     model, config = _as_framework_runs(model, config, jobs, gpu, given)
@@ -185,6 +187,20 @@ def _in_sixteen_bits(config: Sourced[JobConfig], gpu: Gpu, given: Given) -> Sour
     return config.with_fields(assumed(f"{gpu.name} has no bf16"), {"precision": usual})
 
 
+def _with_phases(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig]:
+    """Lengths, micro batch and reference as an algorithm has them, where nothing says others."""
+    rl, found = config.value.rl, dict[str, Any]()
+    if rl.longest and "seq_length" not in given.job_fields:
+        found["seq_length"] = max(rl.longest, 0 if rl.prompt_length else config.value.seq_length)
+    if rl.has_phases and "micro_batch_size" not in given.job_fields:
+        found["micro_batch_size"] = 1
+    if rl.algorithm is Algorithm.DPO and "rl.reference" not in (*given.keys, *given.omitted):
+        has_adapter = config.value.tuning.has_adapter
+        its = Reference.ADAPTER_OFF if has_adapter else Reference.GPU
+        found["rl"] = replace(rl, reference=its)
+    return config.with_fields(assumed("as the algorithm needs it"), found)
+
+
 def _with_samples(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig]:
     """One row a microbatch where tokens are budgeted, and samples that fit into it where nothing
     says how long they are."""
@@ -192,7 +208,7 @@ def _with_samples(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig
     if budget is None:
         return config
     config = config.with_fields(assumed("a pack is one row"), {"micro_batch_size": 1})
-    if "seq_length" in given.job_fields or budget >= length:
+    if "seq_length" in given.job_fields or config.value.rl.longest or budget >= length:
         return config
     return config.with_fields(assumed("no longer than the token budget"), {"seq_length": budget})
 

@@ -127,7 +127,8 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
             near = nearest_names(path, {known.key for known in known_keys()})
             meant = _namesake(path.rpartition(".")[2])
             hint = f"did you mean {meant}?" if meant else f"{near} (advise keys lists all)"
-            fix = f"write {', '.join(f'{name}.KEY' for name in GROUPS)}; {hint}"
+            known = ", ".join(f"{name}.KEY" for name in GROUPS)
+            fix = f"write {known}, or --from 'COMMAND' in a framework's own words; {hint}"
             raise UserError(path, text, "is not a known key", fix)
         if key not in field_types(GROUPS[group]) and (meant := _namesake(key)):
             raise UserError(path, text, "is not a known key", f"did you mean {meant}?")

@@ -52,10 +52,11 @@ def _lent(given: Given, choice: RecipeChoice, shape: ModelSpec, num_gpus: int) -
     last = SEARCHED | {"micro_batch_size", "global_batch_size"}
     lent = choice.lent or LentOptions(origin=GIVEN)
     found = {"layout": {*lent.layout}, "job": {"optimizer", *lent.job}, "model": {*lent.model}}
+    yields = given.recipe is None and (given.layout_fields or given.model_fields)
+    fixed = _FIXED if yields else _FIXED | last
+    if choice.preset is not None:
+        found["layout"] |= stated_fields(choice.preset.layout, fixed).keys()
     if (its := choice.as_it_stands) is not None:
-        yields = given.recipe is None and (given.layout_fields or given.model_fields)
-        fixed = _FIXED if yields else _FIXED | last
-        found["layout"] |= stated_fields(its.layout, fixed).keys()
         found["job"] |= stated_fields(its.config, fixed).keys()
         found["model"] |= dict(its.model_options).keys()
     names = [(of, name) for of, own in given.by_group.items() for name in found[of] - own.keys()]

@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from advisor.search.layout_search import Watch
 
 
-def advise(request: Request, watch: "Watch | None" = None) -> Answer:
+def advise(request: Request, watch: "Watch | None" = None, *, remedies: bool = True) -> Answer:
     """Rank every legal recompute setting of the requested job.
 
     UserError where the request is wrong. What neither a preset nor the request says of the layout
     is as in the recipe for the nearest number of the same GPUs; where there is none or nothing fits
     in it, the best of a search. `--search layout` ranks all layouts, `--search optimum` proves the
-    best setting on the usual one. watch: is told how far a search of layouts is.
+    best setting on the usual one. watch: is told how far a search of layouts is. remedies: whether
+    what would help is looked for on a layout that is given.
     """
     resolution = resolve(request)
     calibration = _calibration(request, resolution)
-    advice = _advise(request, resolution, calibration, watch)
+    advice = _advise(request, resolution, calibration, watch, remedies=remedies)
     if not (request.quick or request.search is not None or advice.stopped):
         from advisor.search.fastest_found import with_fastest_found
 
@@ -66,7 +67,12 @@ def _asked(request: Request, resolution: Resolution) -> tuple[Setting, ...]:
 
 
 def _advise(
-    request: Request, resolution: Resolution, calibration: Calibration, watch: "Watch | None" = None
+    request: Request,
+    resolution: Resolution,
+    calibration: Calibration,
+    watch: "Watch | None" = None,
+    *,
+    remedies: bool = True,
 ) -> Answer:
     if request.search is SearchScope.OPTIMUM:
         return _with_optimum(request, resolution, calibration)
@@ -84,7 +90,7 @@ def _advise(
         return rank_layouts(resolution, calibration, asked, watch, usual)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
-        return rank_settings(resolution, layout, calibration, asked)
+        return rank_settings(resolution, layout, calibration, asked, remedies=remedies)
     if resolution.borrowed and layout is not None:
         borrowed = if_legal(rank_settings, resolution, layout, calibration, asked)
         if borrowed is not None and borrowed.fits:

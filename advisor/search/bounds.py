@@ -5,7 +5,8 @@ In a microbatch of the whole global batch a sequence takes no longer than in a s
 one context-parallel rank no longer than on all of many: what kernels and collectives take grows no
 faster than their work. The processor never keeps the GPU waiting, and all that can hide an exchange
 of experts does. What experts take is known by EP and ETP, all else by TP and CP, so that there are
-few of both.
+few of both. Of samples of several lengths a layout decides the rows: then it is the tokens of all
+of them, in a row that is longer than any, where a token attends to those of half a sample or so.
 """
 
 from collections import Counter
@@ -19,6 +20,7 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout, fits_layout
+from advisor.job.microbatches import Microbatches, microbatches
 from advisor.job.pipeline_split import SPLIT, pipeline_of, pipeline_stages
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
@@ -63,8 +65,10 @@ class Floors:
 
     def __init__(self, job: Job, calibration: Calibration, base: "Floors | None" = None) -> None:
         self._job, self._calibration = job, calibration
-        self._batch = job.config.global_batch_size
-        self._shape = rank_shape(job)
+        self._shape, self._whole = rank_shape(job), job.config.global_batch_size
+        self._batch, self._has_rows = float(self._whole), True
+        if job.config.samples.varies:
+            self._take_samples(microbatches(job))
         self._chip = machine_of(job, calibration)
         held = pipeline_stages(job.model, job.layout)
         self._kinds = Counter(k for chunks in held for chunk in chunks for k in chunk.layers)
@@ -74,6 +78,19 @@ class Floors:
         self._experts: dict[tuple[int, int, int], dict[LayerKind, float]] = {}
         self._splits: dict[tuple[object, ...], tuple[_Stage, ...]] = base._splits if base else {}
 
+    def _take_samples(self, found: Microbatches) -> None:
+        """Of packs of seq_length what a token attends to; else all tokens as a part of one row. A
+        layout has at most as many microbatches more than samples as it has ranks."""
+        config, self._shape = self._job.config, rank_shape(found.mean)
+        row, attended = config.seq_length, self._shape.mean_packed_length
+        self._has_rows = config.samples.fills_rows
+        if not self._has_rows:
+            self._whole, self._batch, row = 1, found.tokens / _ROW, _ROW
+            mean = min(found.lengths.mean, config.mean_packed_length or row)
+            attended = max(1, int(mean / (1 + self._job.num_gpus / found.samples_of_step)))
+            self._shape = replace(self._shape, masked=False)
+        self._shape = replace(self._shape, seq_length=row, mean_packed_length=attended)
+
     def of_dense(
         self, dense: ParallelLayout, degrees: tuple[tuple[int, int | None], ...], *, exact: bool
     ) -> float:
@@ -82,7 +99,7 @@ class Floors:
         cp = dense.context_parallel_size
         if not exact:
             dense = replace(dense, **_ONE_RANK)
-        outside = self._of_outside(dense, self._batch).total / (1 if exact else cp)
+        outside = self._of_outside(dense, self._whole).total / (1 if exact else cp)
         tp = dense.tensor_model_parallel_size
         experts = min(self._whole_batch(ep, etp or tp) for ep, etp in degrees) / (tp * cp)
         return self._step(outside + experts, tp * cp)
@@ -92,7 +109,7 @@ class Floors:
         ranks = group.tensor_model_parallel_size * group.context_parallel_size
         ep, etp = group.expert_model_parallel_size, group.expert_tensor_degree
         experts = self._whole_batch(ep, etp) / ranks
-        return self._step(self._of_outside(group, self._batch).total + experts, ranks)
+        return self._step(self._of_outside(group, self._whole).total + experts, ranks)
 
     def with_size(self, group: ParallelLayout, micro_batch_size: int) -> float:
         """The same, with one micro batch."""
@@ -114,16 +131,18 @@ class Floors:
             total, slowest = total + seconds, max(slowest, seconds)
         bubble = (total - slowest) / layout.virtual_pipeline_model_parallel_size
         each = self._batch / layout.data_parallel_size
-        return each * slowest + micro_batch_size * bubble + self.optimizer
+        bubbles = micro_batch_size if self._has_rows else 0  # whose rows may be short
+        return each * slowest + bubbles * bubble + self.optimizer
 
     def of_sequence(self, layout: ParallelLayout, micro_batch_size: int) -> Sequence:
         """Of the group of layouts that `layout` is of; of a micro batch of so many sequences, or of
         a smaller one that divides it."""
+        micro_batch_size = micro_batch_size if self._has_rows else self._whole
         outside = self._of_outside(layout, micro_batch_size)
         if self._job.model.num_moe_experts is None:
             return outside
         ranks = layout.tensor_model_parallel_size * layout.context_parallel_size
-        tokens = max(1, micro_batch_size * self._job.config.seq_length // ranks)
+        tokens = max(1, micro_batch_size * self._shape.seq_length // ranks)
         ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
         experts, layers, total = self._of_experts(tokens, ep, etp), {}, outside.total
         for kind, seconds in outside.layers.items():
@@ -186,8 +205,8 @@ class Floors:
         """Of the experts, were a sequence's share of a batch that one rank has whole."""
         if self._job.model.num_moe_experts is None:
             return 0.0
-        tokens = self._batch * self._job.config.seq_length
-        return self._sum(self._of_experts(tokens, ep, etp)) / self._batch
+        tokens = self._whole * self._shape.seq_length
+        return self._sum(self._of_experts(tokens, ep, etp)) / self._whole
 
     def _of_experts(self, tokens: int, ep: int, etp: int) -> dict[LayerKind, float]:
         """Of so many tokens of a rank, which no other parallelism cuts."""
@@ -227,6 +246,8 @@ class Floors:
 
 _ROUNDED: Final = 1e-6
 """Share by which bytes and tiles that are rounded up in each part may come to more than in one."""
+_ROW: Final = 1 << 22
+"""Tokens of a row that is longer than any (a judgement)."""
 _ONE_RANK: Final = {
     "context_parallel_size": 1,
     "cp_comm_type": CpCommType.P2P,
@@ -246,6 +267,10 @@ class TooLarge:
         self._roots, self._floors = roots, floors
         self._budget = budget_bytes
         self._framework = parts_of(roots[0].template.config.framework)
+        config = roots[0].template.config
+        self._longest = config.seq_length
+        if not config.samples.fills_rows:
+            self._longest = microbatches(roots[0].template).lengths.longest
         self._options = [_optimizer_options(root.template) for root in roots]
         self._states: dict[object, int] = {}
         self._may_hold: dict[object, bool] = {}
@@ -278,7 +303,10 @@ class TooLarge:
         key = (tp, group.sequence_parallel, cp, size)
         if key not in self._ends:
             job = self._roots[0].template
-            shape = self._framework.memory.shape(job, self._floors.shape_of(group, size))
+            shape = replace(self._floors.shape_of(group, size), seq_length=self._longest)
+            if job.config.samples.token_budget is not None:
+                shape = replace(shape, micro_batch_size=1)
+            shape = self._framework.memory.shape(job, shape)
             found = chunk_footprint(shape, _NO_LAYERS, False, True)
             self._ends[key] = max(found.forward.num_bytes, found.backward.num_bytes)
         return self._ends[key] > self._budget

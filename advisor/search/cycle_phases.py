@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.answer.phases import Phase, PhaseMemory, PhaseName
+from advisor.answer.phases import NO_ROOM, Phase, PhaseMemory, PhaseName
 from advisor.base.dtypes import DType
 from advisor.base.units import counted
 from advisor.frameworks.registry import parts_of
@@ -102,12 +102,8 @@ class Cycle:
     @property
     def has_room(self) -> bool:
         """Whether the KV cache holds one sequence: vLLM refuses to start otherwise."""
-        return self.engine is None or self.engine.tokens >= self._longest
-
-    @property
-    def _longest(self) -> int:
-        rl, whole = self._rl, self._job.config.seq_length
-        return whole if rl.response_length is None else (rl.prompt_length or 0) + rl.response_length
+        longest = self._rl.longest or self._job.config.seq_length
+        return self.engine is None or self.engine.tokens >= longest
 
     def _between(self, stage: int) -> _Models:
         """What the passes of a step leave of each model on a rank of a stage."""
@@ -220,12 +216,14 @@ class Cycle:
         reserved, parts, host = max(found, key=lambda one: one[0].total)
         likely, note = min(one.fit_probability(self._budget) for one, _, _ in found), ""
         if name is PhaseName.ROLLOUT and self.engine is not None:
-            tokens, longest = self.engine.tokens, self._longest
+            tokens, longest = self.engine.tokens, self._rl.longest or self._job.config.seq_length
             sequences = counted(tokens // longest, "sequence")
             note = f"KV cache of {tokens:,} tokens: {sequences} of {longest:,}"
             if not self.has_room:
-                note = f"the KV cache has no room for one sequence of {longest:,} tokens"
+                note = f"{NO_ROOM} of {longest:,} tokens"
                 likely = 0.0
+        elif name is PhaseName.LOG_PROBS and self._rl.engine is Engine.NONE:
+            note = "memory of generating is not predicted without rl.engine"
         parts = replace(parts, **self._engine_parts(name))
         return Phase(
             name=name,

@@ -26,11 +26,12 @@ def phase_changes(job: Job) -> Iterator[JobChange]:
     rl, gives_back = job.config.rl, "gives back its weights and its KV cache during the update"
     if rl.shares_gpus and not rl.sleep_level:
         yield _change(job, f"the rollout engine {gives_back}", sleep_level=2)
-    if rl.shares_gpus and (share := _largest_share(job)) < rl.gpu_memory_utilization:
+    if rl.shares_gpus and (share := _other_share(job)) != rl.gpu_memory_utilization:
         why = "the most with which the phases fit in which the engine is awake"
+        if share > rl.gpu_memory_utilization:
+            why = "the least with which the KV cache holds a sequence"
         yield _change(job, why, gpu_memory_utilization=share)
-    ranks = 2 * rl.engine_tensor_parallel_size
-    if rl.shares_gpus and job.num_gpus % ranks == 0 and ranks <= job.gpu.nvlink_domain_size:
+    if rl.shares_gpus and (ranks := _more_ranks(job)):
         why = "cuts the engine's weights, and leaves more room for its cache"
         yield _change(job, why, engine_tensor_parallel_size=ranks)
     if rl.algorithm.rolls_out and not rl.offload_optimizer:
@@ -62,19 +63,34 @@ def _with(job: Job, **values: Any) -> Job:
     return replace(job, config=replace(job.config, rl=replace(job.config.rl, **values)))
 
 
-def _largest_share(job: Job) -> float:
-    """The largest part of the GPU, in hundredths, with which the phases fit that no recompute
-    changes; the job's own where its cache is too small, or it fits."""
-    own = job.config.rl.gpu_memory_utilization
-    shares = [hundredth / 100 for hundredth in range(1, round(own * 100))]
+def _more_ranks(job: Job) -> int:
+    """The fewest GPUs of one engine, more than now, with which its KV cache holds a sequence; 0
+    where no number does."""
+    now, heads = job.config.rl.engine_tensor_parallel_size, job.model.num_attention_heads
+    tried = (ranks for ranks in (2 * now, 4 * now, 8 * now) if ranks <= job.gpus_of_a_server)
+    legal = (ranks for ranks in tried if not (job.num_gpus % ranks or heads % ranks))
 
-    def is_too_much(share: float) -> bool:
-        cycle = _cycle(_with(job, gpu_memory_utilization=share))
-        return cycle.has_room and cycle.likely < job.config.certainty
+    def has_room(ranks: int) -> bool:
+        return _cycle(_with(job, engine_tensor_parallel_size=ranks)).has_room
 
-    if not shares or not is_too_much(own):
+    return next(filter(has_room, legal), 0)
+
+
+def _other_share(job: Job) -> float:
+    """The part of the GPU, in hundredths, with which the phases fit that no recompute changes: the
+    largest below the job's own, or the least with which the KV cache holds a sequence; its own
+    where it fits, or none does."""
+    own, certainty = job.config.rl.gpu_memory_utilization, job.config.certainty
+    shares = [hundredth / 100 for hundredth in range(1, 100)]
+
+    def cycle(share: float) -> Cycle:
+        return _cycle(_with(job, gpu_memory_utilization=share))
+
+    if cycle(own).likely >= certainty:
         return own
-    return shares[max(0, bisect_left(shares, True, key=is_too_much) - 1)]
+    least = bisect_left(shares, True, key=lambda share: cycle(share).has_room)
+    most = bisect_left(shares, True, least, key=lambda share: cycle(share).likely < certainty) - 1
+    return own if least > most else max(shares[least], min(own, shares[most]))
 
 
 def _cycle(job: Job) -> Cycle:

@@ -126,8 +126,11 @@ def rank_settings(
     layout: ParallelLayout,
     calibration: Calibration,
     asked: tuple[Setting, ...],
+    *,
+    remedies: bool = True,
 ) -> Answer:
-    """Settings of one job: those asked for, or all legal ones with the preset's own."""
+    """Settings of one job: those asked for, or all legal ones with the preset's own. remedies:
+    whether they are looked for."""
     job, shipped = resolution.job(layout), resolution.shipped
     own = parts_of(job.config.framework).settings
     if asked:
@@ -154,8 +157,9 @@ def rank_settings(
 
     ranked = rank(evaluations, notes_on(evaluations), lambda one: bool(asked) or is_preset(one))
     candidates = tuple(replace(one, preset=is_preset(one.evaluation)) for one in ranked)
-    remedies = find_remedies(candidates[0].evaluation, calibration, asked) if candidates else ()
-    return answer_of(resolution, job, calibration, candidates, rejected, len(evaluations), remedies)
+    best = candidates[0].evaluation if candidates and remedies else None
+    helps = find_remedies(best, calibration, asked) if best else ()
+    return answer_of(resolution, job, calibration, candidates, rejected, len(evaluations), helps)
 
 
 def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:

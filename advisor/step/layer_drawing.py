@@ -113,7 +113,7 @@ def drawn_layer(
     again.update(one.name for one in recompute_plan.replayed_operators(operators, segment.replay))
     needed = _fates(evaluator, operators, segment)
     return DrawnLayer(
-        kind=kind.name if kind.role is Role.LAYER else f"{kind.name} of multi-token prediction",
+        kind=kind.name + " of multi-token prediction" * (kind.role is Role.MULTI_TOKEN_PREDICTION),
         layers=layers,
         together=segment.num_layers if segment.whole else 0,
         operators=tuple(

@@ -189,7 +189,8 @@ def run_folder(runs: str, name: str) -> RunFolder:
 
 
 def statuses_of(retry: bool | str | Iterable[str]) -> frozenset[TrialStatus]:
-    """Statuses that are run again: none, those without a measurement, or those named."""
+    """Statuses that are run again: none, those without a measurement, or those named; UserError
+    for one that is not known."""
     if isinstance(retry, bool):
         return UNMEASURED if retry else frozenset()
     names = (retry,) if isinstance(retry, str) else retry

@@ -169,7 +169,8 @@ SAMPLE_SECONDS: Final = 1e-3
 
 
 class Timeline:
-    """Points of one step; seconds since its creation. A Recorder: `phase` marks a begin."""
+    """Points of one step; seconds since its creation. A Recorder: `phase` marks where one begins,
+    with the bytes that `allocated` tells then."""
 
     def __init__(
         self, allocated: Callable[[], int], now: Callable[[], float] = time.perf_counter

@@ -152,7 +152,8 @@ class Ending(StrEnum):
 
 
 class Measure(Struct, frozen=True, kw_only=True):
-    """Run this task. limit_seconds: a clearly larger median ends it early (pruned)."""
+    """Run this task. limit_seconds: a running median step that is clearly larger ends it early
+    (status pruned); None: it is not pruned."""
 
     task: Task
     limit_seconds: float | None = None

@@ -53,21 +53,22 @@ def choice_drawing() -> str:
             rect(LEFT, y + 8, BOX, 60, "box"),
             text(LEFT + 14, y + (34 if SECOND_LINES[number] else 43), question, "bold"),
             text(LEFT + 14, y + 53, SECOND_LINES[number], "bold"),
-            _arrow(LEFT + BOX, y + 38, LEAF - 4, y + 38),
+            arrow(LEFT + BOX, y + 38, LEAF - 4, y + 38),
             text(LEFT + BOX + 22, y + 30, "yes", "muted"),
-            _arrow(LEFT + 135, y + 68, LEFT + 135, y + ROW + 4),
+            arrow(LEFT + 135, y + 68, LEFT + 135, y + ROW + 4),
             text(LEFT + 145, y + 92, "no", "muted"),
             *_leaf(y, setting, why, [job for job in jobs if job.kind == kind]),
         ]
     y = 8 + ROW * len(QUESTIONS)
     left = [job for job in jobs if not job.kind]
     parts += [rect(LEFT, y + 8, BOX, 60, "box"), text(LEFT + 14, y + 43, NOTHING[0], "bold")]
-    parts += [_arrow(LEFT + BOX, y + 38, LEAF - 4, y + 38), *_leaf(y, *NOTHING[1:], left)]
+    parts += [arrow(LEFT + BOX, y + 38, LEAF - 4, y + 38), *_leaf(y, *NOTHING[1:], left)]
     title = "Which recompute setting is the fastest that fits"
     return drawing(WIDTH, y + 100, title, _words(jobs), parts)
 
 
-def _arrow(x: float, y: float, to_x: float, to_y: float) -> str:
+def arrow(x: float, y: float, to_x: float, to_y: float) -> str:
+    """A line with a head, to the right or down."""
     head = "l-7,-4 m7,4 l-7,4" if to_y == y else "l-4,-7 m4,7 l4,-7"
     return f'<path d="M{x:g},{y:g} L{to_x:g},{to_y:g} {head}" class="arrow"/>'
 

@@ -10,11 +10,13 @@ from typing import Final
 from scripts.write_docs import api_page, choices, dialects, heads, modules
 from scripts.write_docs.choice_drawing import choice_drawing
 from scripts.write_docs.layer_drawing import layer_drawing
+from scripts.write_docs.post_training_drawing import post_training_drawing
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 DRAWINGS: Final[dict[str, Callable[[], str]]] = {
     "layer.svg": layer_drawing,
     "choose.svg": choice_drawing,
+    "post_training.svg": post_training_drawing,
 }
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "activations of the first stage": modules.first_stage,

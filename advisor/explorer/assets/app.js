@@ -21,6 +21,7 @@ function App({ D }) {
   const compare = (row, beside) => setState(before => ({ ...initial(D, axes, rows), budget: before.budget,
     row: row.index, other: beside.index, filters: Object.fromEntries(Object.keys(axes).map(axis =>
       [axis, isPlace(axis) || axes[axis].own[row.job] === axes[axis].own[beside.job] ? axes[axis].own[row.job] : ""])) }));
+  const inUpdate = chosen && D.pool[D.rows.cycle[chosen.index]].length ? " in the update" : "";
   const show = row => setState(before => ({ ...before, row: row.index, kind: "", offload: "", only: false,
     filters: Object.fromEntries(Object.keys(axes).map(axis => [axis, (isPlace(axis) || before.filters[axis]) && axes[axis].own[row.job]])) }));
   const home = () => setState(() => fresh(D, axes));
@@ -30,15 +31,16 @@ function App({ D }) {
       <div class="stack most"><${Card} id="h-rows" title="Settings"><${Rows} ...${of} /><//>
         ${chosen && html`<${Card} id="h-faster" title="What would be faster"><${Faster} ...${of} /><//>
         ${PLACES.filter(axis => axes[axis].values.length > 1).map(axis => html`<${Card} id=${`h-${axis}`} title=${PLACE_TITLES[axis]} shape="late"><${Scale} axis=${axis} ...${of} /><//>`)}`}
+        ${D.samples.length > 0 && chosen === verdict && html`<${Card} id="h-samples" title="Samples of several lengths"><${Samples} said=${D.samples} /><//>`}
         <${Card} id="h-sure" title="What the predictions rest on" shape="late"><${Basis} D=${D} />
           ${D.rejected.length > 0 && html`<${Rejected} D=${D} />`}<//></div>
       <div class="stack rest"><${Card} id="h-front" title="Peak memory and step time"><${Pareto} ...${of} /><//>
-        ${chosen && D.pool[D.rows.cycle[chosen.index]].length > 0 && html`<${Card} id="h-cycle" title="Phases of a cycle"><${Cycle} ...${of} /><//>`}
-        ${chosen && html`<${Card} id="h-memory" title=${`Where the memory of the worst rank goes${D.pool[D.rows.cycle[chosen.index]].length ? " in the update" : ""}`}><${Waterfall} ...${of} /><//>
-        <${Card} id="h-stages" title=${chosen.fixed.length > 1 ? "Memory of every pipeline stage" : "Memory of the only stage"}><${Stages} ...${of} /><//>
-        <${Card} id="h-time" title="Where the time goes"><${Time} ...${of} /><//>`}</div>
+        ${inUpdate && html`<${Card} id="h-cycle" title="Phases of a cycle"><${Cycle} ...${of} /><//>`}
+        ${chosen && html`<${Card} id="h-memory" title=${`Where the memory of the worst rank goes${inUpdate}`}><${Waterfall} ...${of} /><//>
+        <${Card} id="h-stages" title=${`Memory of ${chosen.fixed.length > 1 ? "every pipeline stage" : "the only stage"}${inUpdate}`}><${Stages} ...${of} /><//>
+        <${Card} id="h-time" title=${`Where the time goes${inUpdate}`}><${Time} ...${of} /><//>`}</div>
       ${chosen && html`
-      <${Card} id="h-step" title="One step: passes and live memory of every stage" shape="wide"><${Step} ...${of} /><//>
+      <${Card} id="h-step" title=${`One ${inUpdate ? "update" : "step"}: passes and live memory of every stage`} shape="wide"><${Step} ...${of} /><//>
       <${Card} id="h-layer" title="What one layer keeps for the backward" shape="wide"><${Layer} ...${of} /><//>
       <${Card} id="h-flags" title="Flags to paste"><${Flags} ...${of} /><//>
       <${Card} id="h-measure" title=${other ? "Measure both rows" : "Measure this row"}><${Measure} ...${of} /><//>`}
@@ -64,11 +66,10 @@ function otherOf(rows, state, chosen) {
 function Head({ D, rows, state, list, chosen, verdict, budget, show, home }) {
   const typed = D.typed && rows.find(row => row.job === D.typed[0] && row.spec === D.typed[1]);
   const best = list.find(one => one.tier === 0), p = chosen && fits(D, chosen, budget), job = chosen ? chosen.job : 0;
-  const length = chosen ? D.jobs.seq[job] : +state.filters.seq, gpus = chosen ? gpusOf(D, chosen) : D.gpus;
-  const said = [D.parameters + " parameters", `${gpus} × ${D.gpu}`, D.precision, `sequence ${length.toLocaleString("en")}`, `global batch ${D.global_batch.toLocaleString("en")}`];
+  const said = [D.parameters + " parameters", `${chosen ? gpusOf(D, chosen) : D.gpus} × ${D.gpu}`, D.precision];
   return html`<header><div class="top"><h1>${D.model}</h1><${Copy} text=${() => location.href} label="link of this view" words="Copy link" /></div>
     <p class="sub">${said.join(" · ")}</p>
-    <p class="sub"><b class="layout">${broken(D.pool[D.jobs.layout[job]], "| ")} · ${cellWords("mbs", D.pool[D.jobs.mbs[job]])}</b>${[D.recipe && html`recipe ${broken(D.recipe, "_")}`, D.framework, ...D.pool[D.jobs.runs[job]]].filter(Boolean).map(text => html` · ${text}`)}</p>
+    <p class="sub"><b class="layout">${broken([D.pool[D.jobs.layout[job]], ...D.pool[D.jobs.row[job]]].join(" · "), "| ")}</b>${[D.recipe && html`recipe ${broken(D.recipe, "_")}`, D.framework, ...D.pool[D.jobs.runs[job]]].filter(Boolean).map(text => html` · ${text}`)}</p>
     <p class="verdict" role="status">${chosen ? html`<b class=${["good", "edge", "bad"][tierOf(p)]}>${nameOf(D, chosen)}</b>
       ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ${band(chosen)}, ${Math.round(tokensOf(D, chosen)).toLocaleString("en")} tokens/s per GPU.`}` : "No row matches the controls."}
       ${chosen && !best && html` <b class="bad">No row that matches the controls fits.</b>`}
@@ -93,6 +94,7 @@ function Rejected({ D }) {
 (async () => {
   const D = await unpacked(document.getElementById("data").textContent);
   UNIT = D.unit;
+  namePlaces(D);
   document.getElementById("static").remove();
   render(html`<${App} D=${D} />`, document.getElementById("app"));
   document.documentElement.dataset.ready = "yes";

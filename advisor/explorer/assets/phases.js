@@ -27,7 +27,7 @@ function Cycle({ D, chosen, budget }) {
       html`<button type="button" role="tab" id=${`phase-${i}`} aria-selected=${i === at} aria-controls="phase-panel" tabindex=${i === at ? 0 : -1} onClick=${() => setTab(i)}>${one.name}</button>`)}</div>
     <div role="tabpanel" id="phase-panel" aria-labelledby=${`phase-${at}`}>
       <${Parts} phase=${phase} budget=${budget} />
-      <p class="note">${gib(phase.total)} GiB reserved, ${percent(phase.likely)} likely to fit in ${gib(D.budget)} GiB.${phase.host ? ` Meanwhile ${gib(phase.host)} GiB per GPU wait in host memory.` : ""}${phase.note ? ` ${phase.note[0].toUpperCase()}${phase.note.slice(1)}.` : ""}</p></div>
+      <p class="note">${at === found ? "The highest phase: " : ""}${gib(phase.total)} GiB reserved, ${percent(phase.likely)} likely to fit in ${gib(D.budget)} GiB.${phase.host ? ` Meanwhile ${gib(phase.host)} GiB per GPU wait in host memory.` : ""}${phase.note ? ` ${phase.note[0].toUpperCase()}${phase.note.slice(1)}.` : ""}</p></div>
     <p class="note">Phases follow one another: the job needs what the highest one needs. Step times are of the update.</p>
     <${Figures} summary="Phases as a table, GiB" head=${["phase", ...PARTS.map(part => PHASE_WORDS[part]), "reserved", "host"]}
       rows=${phases.map(one => [one.name, ...PARTS.map(part => gib2((one.parts.find(([name]) => name === part) || [0, 0])[1])), gib2(one.total), gib2(one.host)])} />`;

@@ -3,17 +3,17 @@
 const AXIS_WORDS = {
   GPUs: "Number of GPUs", TP: "Tensor parallel (TP)", CP: "Context parallel (CP)", PP: "Pipeline parallel (PP)",
   VPP: "Virtual stages (VPP)", EP: "Expert parallel (EP)", ETP: "Expert tensor parallel (ETP)",
-  mbs: "Micro batch", sharding: "DP sharding", options: "Other options", seq: "Sequence length",
+  mbs: "Micro batch", sharding: "DP sharding", options: "Other options", seq: "Sequence length", rank: "LoRA rank", engine: "Engine's share of the GPU",
 };
 
 /* Axes of which one value is always set: jobs that differ in them are not ranked together. */
-const PLACES = ["GPUs", "seq"];
+const PLACES = ["GPUs", "seq", "rank", "engine"];
 const isPlace = axis => PLACES.includes(axis);
 const samePlace = (axes, job, other) => PLACES.every(axis => axes[axis].own[job] === axes[axis].own[other]);
 
 function axisValues(D) {
   const found = {};
-  for (const axis of [...D.axes, "seq"]) {
+  for (const axis of [...D.axes, "seq", "rank", "engine"]) {
     const own = D.jobs[axis].map(n => axis === "seq" ? String(n) : D.pool[n]);
     const values = [...new Set(own)].sort((a, b) => parseFloat(a) - parseFloat(b) || a.localeCompare(b));
     found[axis] = { own, values };

@@ -73,8 +73,12 @@ function changesOf(D, job, all) {
   }
   found.push(...optionNames(cell("options")));
   if (!all) return found;
-  return [...D.jobs.GPUs[job] === D.jobs.GPUs[0] ? [] : [`${cell("GPUs")} GPUs`], ...found, ...D.jobs.seq[job] === D.jobs.seq[0] ? [] : [`${D.jobs.seq[job].toLocaleString("en")} tokens`]];
+  const apart = (axis, words) => D.jobs[axis][job] === D.jobs[axis][0] ? [] : [words];
+  return [...apart("GPUs", `${cell("GPUs")} GPUs`), ...found, ...apart("seq", `${D.jobs.seq[job].toLocaleString("en")} tokens`),
+    ...apart("rank", rankWords(cell("rank"))), ...apart("engine", `engine ${cell("engine")}`)];
 }
+
+const rankWords = cell => +cell ? `rank ${cell}` : cell;
 
 /* The degrees of a job above 1: `TP 4`, `PP 4`. */
 function degreesOf(D, job) {
@@ -90,8 +94,8 @@ const nameOf = (D, row) => [row.spec, changesOf(D, row.job, true).join(", ")].fi
 const peakWords = row => `${row.simulated ? "" : "~"}${gib(row.reserved)}`;
 
 const gpusOf = (D, row) => +D.pool[D.jobs.GPUs[row.job]];
-/* Tokens of a second on each GPU. */
-const tokensOf = (D, row) => D.global_batch * D.jobs.seq[row.job] / row.seconds / gpusOf(D, row);
+/* Tokens of a second on each GPU, without padding. */
+const tokensOf = (D, row) => D.jobs.tokens[row.job] / row.seconds / gpusOf(D, row);
 /* What recompute adds to the step of the same job. */
 const overheadOf = (D, row) => D.rows.overhead[row.index] / 1e6;
 const overheadWords = (D, row) => `${signed(overheadOf(D, row) * 100).replace(/^\D0\.0$/, "0")} %`;

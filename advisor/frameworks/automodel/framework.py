@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
-import yaml
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
@@ -36,9 +35,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.samples import Packing
 from advisor.layers.shape import RankShape
 from advisor.plan.recompute_plan import Setting
-from advisor.reading import model_names
 from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import ReadConfiguration
 
 _NAME: Final = str(Framework.AUTOMODEL)
 _CHECKPOINTING: Final = "distributed.activation_checkpointing"
@@ -64,19 +61,10 @@ class _Reader(DialectReader):
         meant = "selective" if said == "selective" else bool(mode)
         return next(setting.spec for setting, value in _SETTINGS.items() if value == meant)
 
-    def understood(self, keys: Keys) -> str:
-        """The setting."""
-        return f"activation checkpointing {self.recompute(keys)}"
-
     def model_named(self, keys: Keys) -> str:
         """The checkpoint."""
         its = str(keys.get("model.pretrained_model_name_or_path") or "")
         return its or str(keys.get("model.config.pretrained_model_name_or_path") or "")
-
-    def model(self, configuration: ReadConfiguration) -> str:
-        """The preset that the checkpoint's name holds, else its id."""
-        its = configuration.model
-        return model_names.named_model([its]) or (its if "/" in its and "$" not in its else "")
 
     def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
         """Samples of one length are packed where a size is said."""
@@ -122,6 +110,8 @@ class _Spelling(stack.TorchSpelling):
     def config_file(self, setting: Setting, job: Job) -> str:
         """Sections of the YAML file."""
         said = self._job(job) | {_CHECKPOINTING: self._switch(as_torch(setting))}
+        import yaml
+
         return yaml.safe_dump(nested(said), sort_keys=False)
 
     def _switch(self, setting: TorchSetting) -> bool | str:

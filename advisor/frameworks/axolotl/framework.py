@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface import trainer_dialect as trainer
 from advisor.frameworks.huggingface.framework import FACTS, TrainerSettings
 from advisor.frameworks.huggingface.options import CHECKPOINTING, SAVES, TO_HOST
-from advisor.frameworks.huggingface.trainer_dialect import (
-    DialectSpelling,
-    TrainerDialectReader,
-    trainer_parts,
-)
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.rules import Rules, stated
 from advisor.frameworks.torch.setting import ALL_TO_HOST, TorchSetting
@@ -33,11 +29,12 @@ _PLUGINS: Final = {
 """What an option needs to be one."""
 
 
-class _Reader(TrainerDialectReader):
+class _Reader(trainer.TrainerDialectReader):
     """YAML, and options of `axolotl train`."""
 
     framework = Framework.AXOLOTL
     label = "axolotl"
+    weighs = False
 
     def find(self, document: Document) -> Iterator[Keys]:
         """Deprecated values of a switch are those of two, and a plugin switches its option on."""
@@ -59,20 +56,10 @@ class _Reader(TrainerDialectReader):
 class _Settings(TrainerSettings):
     """All activations go to the host with an adapter alone."""
 
-    own_rules: ClassVar[Rules] = {
-        **TrainerSettings.own_rules,
-        **stated(
-            "axolotl",
-            {
-                TO_HOST: lambda setting, job, _: (
-                    setting == ALL_TO_HOST and not job.config.tuning.has_adapter
-                )
-            },
-        ),
-    }
+    own_rules: ClassVar[Rules] = {**TrainerSettings.own_rules, **stated("axolotl", {})}
 
 
-class _Spelling(DialectSpelling):
+class _Spelling(trainer.DialectSpelling):
     """FSDP2 is switched on by its section, and its version is a key at the top."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -102,4 +89,5 @@ READER: Final = _Reader()
 def parts() -> FrameworkParts:
     """What the registry asks for."""
     own = {name: getattr(FACTS, name) for name in ("granularities", "policies", "offloads_all")}
-    return trainer_parts(READER, "0.21", spelling=_Spelling, settings=_Settings, **own)
+    own |= {"spelling": _Spelling, "settings": _Settings}
+    return trainer.trainer_parts(READER, "0.21", **own)

@@ -4,6 +4,7 @@ Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runt
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,8 +12,8 @@ from msgspec.structs import replace
 
 from advisor.frameworks.deepspeed import checks, rules, static
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
-from advisor.frameworks.deepspeed.options import OPTIONS
-from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.deepspeed.options import OPTIONS, SEQUENCE
+from advisor.frameworks.framework_parts import FrameworkParts, Spelling
 from advisor.frameworks.huggingface.options import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
@@ -22,8 +23,10 @@ from advisor.frameworks.huggingface.training_arguments import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
+from advisor.frameworks.registry import parts_of
 from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
+from advisor.frameworks.torch.supported_jobs import KERNEL_OPTIONS
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
@@ -52,12 +55,13 @@ _COMPILED = (
     "DeepSpeed's file has no key that switches torch.compile on: call engine.compile() after "
     "deepspeed.initialize"
 )
+_COUNTED: Final = re.compile("train_|gradient_acc")
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""
 FACTS: Final = supported_jobs.StackFacts(
     framework=Framework.DEEPSPEED,
-    own_options=("optimizer_cpu_offload", "param_cpu_offload", *supported_jobs.KERNEL_OPTIONS),
+    own_options=("trainer", "optimizer_cpu_offload", "param_cpu_offload", *KERNEL_OPTIONS),
     versions=("0.17", "0.18", "0.19"),
     label="DeepSpeed",
     key_options=OPTIONS,
@@ -151,7 +155,7 @@ class ZeroSettings(recompute_settings.TorchSettings):
             yield called if calls_deepspeed(job) else _TRAINER
         if calls_deepspeed(job) and job.config.torch_compile:
             yield _COMPILED
-        elif job.config.attn_implementation is not AttnImplementation.SDPA:
+        elif job.config.attn_implementation is not AttnImplementation.SDPA and not _spells(job):
             yield attention_note(job.config.attn_implementation)
         timers = {Modifier.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Modifier.PROFILE}
         notes = {
@@ -160,6 +164,12 @@ class ZeroSettings(recompute_settings.TorchSettings):
             _ULYSSES: job.layout.context_parallel_size > 1 and calls_deepspeed(job),
         }
         yield from (note for note, holds in notes.items() if holds)
+
+
+def _spells(job: Job) -> Spelling | None:
+    """The words of the dialect that calls DeepSpeed, where one does."""
+    trainer = job.config.trainer
+    return parts_of(trainer).spelling if trainer and not calls_deepspeed(job) else None
 
 
 class _Spelling(stack.TorchSpelling):
@@ -175,6 +185,11 @@ class _Spelling(stack.TorchSpelling):
         written = deepspeed_config(own, job)
         if calls_deepspeed(job):
             return written
+        if trainer := _spells(job):
+            held = json.loads(written)
+            its = {key: "auto" if _COUNTED.match(key) else held[key] for key in held}
+            its.pop(SEQUENCE, None)  # Accelerate's, as the numbers of samples are
+            return f"{words([('deepspeed', its)])} {trainer.setting_flags(setting, job)}"
         explicit = replace(own, use_reentrant=bool(own.use_reentrant))
         return words([("deepspeed", written), *training_arguments(explicit, "4")])
 
@@ -182,6 +197,8 @@ class _Spelling(stack.TorchSpelling):
         """What the file cannot say: compilation, which is a call, and transformers' kernels."""
         if calls_deepspeed(job):
             return "engine.compile();" if job.config.torch_compile else ""
+        if trainer := _spells(job):
+            return trainer.layout_flags(job)
         return words(kernel_arguments(job.config))
 
     def assumed_flags(self, job: Job) -> str:
@@ -190,6 +207,8 @@ class _Spelling(stack.TorchSpelling):
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Accelerate's Ulysses and the allocator's option, where a Trainer runs the model."""
         said = super().environment(setting, job)
+        if trainer := _spells(job):
+            return trainer.environment(setting, job)
         return said if calls_deepspeed(job) else (*said, *parallelism_variables(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:

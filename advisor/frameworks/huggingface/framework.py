@@ -203,22 +203,7 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
 class TrainerSettings(recompute_settings.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
-    own_rules: ClassVar[Rules] = stated(
-        "huggingface",
-        {
-            "fp8": _refused_fp8,
-            "gradient_checkpointing_kwargs.every_n_layers": lambda setting, _, __: (
-                setting.granularity is Granularity.SELECTIVE
-            ),
-            "accelerator_config.gradient_accumulation_kwargs.sync_each_batch": lambda _, job, __: (
-                job.config.sync_each_batch
-            ),
-            "tuning.base_weights": lambda _, job, __: (
-                job.config.tuning.base_weights is StoredAs.INT8 and not job.layout.is_whole
-            ),
-            "gradient_checkpointing_kwargs.offload": lambda setting, _, __: setting.offloads,
-        },
-    )
+    own_rules: ClassVar[Rules] = stated("huggingface", {"fp8": _refused_fp8})
 
     def tried(self, job: Job) -> tuple[Setting, ...]:
         """Of policies, which no argument of a Trainer sets, those that are asked for."""
@@ -273,7 +258,8 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
             "--activation_offloading is an option of TRL's SFTConfig and of axolotl, which puts "
             "what all layers keep into host memory; with checkpoints it is full+offload"
         )
-    if job.config.attn_implementation is not AttnImplementation.SDPA:
+    own = job.config.framework == names.Framework.HUGGINGFACE
+    if own and job.config.attn_implementation is not AttnImplementation.SDPA:
         yield attention_note(job.config.attn_implementation)
     of_several = {
         "ignore Trainer's warning of a redundant all-gather: FSDP2 has none": (
@@ -283,7 +269,7 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
             job.config.weights_dtype is DType.BF16
         ),
     }
-    yield from (note for note, holds in of_several.items() if holds and job.num_gpus > 1)
+    yield from (note for note, holds in of_several.items() if holds and not job.layout.is_whole)
 
 
 def parts() -> framework_parts.FrameworkParts:

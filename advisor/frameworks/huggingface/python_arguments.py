@@ -19,6 +19,7 @@ _INPUT_GRADIENTS: Final = re.compile(
 _RECIPE: Final = re.compile(r"\b(TE|AO|MSAMP|FP8)RecipeKwargs$")
 _LOADED: Final = ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length")
 _QUANTIZED: Final = ("load_in_8bit", "load_in_4bit", "bnb_4bit_use_double_quant")
+_LOADS: Final = re.compile(r"(Model|For[A-Z])\w*\.from_pretrained$")
 _CACHE: Final = re.compile(r"\.config\.use_cache$")
 
 
@@ -109,7 +110,7 @@ def _put_loaded(keys: Keys, call: Call) -> None:
             element = re.fullmatch(r"torch\.(\w+)", value.text)
             value = element[1] if element else value
         keys.put(name, value, given.place)
-    if "Model" in call.name and call.positional and isinstance(call.positional[0].value, str):
+    if _LOADS.search(call.name) and call.positional and isinstance(call.positional[0].value, str):
         keys.put("model_name_or_path", call.positional[0].value, call.positional[0].place)
 
 

@@ -39,7 +39,7 @@ from advisor.frameworks.huggingface.python_arguments import in_python
 from advisor.frameworks.names import Framework
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
-from advisor.reading import document_tree, key_rules, model_names, python_source, words
+from advisor.reading import document_tree, key_rules, python_source, words
 from advisor.reading.command_options import CommandOption, options, program_at, unread_words
 from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.read_configuration import (
@@ -101,11 +101,6 @@ class HuggingFaceReader(DialectReader):
         """The Trainer's, and Accelerate's where it reads them."""
         launched = keys.about["kind"] == "file" or keys.about.get("launcher")
         return (*RULES, *ACCELERATE) if launched else RULES
-
-    def model(self, configuration: ReadConfiguration) -> str:
-        """The preset that the name of the checkpoint holds, else its path or id as it is."""
-        its = configuration.model
-        return model_names.named_model([its]) or (its if "/" in its and "$" not in its else "")
 
     def model_named(self, keys: Keys) -> str:
         """The checkpoint."""
@@ -318,6 +313,8 @@ def _in_command(command: ShellCommand, own: bool) -> Iterator[Keys]:
         keys.unread += tuple(Note(word.text, word.place) for word in unread_words(before))
         for option in options(before):
             name = option.name.lstrip("-").replace("-", "_")
+            if not option.name.startswith("--"):
+                continue
             if name.startswith("fsdp_"):
                 keys.put(f"{FSDP}.{name}", option.text or True, option.place, option.name)
             elif name.startswith(f"{PARALLELISM}_"):

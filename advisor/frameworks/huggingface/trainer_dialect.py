@@ -5,22 +5,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import yaml
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.rule import Match
 from advisor.frameworks import dialect
 from advisor.frameworks.deepspeed.options import SHARDINGS
-from advisor.frameworks.dialect_rows import (
-    names_of,
-    nested,
-    renamed,
-    written,
-)
+from advisor.frameworks.dialect_rows import names_of, nested, renamed, rows_of, written
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
-from advisor.frameworks.huggingface.options import CHECKPOINTING, FILE, FSDP, OPTIONS
+from advisor.frameworks.huggingface.options import CHECKPOINTING, FILE, FSDP, OPTIONS, PARALLELISM
 from advisor.frameworks.huggingface.reader import HuggingFaceReader
 from advisor.frameworks.huggingface.training_arguments import (
     job_arguments,
@@ -32,10 +26,11 @@ from advisor.frameworks.torch.setting import Granularity, TorchSetting, as_torch
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.reinforcement import Algorithm, Reference
+from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
 from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import ReadConfiguration, UnknownValue
+from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
 
 _OLDEST_NAMES: Final = "4"
 """transformers 5 takes the names of 4 as well, and dialects know no others."""
@@ -60,8 +55,9 @@ class DialectSpelling(trainer.TrainerSpelling):
         return off | dict(training_arguments(setting, _OLDEST_NAMES))
 
     def of_job(self, job: Job) -> dict[str, Any]:
-        """What says the job, in the Trainer's words."""
-        return dict(job_arguments(job))
+        """What says the job, in the Trainer's words; what DeepSpeed's file says is not FSDP's."""
+        said, file = dict(job_arguments(job)), job.config.framework == Framework.DEEPSPEED
+        return {key: one for key, one in said.items() if not (file and key.startswith("fsdp"))}
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
         """All that is said, once it is in the dialect's words."""
@@ -76,6 +72,11 @@ class DialectSpelling(trainer.TrainerSpelling):
         """All others."""
         return words(self._job(job).items())
 
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Without context parallelism where it is an option (ms-swift's)."""
+        own, said = self.facts.context_kinds == (CpCommType.A2A,), super().environment(setting, job)
+        return tuple(one for one in said if not (own and PARALLELISM.upper() in one))
+
     def omitted(self, job: Job) -> str:
         """The model."""
         return ""
@@ -87,6 +88,8 @@ class DialectSpelling(trainer.TrainerSpelling):
     def config_file(self, setting: Setting, job: Job) -> str:
         """All as the YAML that the program reads."""
         own = renamed(self.facts.framework, self.of_setting(as_torch(setting), job))
+        import yaml
+
         return yaml.safe_dump(nested(self._job(job) | own), sort_keys=False)
 
 
@@ -112,8 +115,9 @@ class TrainerDialectReader(HuggingFaceReader):
         return unknown_names(str(cls.framework), keys)
 
     def rules_of(self, keys: Keys) -> tuple[key_rules.KeyRule, ...]:
-        """Its own first."""
-        return (*self.rules, *super().rules_of(keys))
+        """Its own first, in place of the Trainer's on unknown ones."""
+        above = (one for one in super().rules_of(keys) if one.fault != "unknown_argument")
+        return (*self.rules, *above)
 
     def derived(self, keys: Keys, said: Mapping[str, Any]) -> dict[str, Any]:
         """The stage of ZeRO by the name of a file; the reference of pairs, which is the model
@@ -141,7 +145,12 @@ class TrainerDialectReader(HuggingFaceReader):
         """DeepSpeed's where a file of Accelerate's is called so."""
         read = super()._configuration(keys)
         named = any(_STAGE.search(Path(str(keys.get(key) or "")).name) for key in _FILES)
-        return replace(read, hands_to=Framework.DEEPSPEED) if named else read
+        if named or read.hands_to:
+            its = ReadValue(value=str(self.framework), written="", place=keys.place, omitted=True)
+            values = {**read.values, "job.trainer": its}
+            values.pop("job.weights_dtype", None)  # its engine casts all weights
+            read = replace(read, hands_to=Framework.DEEPSPEED, values=values)
+        return read
 
 
 def reference(keys: Keys, said: Mapping[str, Any], weighs: bool | None) -> Reference | None:
@@ -151,8 +160,10 @@ def reference(keys: Keys, said: Mapping[str, Any], weighs: bool | None) -> Refer
     algorithm, beta = said.get("rl.algorithm"), keys.get("beta")
     by_beta = weighs if beta is None else weighs is not None and str(beta) not in ("0", "0.0")
     is_weighed = algorithm == Algorithm.DPO or (algorithm == Algorithm.GRPO and by_beta)
-    if not is_weighed or keys.truth("precompute_ref_log_probs"):
+    if not is_weighed:
         return None
+    if keys.truth("precompute_ref_log_probs"):
+        return Reference.NONE
     has_adapter = said.get("tuning.adapter") not in (None, "none")
     return Reference.ADAPTER_OFF if has_adapter else Reference.GPU
 
@@ -160,12 +171,15 @@ def reference(keys: Keys, said: Mapping[str, Any], weighs: bool | None) -> Refer
 def unknown_names(framework: str, keys: Keys) -> Iterator[Match]:
     """Keys that stand in a document and are none of a framework's, nor of a launcher's file."""
     names = frozenset(names_of(framework))
+    paths = {row.name: row.ours for row in rows_of(framework) if row.ours}
     of_launcher = {row.name.partition(".")[0] for row in FILE}
     for key, given in keys.values.items():
         name = key.partition(".")[0]
         stands = given.written.lstrip("-").replace("-", "_").partition(".")[0] == name
         if stands and not given.omitted and name not in names | of_launcher:
-            fix = key_rules.did_you_mean(name, names, 0.75, f"drop {name}")
+            its = paths.get(key)
+            newer = next((n for n, path in paths.items() if path == its and n in names), name)
+            fix = key_rules.did_you_mean(newer, names, 0.75, f"drop {name}")
             yield Match(fix=fix, found=name, place=given.place)
 
 

@@ -10,13 +10,9 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface import trainer_dialect as trainer
 from advisor.frameworks.huggingface.framework import TrainerMemory
 from advisor.frameworks.huggingface.options import FSDP
-from advisor.frameworks.huggingface.trainer_dialect import (
-    DialectSpelling,
-    TrainerDialectReader,
-    trainer_parts,
-)
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.setting import Granularity
@@ -26,7 +22,7 @@ from advisor.reading.document_keys import Keys
 _TYPE, _LAYERS = "finetuning_type", "freeze_trainable_layers"
 
 
-class _Reader(TrainerDialectReader):
+class _Reader(trainer.TrainerDialectReader):
     """YAML, JSON and options of `llamafactory-cli train`."""
 
     framework = Framework.LLAMA_FACTORY
@@ -60,7 +56,7 @@ class _Memory(TrainerMemory):
         return replace(super().semantics(job), use_reentrant=job.num_gpus == 1)
 
 
-class _Spelling(DialectSpelling):
+class _Spelling(trainer.DialectSpelling):
     """Frozen layers are a type of fine-tuning."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -75,4 +71,4 @@ READER: Final = _Reader()
 def parts() -> FrameworkParts:
     """What the registry asks for."""
     own: dict[str, Any] = {"granularities": (Granularity.NONE, Granularity.FULL)}
-    return trainer_parts(READER, "0.9", spelling=_Spelling, memory=_Memory, **own)
+    return trainer.trainer_parts(READER, "0.9", spelling=_Spelling, memory=_Memory, **own)

@@ -20,6 +20,7 @@ from advisor.frameworks.megatron.framework import MegatronSpelling
 from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job, JobConfig
+from advisor.job.reinforcement import Algorithm
 from advisor.models.presets import model_names
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
@@ -31,9 +32,11 @@ _LENGTH, _TYPE = "max_length", "rlhf_type"
 _SECTION: Final = "megatron"
 _GRANULARITY: Final = "recompute_granularity"
 _RELEASE: Final = "4.6"
-_BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32"}
+_ETP: Final = "expert_tensor_parallel_size"
+_BRIDGES: Final = {"accumulate_allreduce_grads_in_fp32": "grad_reduce_in_fp32", "fp8_format": "fp8"}
 """Names that Megatron Bridge has for its own."""
 _OFF: Final = {"null": "none", "[]": "none"}
+_TYPES: Final = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
 
 
 class _Reader(engine_dialect.MegatronCycleReader):
@@ -62,6 +65,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
             read.put("sequence_parallel", False, "sequence_parallel", keys.place)
         if "muon" in str(keys.get("optimizer")):  # _check_muon
             read.put("use_distributed_optimizer", False, "optimizer", keys.where("optimizer"))
+        if keys.has("expert_model_parallel_size") and not keys.has(_ETP):
+            read.put(_ETP, 1, f"{_ETP} by default", keys.place)
         kind = keys.get(_GRANULARITY)
         if kind not in (None, "selective"):
             for name in (_GRANULARITY, "recompute_modules"):
@@ -76,6 +81,9 @@ class _Reader(engine_dialect.MegatronCycleReader):
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
         """A reference where pairs or GRPO weigh one."""
         yield from super().made(keys, said)
+        if said["rl.algorithm"] == Algorithm.GRPO and said["job.seq_length"]:
+            length = said["job.seq_length"] + said["rl.response_length"]
+            yield "job.seq_length", (length, (_LENGTH,))
         if its := reference(keys, said, weighs=True):
             yield "rl.reference", (its, (_TYPE,))
 
@@ -98,6 +106,8 @@ class _Spelling(MegatronSpelling):
     def layout_flags(self, job: Job) -> str:
         """Layout, batch, lengths, adapters and phases."""
         own = {_LENGTH: job.config.seq_length} | written(_NAME, job)
+        if job.config.rl.algorithm is Algorithm.GRPO:
+            own[_LENGTH] -= job.config.rl.response_length or 512
         return f"{words(own.items())} {_options(super().layout_flags(job))}"
 
     def omitted(self, job: Job) -> str:
@@ -121,7 +131,7 @@ def _options(overrides: str) -> str:
         own_rows = path.startswith("peft.")  # which say adapters
         if name in names and not own_rows and (value not in _OFF or name == _GRANULARITY):
             listed = value.strip("[]").replace('"', "").split(",") if value[:1] == "[" else value
-            found[name] = _OFF.get(value, listed) if isinstance(listed, str) else listed
+            found[name] = (_OFF | _TYPES).get(value, listed) if isinstance(listed, str) else listed
     return words(found.items())
 
 

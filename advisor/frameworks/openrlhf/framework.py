@@ -66,10 +66,8 @@ class _Reader(CycleReader):
         asked = str(keys.get(_KL) if keys.has(_KL) else 0.01)
         yield "rl.reference", (its if float(asked) else None, (_KL, "ref.offload"))
         together = keys.truth(_TOGETHER) is True
-        yield (
-            "rl.engine",
-            ("vllm" if keys.number("vllm.num_engines") else None, ("vllm.num_engines",)),
-        )
+        engines = "vllm.num_engines"
+        yield "rl.engine", ("vllm" if keys.number(engines) else None, (engines,))
         yield "rl.colocated", (together, (_TOGETHER,))
         yield "rl.sleep_level", (1 if together and keys.truth(_SLEEP) else None, (_SLEEP,))
         if not keys.truth(self.cycle.dynamic):

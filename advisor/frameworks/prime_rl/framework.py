@@ -96,6 +96,8 @@ def _is_on(keys: Keys, section: str, *, usual: bool) -> bool:
 class _Jobs(supported_jobs.TorchJobs):
     """torchtitan's degrees without tensor parallelism; shards are fp32."""
 
+    untuned = ()
+
     def __init__(self, facts: supported_jobs.StackFacts) -> None:
         super().__init__(facts)
         self.degrees = replace(self.degrees, experts=True)

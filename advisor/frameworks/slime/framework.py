@@ -42,11 +42,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
             return
         for keys in self.find(document):
             for row in self.rows:  # a switch before a word that is not known
-                if (
-                    row.kind is bool
-                    and keys.has(row.name)
-                    and not known(keys.values[row.name].value)
-                ):
+                switch = row.kind is bool and keys.has(row.name)
+                if switch and not known(keys.values[row.name].value):
                     keys.values[row.name] = keys.means(row.name, True)
             self._put_own(read, keys)
             found = super(engine_dialect.MegatronCycleReader, self)._configuration(keys)

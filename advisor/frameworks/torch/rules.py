@@ -6,12 +6,13 @@ one that it has.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import ClassVar, Final
 
 from advisor.base.dtypes import DType
 from advisor.base.rule import Match, Rule
-from advisor.base.rule_rows import rows_of, rules_of
+from advisor.base.rule_rows import rows_of, rules_of, with_sides
 from advisor.base.units import either
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.block_regimes import INPUT, decisions
@@ -40,7 +41,7 @@ Condition = Callable[[TorchSetting, Job, StackFacts], object]
 
 def stated(table: str, whens: Mapping[str, Condition]) -> dict[str, TorchRule]:
     """The rules of a table of configs/rules/torch.json with their conditions."""
-    return rules_of(TorchRule, rows_of("torch.json")[table], whens)
+    return rules_of(TorchRule, rows_of("torch.json")[table], whens, partial(with_sides, TorchRule))
 
 
 def in_release(rules: Rules, version: str) -> Rules:

@@ -23,6 +23,7 @@ from advisor.frameworks.torch.expert_models import eager_experts
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.loss_head import HeadImplementation
 from advisor.job.tuning import ALL_LINEAR, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
@@ -88,6 +89,8 @@ class StackFacts(Struct, frozen=True, kw_only=True):
 class TorchJobs(JobSupport):
     """Jobs of a stack; subclasses say what differs."""
 
+    untuned: tuple[str, ...] = ("job.torch_compile", "job.flat_parameters", "job.tiled_mlp")
+
     def __init__(self, facts: StackFacts) -> None:
         self.facts, self.framework = facts, facts.framework
         self.own_options, self.precisions = facts.own_options, facts.precisions
@@ -110,10 +113,13 @@ class TorchJobs(JobSupport):
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """Liger's kernels in layers of transformers."""
         fused = replace(job.config, use_liger_kernel=True)
+        why = "norms and MLPs keep fewer tensors"
+        if job.config.head.implementation is HeadImplementation.DEFAULT:
+            why = "the loss is fused with the output layer: no logits of a whole microbatch"
         if job.model.transformer_impl is TransformerImpl.TRANSFORMERS and fused != job.config:
             yield JobChange(
                 "job.use_liger_kernel=true (package liger-kernel)",
-                "the loss is fused with the output layer: no logits of a whole microbatch",
+                why,
                 lambda: replace(job, config=fused),
                 Effect.PACKAGE,
             )

@@ -5,23 +5,21 @@ Source: trl 1.16.0 trainer/sft_trainer.py, dpo_trainer.py, grpo_trainer.py, gene
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from advisor.base.dtypes import DType
+from advisor.base.rule import Match
 from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.huggingface import trainer_dialect as trainer
+from advisor.frameworks.huggingface.framework import TrainerSettings
 from advisor.frameworks.huggingface.options import CHECKPOINTING
-from advisor.frameworks.huggingface.trainer_dialect import (
-    DialectSpelling,
-    TrainerDialectReader,
-    trainer_parts,
-)
 from advisor.frameworks.names import Framework
+from advisor.frameworks.torch.rules import Rules, stated
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.job.tuning import StoredAs
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document
-from advisor.reading.shell import ShellCommand
 
 _PROGRAM: Final = re.compile(r"\b(sft|dpo|grpo|kto|rloo|reward|ppo|distillation)(?:\.py)?(?= |$)")
 _TRAINER: Final = "trainer"
@@ -30,17 +28,24 @@ _PROMPT: Final = 512
 not given: its default."""
 
 
-class _Reader(TrainerDialectReader):
+class _Reader(trainer.TrainerDialectReader):
     """Its configurations in Python, and the options and files of its programs."""
 
     framework = Framework.TRL
     label = "TRL"
     weighs = False
 
+    @classmethod
+    def unknown_keys(cls, keys: Keys) -> Iterator[Match]:
+        """Near one that it knows: a program may have others of its own."""
+        known = {row.name for row in cls.options}
+        found = (one for one in super().unknown_keys(keys) if one.found not in known)
+        return (one for one in found if one.fix.startswith("did you"))
+
     def find(self, document: Document) -> Iterator[Keys]:
         """With the trainer, which the program or the class names."""
         for keys in super().find(document):
-            texts = " ".join(document.texts) if isinstance(document, ShellCommand) else ""
+            texts = " ".join(getattr(document, "texts", ()))
             program = _PROGRAM.search(texts)
             named = program[1] if program else keys.about.get("call", "").removesuffix("Config")
             if named not in ("", "TrainingArguments"):
@@ -57,7 +62,7 @@ class _Reader(TrainerDialectReader):
         if algorithm == Algorithm.GRPO:
             length = said["rl.response_length"] + (keys.number("max_prompt_length") or _PROMPT)
             found["job.seq_length"] = keys.number("vllm_max_model_length") or length
-        elif algorithm is not None:
+        elif algorithm is not None and not keys.has("max_length"):  # None: samples as they are
             found["job.seq_length"] = 1024
         if said.get("tuning.base_weights") == StoredAs.NF4:
             found["tuning.adapter_dtype"] = DType.BF16
@@ -70,7 +75,7 @@ class _Reader(TrainerDialectReader):
         return found
 
 
-class _Spelling(DialectSpelling):
+class _Spelling(trainer.DialectSpelling):
     """GRPO's lengths are of what is generated."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -82,9 +87,17 @@ class _Spelling(DialectSpelling):
         return said
 
 
+class _Settings(TrainerSettings):
+    """Ranks share no sequences that are generated or packed."""
+
+    own_rules: ClassVar[Rules] = {**TrainerSettings.own_rules, **stated("trl", {})}
+
+
 READER: Final = _Reader()
 
 
 def parts() -> FrameworkParts:
     """What the registry asks for."""
-    return trainer_parts(READER, "1.16", spelling=_Spelling, offloads_all=True)
+    return trainer.trainer_parts(
+        READER, "1.16", spelling=_Spelling, settings=_Settings, offloads_all=True
+    )

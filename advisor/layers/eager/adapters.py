@@ -204,16 +204,21 @@ class _Adapted:
         return add, self.elementwise("cast", total, output=self.output, forward_holds=self.held)
 
 
+def _started(this: _Adapted) -> tuple[Tensor, Tensor, list[Operator]]:
+    """The base layer's result, what the adapter reads, and the operators that make both."""
+    result = this.tensor("base", this.output.dtype)
+    first = [replace(this.base, outputs=(result,), forward_holds=())]
+    if this.quantized and this.base.weights[0].stored_as is StoredAs.NF4:
+        whole, result = result, this.tensor("clone", result.dtype)
+        first.append(this.elementwise("clone", whole, output=result))
+    read, before = this.read()
+    return result, read, [*first, *before]
+
+
 def _lora(shape: RankShape, base: Operator) -> Iterator[Operator]:
     """result + B(A(dropout(x))) * scaling."""
     this = _Adapted(shape, base)
-    result = this.tensor("base", this.output.dtype)
-    yield replace(base, outputs=(result,), forward_holds=())
-    if this.quantized and base.weights[0].stored_as is StoredAs.NF4:
-        copy = this.tensor("clone", result.dtype)
-        yield this.elementwise("clone", result, output=copy)
-        result = copy
-    read, before = this.read()
+    result, read, before = _started(this)
     delta, products = this.products(read)
     scaled = this.tensor("scaled", delta.dtype)
     yield from (*before, *products, this.by_scaling("scale", delta, scaled))
@@ -228,13 +233,7 @@ def _dora(shape: RankShape, base: Operator) -> Iterator[Operator]:
     """result + (m / |W + s B A| - 1) * base + m / |W + s B A| * B(A(x)) * s. `base` is the result
     without its bias, or, of an input with dropout, computed once more."""
     this = _Adapted(shape, base)
-    result = this.tensor("base", this.output.dtype)
-    yield replace(base, outputs=(result,), forward_holds=())
-    if this.quantized and base.weights[0].stored_as is StoredAs.NF4:
-        copy = this.tensor("clone", result.dtype)
-        yield this.elementwise("clone", result, output=copy)
-        result = copy
-    read, before = this.read()
+    result, read, before = _started(this)
     yield from before
     scale, norm, held = _norm_of_sum(this, read)
     delta, products = this.products(read)

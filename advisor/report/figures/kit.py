@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from advisor.answer.evaluation import MemoryBreakdown
+from advisor.answer.phases import PhaseMemory
 from advisor.base.units import GIB
+from advisor.report.phases_block import PART_WORDS as PHASE_PARTS
 from advisor.report.wording import PHASES as PART_WORDS
 
 if TYPE_CHECKING:
@@ -72,6 +74,11 @@ _COMPONENTS: Final = (
     Look("overhead", PINK, "\\\\\\"),
 )
 COMPONENT_LOOKS: Final = dict(zip(MemoryBreakdown.__struct_fields__, _COMPONENTS, strict=True))
+_ENGINE: Final = {"engine_weights": GREY, "kv_cache": "#B9CFE0", "engine_other": PALE}
+_OTHERS: Final = {"reference": INK, "critic": LIGHT, "bucket": VERMILION, **_ENGINE}
+_LOOKS: Final = COMPONENT_LOOKS | {
+    part: Look(PHASE_PARTS.get(part, part), colour) for part, colour in _OTHERS.items()
+}
 FORWARD, BACKWARD = Look("forward", SKY), Look("backward", BLUE)
 REPLAY = Look(PART_WORDS["recompute"], ORANGE, "////")
 COMMUNICATION = Look("exposed communication", PINK, "xxxx")
@@ -113,12 +120,12 @@ def legend_below(figure: "Figure", looks: Iterable[Look], *, columns: int) -> No
     )
 
 
-def memory_parts(memory: Sequence[MemoryBreakdown]) -> list[tuple[Look, list[float]]]:
-    """GiB by component, a bar each of `memory`."""
-    return [
-        (look, [getattr(one, component) / GIB for one in memory])
-        for component, look in COMPONENT_LOOKS.items()
-    ]
+def memory_parts(
+    memory: Sequence[MemoryBreakdown | PhaseMemory],
+) -> list[tuple[Look, list[float]]]:
+    """GiB by component, a bar each of `memory`: what some have."""
+    parts = {part: [getattr(one, part, 0) / GIB for one in memory] for part in _LOOKS}
+    return [(_LOOKS[name], bars) for name, bars in parts.items() if any(bars)]
 
 
 def stacked_bars(

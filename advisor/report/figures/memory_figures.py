@@ -40,7 +40,7 @@ def waterfall_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
     else:
         _draw_parts(axes, evaluation)
     kit.draw_budget(axes, evaluation.budget_bytes, horizontal=True)
-    axes.set_ylabel("reserved memory of the worst rank (GiB)")
+    axes.set_ylabel(f"reserved memory of the worst rank{_where(evaluation)} (GiB)")
     axes.set_ylim(0, 1.1 * axes.dataLim.y1)
     kit.soften(axes, "y")
     handles = [*kit.legend_patches(kit.COMPONENT_LOOKS.values()), axes.lines[-1]]
@@ -56,6 +56,10 @@ def without_recompute(advice: Answer, evaluation: Evaluation) -> Evaluation:
             return one.simulated
     none = parts_of(evaluation.job.config.framework).settings.none
     return Evaluator(evaluation.job, evaluation.calibration).evaluate(none).simulated
+
+
+def _where(evaluation: Evaluation) -> str:
+    return " in the update" * bool(evaluation.phases)
 
 
 def _draw_changes(axes: "Axes", none: Evaluation, evaluation: Evaluation) -> None:
@@ -105,7 +109,7 @@ def _draw_stack(axes: "Axes", place: int, evaluation: Evaluation) -> float:
         size = getattr(evaluation.peak.memory_bytes, component) / GIB
         axes.bar(place, size, bottom=level, width=_WIDE, **look.fill)
         level += size
-    _label(axes, place, level, f"{gib(evaluation.peak_reserved_bytes)} GiB")
+    _label(axes, place, level, f"{gib(evaluation.peak.peak_reserved_bytes)} GiB")
     return level
 
 
@@ -157,7 +161,8 @@ def stages_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
     kit.bold_tick(axes, (stage is worst for stage in stages))
     axes.invert_yaxis()
     axes.set_xlim(0, edge * 1.3)
-    axes.set_xlabel("reserved memory of a rank at its peak (GiB), and microbatches in flight")
+    words = f"of a rank at its peak{_where(evaluation)} (GiB), and microbatches in flight"
+    axes.set_xlabel(f"reserved memory {words}")
     kit.soften(axes, "x")
     handles = [*kit.legend_patches(kit.COMPONENT_LOOKS.values()), *axes.lines]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.answer.evaluation import StageMemory
+from advisor.answer.phases import Phase
 from advisor.base.units import GIB
 from advisor.hardware.calibration import band_text
 from advisor.report import breaking, job_changes, ranking_table
@@ -211,7 +213,16 @@ def ranking_figure(advice: Answer, top: int | None) -> "Figure":
     scatter, bars = figure.subplots(1, 2, width_ratios=(6, 5))
     figure.suptitle(rows_title(advice, len(shown), MAX_CANDIDATES), fontsize=11)
     draw_pareto(scatter, shown)
-    draw_components(bars, shown, labels, best)
+    lead = advice.leading
+    if lead is not None and (phases := lead.evaluation.phases):
+        decides, spec = lead.evaluation.phase, lead.evaluation.setting.spec
+        draw_memory(bars, phases, [one.name for one in phases], [p is decides for p in phases])
+        name = "the fastest found" if advice.fastest_found else f"row {lead.rank}"
+        bars.set_title(f"Phases of a cycle with {name}, {spec} (GiB)")
+    else:
+        peaks = [candidate.evaluation.peak for candidate in shown]
+        draw_memory(bars, peaks, labels, [candidate is best for candidate in shown])
+    kit.draw_budget(bars, shown[0].evaluation.budget_bytes)
     handles = [*scatter.get_legend_handles_labels()[0], *bars.get_legend_handles_labels()[0][1:]]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)
     first = best or shown[0]
@@ -245,19 +256,17 @@ def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
     kit.soften(axes)
 
 
-def draw_components(
+def draw_memory(
     axes: "Axes",
-    shown: Sequence[RankedEvaluation],
+    shown: Sequence[StageMemory] | Sequence[Phase],
     labels: Sequence[str],
-    best: RankedEvaluation | None,
+    bold: Sequence[bool],
 ) -> None:
-    """One stacked bar a candidate, GiB of its worst rank by component, and the budget."""
-    parts = kit.memory_parts([candidate.evaluation.peak.memory_bytes for candidate in shown])
-    kit.stacked_bars(axes, parts, labelled=True)
+    """One stacked bar each, GiB of the worst rank by component."""
+    kit.stacked_bars(axes, kit.memory_parts([one.memory_bytes for one in shown]), labelled=True)
     axes.set_yticks(range(len(shown)), labels, fontsize=8)
-    kit.bold_tick(axes, (candidate is best for candidate in shown))
+    kit.bold_tick(axes, bold)
     axes.invert_yaxis()
-    kit.draw_budget(axes, shown[0].evaluation.budget_bytes)
     axes.set_xlabel("memory of the worst rank at its peak (GiB)")
     axes.set_title("Peak memory by component (GiB)")
 

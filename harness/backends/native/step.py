@@ -136,7 +136,8 @@ def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: in
 
 
 def _fully_shard(model: GptModel, groups: Groups, dtype: torch.dtype) -> None:
-    """FSDP2, layer by layer: fp32 shards, gathered in `dtype`, gradients reduced in fp32."""
+    """FSDP2, layer by layer: fp32 shards, gathered in `dtype`, gradients reduced in fp32 after
+    every microbatch."""
     assert groups.mesh is not None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for layer in model.decoder.layers.values():

@@ -25,7 +25,8 @@ _BEATS_IN_TIME: Final = 8
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """A worker as its claims name it. host: hash of its name. kernel: its boot's id."""
+    """A worker as its claims name it. host: hash of its name. kernel: its boot's id;
+    empty: not known."""
 
     worker: str
     host: str

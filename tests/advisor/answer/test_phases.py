@@ -17,7 +17,7 @@ def _phase(name: PhaseName, peak: int, likely: float) -> Phase:
         ((70, 0.99), (60, 0.95), PhaseName.ROLLOUT),
         ((50, 0.0), (70, 0.95), PhaseName.ROLLOUT),  # what does not fit, though it is lower
         ((90, 0.0), (95, 0.0), PhaseName.UPDATE),  # of two that do not fit the higher
-        ((90, 0.1), (85, 0.0), PhaseName.UPDATE),
+        ((90, 0.1), (85, 0.0), PhaseName.ROLLOUT),  # its peak is what a page says is too much
     ],
 )
 def test_what_does_not_fit_decides_else_the_highest(rollout, update, decides) -> None:

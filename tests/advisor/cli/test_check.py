@@ -94,11 +94,15 @@ def test_json_holds_the_fields(script: Path, capsys: pytest.CaptureFixture[str])
     assert found["verdict"] == "fits"
 
 
-@pytest.mark.parametrize(("gpus", "code"), [(FITS, 0), (TOO_LARGE, 1), ("8xNone", 2)])
+@pytest.mark.parametrize(
+    ("gpus", "more", "code"),
+    [(FITS, "", 0), (TOO_LARGE, "", 1), ("8xNone", "", 2), (FITS, "--use-mystery-offload", 3)],
+)
 def test_a_shell_starts_the_job_only_where_it_fits(
-    script: Path, tmp_path: Path, gpus: str, code: int
+    script: Path, tmp_path: Path, gpus: str, more: str, code: int
 ) -> None:
     """In a real shell, with the program that is installed."""
+    script.write_text(SCRIPT.format(more=more))
     program = Path(sys.executable).with_name("advise")
     line = f"{program} check {script} --gpus {gpus} && touch {tmp_path}/started"
     found = subprocess.run(

@@ -38,7 +38,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Asked:
 
     def install(advice: Answer) -> list[Request]:
         requests: list[Request] = []
-        _answer_by(monkeypatch, lambda request, _: requests.append(request) or advice)
+        _answer_by(monkeypatch, lambda request, _, **more: requests.append(request) or advice)
         lines = ModuleType("advisor.search.explain")
         lines.memory_lines = lambda evaluation: explained[1]
         lines.time_lines = lambda evaluation: explained[2]
@@ -53,7 +53,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
     """Lets `advise` raise an error."""
 
     def install(error: BaseException) -> None:
-        def fail(request: Request, watch: object) -> Answer:
+        def fail(request: Request, watch: object, *, remedies: bool) -> Answer:
             raise error
 
         _answer_by(monkeypatch, fail)

@@ -59,6 +59,26 @@ OTHERS = {
         quick=True,
     ),
 }
+OTHERS["samples"] = Request(
+    model="llama3_8b",
+    gpus="8xA100-80GB",
+    framework="fsdp2",
+    lengths="p50=900,p99=9000,max=32768",
+    max_tokens_per_gpu=8192,
+    global_batch_size=16,
+    recompute=("full",),
+    quick=True,
+)
+OTHERS["images"] = Request(
+    model="qwen2.5_vl_7b",
+    gpus="8xH100",
+    framework="huggingface",
+    seq_length=4096,
+    micro_batch_size=2,
+    global_batch_size=16,
+    overrides=("samples.image_tokens=2048", "samples.images=2", "tuning.adapter=lora"),
+    quick=True,
+)
 PAGES = ("dense", "experts", "search")
 DESKTOP, PHONE = 1440, 390
 
@@ -172,7 +192,7 @@ def test_what_others_write_into_it_does_not_run(shown: Shown, tmp_path: Path) ->
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-@pytest.mark.parametrize("page", [*PAGES, "phases"])
+@pytest.mark.parametrize("page", [*PAGES, "phases", "samples", "images"])
 def test_everybody_can_read_it(pages: dict[str, Shown], page: str, width: int, dark: bool) -> None:
     shown = pages[page]
     shown.open("#with=full:uniform:1" if page == "dense" else "", width=width, dark=dark)
@@ -352,6 +372,26 @@ def test_a_phase_has_a_tab_with_its_parts(pages: dict[str, Shown]) -> None:
         assert figures == [f"{size / GIB:.1f}" for size in parts]
         total, likely = phase.peak_reserved_bytes / GIB, percent(phase.fit_probability)
         assert f"{total:.1f} GiB reserved, {likely} likely" in shown.text("#phase-panel .note")
+    shown.driver.find_element(By.ID, f"phase-{len(phases) - 1}").send_keys(Keys.ARROW_RIGHT)
+    shown.wait("return document.activeElement.id === 'phase-0'")
+    assert shown.text("[aria-label=Phase] [aria-selected=true]") == phases[0].name
+
+
+def test_samples_adapters_and_images_are_said(pages: dict[str, Shown]) -> None:
+    """In the head as on the page; tokens per second are those of samples, without padding."""
+    shown, best = pages["samples"], answer_to(OTHERS["samples"]).leading
+    assert best is not None
+    shown.open()
+    head = shown.text("header")
+    assert "packs of 8192 tokens per GPU" in head
+    assert f"{best.evaluation.tokens_per_second_per_gpu:,.0f} tokens/s per GPU" in head
+    assert "step in 187 has one" in shown.text("[aria-labelledby=h-samples]")
+    assert shown.texts("[aria-labelledby=h-samples] tbody th")[3] == "412"
+    pages["images"].open()
+    head = pages["images"].text("header")
+    assert "2048 tokens of 2 images" in head
+    assert "LoRA rank 16 on all linear layers: " in head
+    assert "all weights" in pages["images"].text("[aria-labelledby=h-rank]")
 
 
 def test_flags_are_those_of_the_advisor(shown: Shown) -> None:

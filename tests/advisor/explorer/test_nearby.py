@@ -104,13 +104,47 @@ def test_every_control_has_something_to_choose(found: Grid) -> None:
 def test_jobs_come_the_nearest_first_and_are_legal() -> None:
     answer = answer_to(REQUEST)
     own = answer.candidates[0].evaluation.job
-    here = Place(own.num_gpus, own.config.seq_length)
+    here = Place(own.num_gpus, own.config)
     away, jobs = zip(*nearby(own, resolve(REQUEST), here), strict=True)
     assert own not in jobs
     assert len(jobs) == len(set(jobs))
     assert list(away) == sorted(away)
     assert all(job.num_gpus == own.num_gpus for job in jobs)
     assert all(job.model == own.model for job in jobs)
+
+
+def test_post_training_has_its_own_controls() -> None:
+    """Ranks, all weights and shares of the engine; budgets of tokens instead of lengths, at one
+    micro batch."""
+    job = Request(
+        model="qwen3_0.6b",
+        gpus="8xH100",
+        framework="huggingface",
+        max_tokens_per_gpu=8192,
+        overrides=("rl.algorithm=grpo", "rl.engine=vllm", "rl.sleep_level=2", *_SMALL_ADAPTER),
+        quick=True,
+    )
+    jobs = [one for one, _ in grid(answer_to(job), job).jobs]
+    adapters = [one for one in jobs if one.config.tuning.has_adapter]
+    assert {one.config.tuning.rank for one in adapters} == {8, 16, 32, 64, 128}
+    assert len(jobs) - len(adapters) == 1
+    shares = {one.config.rl.gpu_memory_utilization for one in jobs}
+    assert shares == {tenths / 10 for tenths in range(2, 10)}
+    budgets = {one.config.samples.token_budget for one in jobs}
+    assert budgets >= {4096, 8192, 16_384, 131_072}
+    assert {one.config.seq_length for one in jobs} == {jobs[0].config.seq_length}
+    assert {one.config.micro_batch_size for one in jobs} == {jobs[0].config.micro_batch_size}
+
+
+_SMALL_ADAPTER = ("tuning.adapter=lora", "tuning.rank=8")
+
+
+def test_no_sample_is_longer_than_the_longest() -> None:
+    job = Request(
+        model="llama3_8b", gpus="8xH100", framework="fsdp2", lengths="p50=900,max=4096", quick=True
+    )
+    lengths = {one.config.seq_length for one, _ in grid(answer_to(job), job).jobs}
+    assert max(lengths) == 4096
 
 
 def test_a_value_that_occurs_again_is_a_number() -> None:

@@ -10,6 +10,7 @@ written before anything was looked for, none was named and 30 were OK; of 32 mor
 was done, 29 were named in full.
 """
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ import yaml
 
 from advisor.base.errors import UserError
 from advisor.base.rule import Level, Verdict
-from advisor.lint.target import LintReport, lint_target
+from advisor.frameworks.dialect_rows import may_read
+from advisor.frameworks.readers import FAMILIES, reader_of
+from advisor.lint.target import LintReport, _documents, lint_target
 
 FOLDER = Path(__file__).parent / "configurations"
 CORRECT = sorted((*(FOLDER / "correct").iterdir(), *(FOLDER / "untuned_correct").iterdir()))
@@ -140,3 +143,18 @@ def test_every_file_with_such_switches_is_asked() -> None:
     python = {Path(name).name for name in RECIPES if name.startswith("not_modelled")}
     assert files | python == set(LEFT_OUT)
     assert len(LEFT_OUT) >= 50
+
+
+def test_a_reader_that_is_not_loaded_finds_nothing() -> None:
+    """`asked` of configs/options tells by a few words which readers a document is for."""
+    skipped = 0
+    for path in (path for path in FOLDER.rglob("*.*") if path.suffix != ".txt"):
+        try:
+            documents = _documents(str(path), None)[1]
+        except UserError:
+            continue
+        for document, family in product(documents, FAMILIES):
+            if not may_read(family, document):
+                skipped += 1
+                assert not [*reader_of(family).read(document)], (path, family)
+    assert skipped > 200

@@ -595,10 +595,15 @@ def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, n
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.yaml", "base_model: a\nmicro_batch_size: 1\nrelora: true\n", "relora True in line 3"),
+        (
+            "a.yaml",
+            "base_model: a\nmicro_batch_size: 1\nrelora: true\n",
+            "is for full fine-tuning; adapters are not modelled: relora True in line 3",
+        ),
         (
             "f.yaml",
             "cutoff_len: 512\nadapter_name_or_path: a\n",
+            "is without what else decides which parameters are trained: "
             "adapter_name_or_path a in line 2",
         ),
         ("f.yaml", "cutoff_len: 512\nfsdp: full_shard\nfinetuning_type: full\n", ""),
@@ -611,7 +616,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
     words = ["--from", str(tmp_path / name), "--model", "llama3_8b", "--gpus", "8xH100"]
     assert cli.main([*words, "--recompute", "full"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    caveat = f"This answer is for full fine-tuning; adapters are not modelled: {says}."
+    caveat = f"This answer {says}."
     assert (f". {caveat}" in page) == bool(says)
     cli.main([*words, "--recompute", "full", "--format", "json"])
     verdict = json.loads(capsys.readouterr().out)["verdict"]

@@ -5,7 +5,7 @@ from typing import Any, Final
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution, resolve
 
-_SETTLED: Final = (
+SETTLED: Final = (
     "job.expandable_segments=true",
     "job.create_attention_mask=false",
     "model.cross_entropy_fusion=te",
@@ -24,7 +24,7 @@ def small(
 
 
 def _job(framework: str, model: str, gpus: str, budget: str, **fields: Any) -> dict[str, Any]:
-    usual = {"options": _SETTLED} if framework.startswith("megatron") else {}
+    usual = {"options": SETTLED} if framework.startswith("megatron") else {}
     named = {"framework": framework, "model": model, "gpus": gpus, "memory_budget": budget}
     return {**named, **usual, **fields}
 

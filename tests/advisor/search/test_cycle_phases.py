@@ -184,7 +184,7 @@ def test_a_critic_has_no_logits_and_its_states_rest_beside_the_policy() -> None:
 
 
 def test_a_micro_batch_of_pairs_is_two_rows() -> None:
-    pairs = evaluation_of(job_with("rl.algorithm=dpo"))
+    pairs = evaluation_of(job_with("rl.algorithm=dpo", "rl.reference=none"))
     rows = evaluation_of(job_with(**batches(4096, 2, 256)))
     assert [phase.name for phase in pairs.phases] == [PhaseName.UPDATE]
     assert pairs.stages == rows.stages

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from advisor.base.errors import UserError
+from advisor.answer.evaluation import CLEAR
+from advisor.base.errors import UserError, if_legal
 from advisor.base.fields import spelled
 from advisor.base.units import GIB
 from advisor.frameworks.registry import parts_of
@@ -21,7 +22,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.layout_search import Progress, Search
 from advisor.search.layouts import expert_degrees, groups, layouts, micro_batches
 from tests.advisor.search.exhaustive import best_of_all, same_row
-from tests.advisor.search.small_jobs import SUITE, small
+from tests.advisor.search.small_jobs import SETTLED, SUITE, small
 
 pytestmark = pytest.mark.slow
 
@@ -36,19 +37,69 @@ def test_the_search_finds_the_best_of_everything_that_flags_can_say(fields: dict
     assert same_row(found.best, best_of_all(wanted, calibration))
 
 
+SAMPLES = {
+    "padded": ("samples.lengths=p50=300,p99=3000,max=32768",),
+    "packed": ("samples.lengths=p50=300,p99=3000,max=32768", "samples.packing=packed"),
+    "tokens": ("samples.lengths=p50=300,p99=1500,max=2048", "samples.token_budget=4096"),
+}
+
+
 @pytest.mark.parametrize(
-    ("model", "gpus"),
+    ("framework", "samples", "budget"),
     [
-        ("llama3_70b", "64xH100"),
-        ("qwen3_30b_a3b", "64xH100"),
-        ("deepseek_v3", "256xH200"),
-        ("mixtral_8x7b", "64xB200"),
-        ("nemotron3_nano_30b_a3b", "32xH100"),
+        ("megatron_lm", "padded", "60GiB"),
+        ("megatron_lm", "packed", "20GiB"),
+        ("megatron_lm", "tokens", "60GiB"),
+        ("torchtitan", "padded", "60GiB"),
+        ("torchtitan", "packed", "60GiB"),
+        ("huggingface", "tokens", "60GiB"),
+        ("verl", "padded", "60GiB"),
+        ("verl", "tokens", "20GiB"),
     ],
 )
-def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str) -> None:
+def test_the_search_finds_the_best_layout_of_samples_of_several_lengths(
+    framework: str, samples: str, budget: str
+) -> None:
+    wanted = small(
+        "llama3_8b",
+        "4xH100",
+        framework=framework,
+        memory_budget=budget,
+        seq_length=32768,
+        global_batch_size=16,
+        options=(*SETTLED, *SAMPLES[samples]) if framework == "megatron_lm" else SAMPLES[samples],
+    )
+    calibration = load_calibration(wanted.gpu)
+    candidates = parts_of(wanted.config.framework).settings.candidates
+    every = [
+        Evaluator(job, calibration).evaluate(setting)
+        for layout in layouts(wanted)
+        for size in micro_batches(wanted, layout)
+        if (job := if_legal(wanted.job, layout, size))
+        for setting in candidates(job)
+    ]
+    every.sort(key=lambda one: one.step_time_seconds)
+    best = next(one for one in every if one.fit_probability > 1 - CLEAR and one.simulated.fits)
+    assert same_row(Search(wanted, calibration).run().best, best.simulated)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "samples"),
+    [
+        ("llama3_70b", "64xH100", ""),
+        ("llama3_70b", "64xH100", "padded"),
+        ("llama3_70b", "64xH100", "packed"),
+        ("llama3_70b", "64xH100", "tokens"),
+        ("qwen3_30b_a3b", "64xH100", ""),
+        ("qwen3_30b_a3b", "64xH100", "tokens"),
+        ("deepseek_v3", "256xH200", ""),
+        ("mixtral_8x7b", "64xB200", ""),
+        ("nemotron3_nano_30b_a3b", "32xH100", ""),
+    ],
+)
+def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str, samples: str) -> None:
     """Every 97th of all layouts and micro batches."""
-    wanted = resolve(Request(model=model, gpus=gpus))
+    wanted = resolve(Request(model=model, gpus=gpus, overrides=SAMPLES.get(samples, ())))
     calibration = load_calibration(wanted.gpu)
     stack = parts_of(wanted.config.framework)
     points = [(one, size) for one in layouts(wanted) for size in micro_batches(wanted, one)]

@@ -110,15 +110,15 @@ def model_of_shape(read: ReadSettings, shape: Said) -> str:
     if wanted is None:
         return ""
     provided = read.given.framework != Framework.MEGATRON_LM
-    names = [
-        name
-        for name, its in _shapes(wanted[_COMPARED.index("hidden_size")])
-        if its == wanted and (provided or next(of_providers(load_preset(name).spec), None) is None)
+    found = [
+        spec
+        for spec in _specs(*wanted[:2])
+        if tuple(getattr(spec, name) for name in _COMPARED) == wanted
+        and (provided or next(of_providers(spec), None) is None)
     ]
     for field in _NEARER:
-        same = [n for n in names if getattr(load_preset(n).spec, field) == values.get(field)]
-        names = same or names
-    return names[0] if names else ""
+        found = [one for one in found if getattr(one, field) == values.get(field)] or found
+    return found[0].name if found else ""
 
 
 def _filled(values: Mapping[str, Any]) -> tuple[int | None, ...] | None:
@@ -135,8 +135,7 @@ def _filled(values: Mapping[str, Any]) -> tuple[int | None, ...] | None:
 
 
 @cache
-def _shapes(hidden_size: int | None) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
-    """Of the presets that may have this size: reading all takes longer than an answer."""
-    names = presets_with(f"hidden_size: {hidden_size}\n")
-    specs: list[ModelSpec] = [load_preset(name).spec for name in names]
-    return tuple((spec.name, tuple(getattr(spec, name) for name in _COMPARED)) for spec in specs)
+def _specs(layers: int | None, width: int | None) -> tuple[ModelSpec, ...]:
+    """Of the presets that may have these sizes: reading all takes longer than an answer."""
+    names = presets_with((f"num_layers: {layers}\n", f"hidden_size: {width}\n"))
+    return tuple(load_preset(name).spec for name in names)

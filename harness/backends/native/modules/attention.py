@@ -1,4 +1,5 @@
-"""Self-attention with query groups, and multi-latent attention (megatron-core 0.16.1's)."""
+"""Self-attention with query groups, and multi-latent attention (megatron-core 0.16.1 attention.py,
+multi_latent_attention.py)."""
 
 from typing import Final
 

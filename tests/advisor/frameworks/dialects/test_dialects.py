@@ -60,7 +60,7 @@ def test_a_realistic_file_is_the_job_that_its_program_runs(tmp_path, name: str) 
     case = JOBS[name]
     path = tmp_path / case["file"]
     path.write_text(case["text"])
-    given = {"gpus": "8xH100", **{k: case[k] for k in ("model",) if k in case}}
+    given = {"gpus": "8xH100", **{k: case[k] for k in ("model", "gpus") if k in case}}
     read = read_job(str(path), given)
     job = job_of(read.request)
     said = {field: value_of(job, field) for field in case["is"] if field != "model.name"}
@@ -103,6 +103,25 @@ def test_what_is_printed_is_read_as_the_same_job(tmp_path, framework, kind: str)
             if (kind, field) != ("GRPO", "seq_length"):  # which no option of it says
                 mine, its = getattr(job.config, field), getattr(again.config, field)
                 assert _plain(its) == _plain(mine), (field, words)
+        findings = lint_target(str(script)).findings
+        assert not [f for f in findings if f.level is Level.ERROR], words
+
+
+@pytest.mark.parametrize("framework", [*PROGRAMS][:4])
+@pytest.mark.parametrize("kind", ["full", "LoRA"])
+def test_deepspeeds_job_is_printed_in_the_words_of_its_dialect(tmp_path, framework, kind) -> None:
+    own = (f"job.trainer={framework}", "model.transformer_impl=transformers", *TUNED[kind])
+    script = tmp_path / "run.sh"
+    for job, spec, words in printed(Framework.DEEPSPEED, own):
+        script.write_text(f"{PROGRAMS[framework]} {words}\n")
+        read = read_job(str(script), {"model": "qwen3_8b", "gpus": f"{job.num_gpus}xH100"})
+        assert read.configuration.hands_to == Framework.DEEPSPEED
+        assert read.configuration.recompute.partition("+")[0] == spec.partition("+")[0], words
+        again = job_of(read.request)
+        assert again.layout == job.layout
+        for field in ("tuning", "samples", "micro_batch_size", "global_batch_size", "seq_length"):
+            mine, its = getattr(job.config, field), getattr(again.config, field)
+            assert _plain(its) == _plain(mine), (field, words)
         findings = lint_target(str(script)).findings
         assert not [f for f in findings if f.level is Level.ERROR], words
 
@@ -152,6 +171,8 @@ TYPOS = [
     ),
     ("a.yaml", "base_model: m\nlora_target_linar: true\n", "lora_target_linear?", Level.WARNING),
     ("a.yaml", "base_model: m\ncutoff_len: 8\n", "drop cutoff_len", Level.WARNING),
+    ("t.yaml", "use_peft: true\nlora_target_module: a\n", "lora_target_modules?", Level.WARNING),
+    ("s.sh", "swift sft --model m --train_type lora\n", "mean tuner_type?", Level.ERROR),
     ("s.sh", "swift sft --model m --lora_rnk 8\n", "did you mean lora_rank?", Level.ERROR),
     ("m.sh", "megatron sft --model m --lora_rnk 8\n", "did you mean lora_rank?", Level.ERROR),
 ]
@@ -167,6 +188,7 @@ def test_a_key_that_nobody_reads_is_told(tmp_path, name, text: str, fix: str, le
 
 FAULTS = [
     ("f.yaml", "finetuning_type: full\nquantization_bit: 4\n", "quantization_bit"),
+    ("am.yaml", "step_scheduler: {}\ndistributed:\n  tp_sise: 2\n", "unknown_option"),
     ("f.yaml", "stage: dpo\ncutoff_len: 1\nneat_packing: true\n", "neat_packing"),
     ("a.yaml", "base_model: m\nfsdp:\n  - full_shard\n", "fsdp"),
     ("a.yaml", "base_model: m\nsample_packing: true\nrl: dpo\n", "sample_packing.rl"),

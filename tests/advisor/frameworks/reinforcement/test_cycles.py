@@ -94,6 +94,18 @@ def test_what_is_printed_is_the_same_job(name: str, tmp_path: Path) -> None:
     assert again.configuration.recompute == (read_one.configuration.recompute or "none")
 
 
+@pytest.mark.parametrize("dialect", ["verl", "openrlhf", "prime_rl"])
+def test_an_adapter_of_the_usual_rank_is_printed(dialect: str) -> None:
+    """It is what switches the adapter on there."""
+    request = Request(
+        model="qwen3_8b", gpus="8xH100", framework=dialect, overrides=("tuning.adapter=lora",)
+    )
+    job = job_of(request)
+    flags = parts_of(job.config.framework).spelling.layout_flags(job).replace("=", " ").split()
+    (rank,) = (flags[at + 1] for at, flag in enumerate(flags) if "rank" in flag)
+    assert rank == "16" == str(job.config.tuning.rank)
+
+
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name != "nemo_rl_base.yaml"])
 def test_an_example_is_answered(name: str) -> None:
     found = read(EXAMPLES / name)

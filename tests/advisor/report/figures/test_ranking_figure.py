@@ -13,10 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from advisor.answer.answer import Answer
+from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
+from advisor.base.units import GIB
 from advisor.report.explain_page import COMPONENTS
 from advisor.report.figures.plot import write_figure
-from advisor.report.figures.rows_figures import draw_components, ranking_figure
+from advisor.report.figures.rows_figures import draw_memory, ranking_figure
+from advisor.request.request import Request
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
@@ -85,7 +88,9 @@ def test_equal_points_share_a_label(tight: Answer) -> None:
 def test_bars_sum_to_the_reserved_peak(tight: Answer) -> None:
     axes = Figure().subplots()
     labels = [candidate.evaluation.setting.spec for candidate in tight.candidates]
-    draw_components(axes, tight.candidates, labels, tight.candidates[0])
+    draw_memory(
+        axes, [one.evaluation.peak for one in tight.candidates], labels, [False] * len(labels)
+    )
     widths = [[patch.get_width() for patch in bars] for bars in axes.containers]
     assert len(widths) == len(COMPONENTS)
     assert [sum(parts) for parts in zip(*widths, strict=True)] == [66.0, 69.0, 49.0, 85.0, 85.0]
@@ -95,3 +100,23 @@ def test_bars_sum_to_the_reserved_peak(tight: Answer) -> None:
 def test_nothing_to_draw_is_a_user_error(tight: Answer, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to draw"):
         write_figure(replace(tight, candidates=()), tmp_path / "out.png")
+
+
+def test_a_cycle_has_a_bar_a_phase() -> None:
+    """They sum to the peaks of the phases; the one that decides is bold."""
+    options = ("rl.algorithm=grpo", "rl.engine=vllm", "rl.gpu_memory_utilization=0.5")
+    request = Request(
+        model="qwen3_0.6b", gpus="8xH100", framework="huggingface", overrides=options, quick=True
+    )
+    answer = answer_to(request)
+    assert answer.leading is not None
+    cycle = answer.leading.evaluation
+    _, axes = ranking_figure(answer, None).axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == [p.name for p in cycle.phases]
+    widths = zip(*([bar.get_width() for bar in bars] for bars in axes.containers), strict=True)
+    assert [sum(parts) for parts in widths] == pytest.approx(
+        [phase.peak_reserved_bytes / GIB for phase in cycle.phases]
+    )
+    (bold,) = [one for one in axes.get_yticklabels() if one.get_fontweight() == "bold"]
+    assert cycle.phase is not None
+    assert bold.get_text() == cycle.phase.name
