@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.api.answering import answer_to
+from advisor.base.place import Place
 from advisor.base.plain_json import to_text
 from advisor.base.rule import Level
 from advisor.frameworks.registry import parts_of
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from advisor.reading.read_configuration import ReadConfiguration
 
 _GIB: Final = 2**30
+_CALLERS: Final = ("$@", "$*")
+"""What a script is called with: a job is asked for as its file has it."""
 
 
 class Verdict(StrEnum):
@@ -80,9 +83,23 @@ class Admission(Struct, frozen=True, kw_only=True):
 def admission(request: Request, read: "ReadConfiguration | None") -> Admission:
     """As `advisor.check`, of a request, and the configuration that it was read from."""
     spec = request.recompute[0] if request.recompute else read.recompute if read else None
+    spec = spec or _usual(request.framework if read is None else None)
     spec = spec or parts_of(request.framework or "").settings.none.spec
     asked = replace(request, recompute=(spec,), quick=True)
     return _of(answer_to(asked, read=read, remedies=False), tuple(_unknown(read)) if read else ())
+
+
+def _usual(framework: str | None) -> str | None:
+    """The recompute of a file that says nothing to a dialect; None for other frameworks."""
+    from advisor.frameworks.dialect_rows import dialect_names
+    from advisor.frameworks.readers import readers_of
+    from advisor.reading.document_tree import Tree
+
+    if framework not in dialect_names():
+        return None
+    empty = Tree(format="yaml", values={}, place=Place(framework, 1, 1))
+    reader = next(iter(readers_of(empty, framework)))
+    return next((one.recompute for one in reader.read(empty)), None)
 
 
 def _of(answer: "Answer", unknown: tuple[str, ...]) -> Admission:
@@ -110,4 +127,5 @@ def _unknown(read: "ReadConfiguration") -> list[str]:
     from advisor.lint.left_out import left_out
 
     loud = [one for one in read.untaken if getattr(one, "level", Level.WARNING) is not Level.NOTE]
-    return list(dict.fromkeys(left_out(replace(read, untaken=tuple(loud)))))
+    found = dict.fromkeys(left_out(replace(read, untaken=tuple(loud))))
+    return [one for one in found if one not in _CALLERS]

@@ -53,14 +53,15 @@ def keys_in(document: Document) -> Iterator[Keys]:
         yield keys
 
 
-_PAIR: Final = re.compile(r"[+~]{0,2}([A-Za-z_][\w.@/]*)=(.*)", re.DOTALL)
+_PAIR: Final = re.compile(r"([+~]{0,2})([A-Za-z_][\w.@/]*)=(.*)", re.DOTALL)
 
 
 def put_words(keys: Keys, command: ShellCommand) -> None:
-    """`key=value` after the program, and the processes of its environment."""
+    """`key=value` after the program, and the processes of its environment. `+key` adds one."""
     for word in command.words[1:]:
         if pair := _PAIR.fullmatch(word.text):
-            keys.put(pair[1], pair[2], word.place, pair[1])
+            keys.put(pair[2], pair[3], word.place, pair[2])
+            keys.about["added"] = keys.about.get("added", "") + f" {pair[2]} " * bool(pair[1])
     said = {name: word.text for name, word in command.environment.items()}
     counts = [int(said[name]) for name in _PROCESSES if said.get(name, "").isdigit()]
     if _PROCESSES[0] in said and counts:
@@ -97,10 +98,13 @@ class DialectReader(KeyedReader):
 
     def values(self, keys: Keys) -> dict[str, ReadValue]:
         """What the keys say, without options of what is switched off."""
-        found = super().values(keys)
+        return self.counted(super().values(keys))
+
+    def counted(self, found: dict[str, ReadValue], more: Mapping[str, Any] = {}) -> dict[str, Any]:
+        """`found` without options of what neither they, defaults nor `more` switch on."""
         each = ((row.ours, row.omitted_meaning) for row in self.rows)
         usual = {path: value for path, value in each if value is not None}
-        return self._counted(found, {**usual, **found})
+        return self._counted(found, {**usual, **found, **more})
 
     def _counted(self, found: Mapping[str, Any], every: Mapping[str, Any]) -> dict[str, Any]:
         def value(path: str) -> Any:

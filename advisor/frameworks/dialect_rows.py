@@ -5,11 +5,12 @@ framework below that it is another name of; `default`, its value where it is lef
 ours by theirs (`*`: all others); `kind`: of its value, where neither tells it (`names`: a list of
 words, `commas`: the same in one); `times`: ours is as many times its number; `if`: a path that has
 to be set for the option to count, or PATH=VALUE; `printed`: false where it is read alone; `always`:
-true where it is printed even if the value is the usual one. An option that means several fields has
-a list of rows. `assumed`: fields of a job as it runs there (as_it_runs). `harmless`, `unpriced` and
-`predicted` are those of `option.listed`; `names`: all options that its parsers know; `marks` tell
-whose a document is: `keys`, one of which it has, `programs`, a pattern of the words of a command,
-and `calls`, one of those in Python. `asked`: see Asked.
+true where it is printed even if the value is the usual one; `with`: options that are printed next
+to it. An option that means several fields has a list of rows. `assumed`: fields of a job as it runs
+there (as_it_runs). `harmless`, `unpriced` and `predicted` are those of `option.listed`; `names`:
+all options that its parsers know; `marks` tell whose a document is: `keys`, one of which it has,
+`programs`, a pattern of the words of a command, and `calls`, one of those in Python. `asked`: see
+Asked.
 """
 
 import re
@@ -55,6 +56,7 @@ class Row(Option, frozen=True, kw_only=True):
     printed: bool = True
     always: bool = False
     joined: bool = False
+    along: Mapping[str, Any] = {}
 
     @property
     def omitted_meaning(self) -> Any:
@@ -130,6 +132,7 @@ def _row(name: str, said: Mapping[str, Any]) -> Row:
         printed=said.get("printed", True),
         always=said.get("always", False),
         joined=kind == "commas",
+        along=said.get("with", {}),
     )
 
 
@@ -297,8 +300,37 @@ def written(name: str, job: Job) -> dict[str, Any]:
             said.add(row.ours)
         elif ours is not None and (theirs := row.spelled(ours)) is not None:
             said.add(row.ours)
-            found[row.name] = theirs
+            found |= {row.name: theirs, **row.along}
     return found
+
+
+def usual(framework: str, said: Mapping[str, str]) -> dict[str, str]:
+    """Defaults of a dialect's heads by their paths, and of its adapters and phases where there are
+    any, as KEY=VALUE has them; not of what is `said`, nor of lengths, which are the job's."""
+    name = framework.removesuffix("_megatron")
+    if name not in dialect_names():
+        return {}
+    asked = [path for path, none in _SWITCHES.items() if said.get(path, none) != none]
+    groups = tuple(f"{path.partition('.')[0]}." for path in (_HEAD, *asked))
+    rows = [row for row in rows_of(name) if row.ours.startswith(groups)]
+    options = {r.name: r.spelled(said[r.ours]) for r in rows if r.ours in said}
+    found = dict[str, str]()
+    for row in rows:
+        its = options.get(row.name)
+        value = row.omitted_meaning if its is None else row.meaning(its)
+        if value is not None and row.ours not in (*said, *_LENGTHS):
+            found.setdefault(row.ours, text_of(value))
+    own = file_of(name).get("megatron", {})
+    if "heads" in own and ("switch" not in own or framework != name) and _HEAD not in said:
+        found[_HEAD] = own["heads"][""]
+    every = {**found, **said}
+    idle = {row.ours for row in rows if row.only_if and not counts(row, every.get)}
+    return {path: text for path, text in found.items() if path not in idle}
+
+
+_SWITCHES: Final = {"tuning.adapter": "none", "rl.algorithm": "sft"}
+_LENGTHS: Final = ("rl.prompt_length", "rl.response_length", *_SWITCHES)
+_HEAD: Final = "head.implementation"
 
 
 def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfig:

@@ -10,6 +10,7 @@ from advisor.base.units import either
 from advisor.frameworks.part_types import Effect, JobChange
 from advisor.job.job import Job, JobConfig
 from advisor.job.loss_head import HeadImplementation as Name
+from advisor.job.loss_head import RouterAuxLoss
 from advisor.layers.heads.implementations import HEADS
 from advisor.models.spec import ModelSpec
 
@@ -22,6 +23,12 @@ _LIGHTER: Final = {
     Name.NEMO_RL: ((Name.NEMO_RL_FUSED, "use_fused_linear_logprobs"),),
 }
 """Heads of the same package that never have all logits, and what turns them on."""
+
+
+_TRANSFORMERS: Final = {
+    "logits_to_keep": "all positions have logits",
+    "router_aux_loss": "its routers add their losses in each layer (model.moe_aux_loss_coeff)",
+}
 
 
 def known_heads(model: ModelSpec) -> tuple[Name, ...]:
@@ -44,9 +51,11 @@ def check_head(model: ModelSpec, config: JobConfig) -> None:
     if head.implementation is not Name.DEFAULT and model.mtp_num_layers is not None:
         reason = "is not modelled with multi-token prediction"
         raise UserError(_FIELD, head.implementation, reason, "default")
-    if head.logits_to_keep is not None and not eager:
-        reason = "is not an option of Megatron's: all positions have logits"
-        raise UserError("head.logits_to_keep", head.logits_to_keep, reason, "leave it out")
+    for name, why in _TRANSFORMERS.items():
+        value = getattr(head, name)
+        if not eager and value not in (None, RouterAuxLoss.NONE):
+            reason = f"is not an option of Megatron's: {why}"
+            raise UserError(f"head.{name}", value, reason, "leave it out")
 
 
 def head_changes(job: Job) -> Iterator[JobChange]:

@@ -66,6 +66,7 @@ class Reinforcement(Struct, frozen=True, kw_only=True):
             the host in other phases; gradients are of no use there, and are freed.
         log_prob_micro_batch_size, log_prob_token_budget: of the forward-only phases; None: as in
             training.
+        critic_micro_batch_size, critic_token_budget: of the critic; None: as in training.
         weight_sync_bucket_bytes: of one bucket of the weights' copy to the engine.
         prompt_length, response_length: most tokens of either; None: of seq_length.
         num_generations: responses to one prompt.
@@ -84,6 +85,8 @@ class Reinforcement(Struct, frozen=True, kw_only=True):
     offload_optimizer: bool = False
     log_prob_micro_batch_size: int | None = None
     log_prob_token_budget: int | None = None
+    critic_micro_batch_size: int | None = None
+    critic_token_budget: int | None = None
     weight_sync_bucket_bytes: int | None = None
     prompt_length: int | None = None
     response_length: int | None = None

@@ -150,13 +150,17 @@ def _asked(
         for reader in readers_of(document, spoken):
             for configuration in reader.read(document):
                 if isinstance(document, ShellCommand):
+                    of_slurm = script.directives
+                    first = () if hasattr(reader, "cycle") else of_slurm  # engines may have GPUs
                     configuration = replace(
                         configuration,
                         branch=document.branch,
                         names_files=frozenset(_file_names(document)),
-                        num_gpus=num_gpus(document, script.directives) or configuration.num_gpus,
+                        num_gpus=num_gpus(document, first)
+                        or configuration.num_gpus
+                        or num_gpus(document, of_slurm),
                         world_size=configuration.num_gpus
-                        or num_gpus(document, script.directives, sure=True),
+                        or num_gpus(document, of_slurm, sure=True),
                     )
                 exported = expandable_segments(_environment(document, script))
                 if exported is not None:

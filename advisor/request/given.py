@@ -74,9 +74,12 @@ def read_given(request: Request) -> Given:
         if (said := getattr(request, name)) is not None:
             pairs["samples"].setdefault(key, str(said))
     job_fields = _job_fields(request, pairs["job"])
-    for name, kind in RECORDS.items():
-        if pairs[name]:
-            job_fields[name] = kind(**parse_all(kind, pairs[name], f"{name}."))
+    own = _usual(request, pairs)
+    job_fields |= {
+        name: kind(**parse_all(kind, own[name] | pairs[name], f"{name}."))
+        for name, kind in RECORDS.items()
+        if own[name] or pairs[name]
+    }
     if lengths := pairs["samples"].get("lengths"):
         from advisor.job.lengths import read_lengths
 
@@ -90,9 +93,24 @@ def read_given(request: Request) -> Given:
         keys=tuple(f"{group}.{key}" for group in RECORDS for key in pairs[group]),
         config_dir=request.config_dir,
         takes_recipe=request.takes_recipe,
-        omitted=frozenset(request.omitted),
+        omitted=frozenset(
+            (*request.omitted, *(f"{name}.{key}" for name in own for key in own[name]))
+        ),
         recompute=request.recompute,
     )
+
+
+def _usual(request: Request, pairs: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """What a dialect that is named has by default, by group; nothing of a file, which says it."""
+    found: dict[str, dict[str, str]] = {name: {} for name in RECORDS}
+    if request.framework and not request.source:
+        from advisor.frameworks.dialect_rows import usual
+
+        said = {f"{name}.{key}": text for name in RECORDS for key, text in pairs[name].items()}
+        for path, text in usual(request.framework, said).items():
+            group, _, key = path.partition(".")
+            found[group][key] = text
+    return found
 
 
 def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:

@@ -56,7 +56,9 @@ class Cycle:
         if self._has_critic:
             chunks = tuple(tuple([replace(chunk, head=False) for chunk in held]) for held in stages)
             model = parts_of(job.config.framework).memory
-            self._critic = JobMemory(plain.job, plain.shape, chunks, Pipeline(chunks), model)
+            its = self._rl.critic_token_budget, self._rl.critic_micro_batch_size
+            shape = _shape_of(job, plain.shape, *its)
+            self._critic = JobMemory(plain.job, shape, chunks, Pipeline(chunks), model)
         self._states = [self._between(stage) for stage in self._stages]
         left = sum(states.total for states in self._here(PhaseName.ROLLOUT, 0))
         self.engine = rollout_engine(job, plain.reserved_with(0, left, 0, ()).total)
@@ -178,7 +180,10 @@ class Cycle:
         memory = self._critic if name is PhaseName.VALUES else self._plain
         working = gathered = bucket = 0
         if name in _FORWARD:
-            shape = _log_probs(self._job, memory.shape)
+            rl, shape = self._rl, memory.shape
+            if name is not PhaseName.VALUES or memory.shape == self._plain.shape:
+                batch = rl.log_prob_token_budget, rl.log_prob_micro_batch_size
+                shape = _shape_of(self._job, memory.shape, *batch)
             working, gathered = memory.forward_only(self._none, stage, shape)
         elif name is PhaseName.WEIGHT_SYNC:
             bucket = self._bucket(stage)
@@ -257,14 +262,13 @@ def _parts(models: _Models, working: int) -> PhaseMemory:
     )
 
 
-def _log_probs(job: Job, shape: RankShape) -> RankShape:
-    """The shape of a microbatch of the phases that only run forward."""
-    rl = job.config.rl
-    if rl.log_prob_token_budget is not None:
+def _shape_of(job: Job, shape: RankShape, budget: int | None, batch: int | None) -> RankShape:
+    """The shape of a microbatch of so many tokens or samples; as it is where neither is given."""
+    if budget is not None:
         cp = job.layout.context_parallel_size
-        whole = max(rl.log_prob_token_budget * cp, job.config.seq_length)
+        whole = max(budget * cp, job.config.seq_length)
         cut = job.layout.sequence_shards * 2 * cp
         return replace(shape, seq_length=-(-whole // cut) * cut, micro_batch_size=1)
-    if rl.log_prob_micro_batch_size is not None:
-        return replace(shape, micro_batch_size=rl.log_prob_micro_batch_size * rl.sequences)
+    if batch is not None:
+        return replace(shape, micro_batch_size=batch * job.config.rl.sequences)
     return shape

@@ -7,18 +7,26 @@ printing where the degrees of the layout stand, and the places of Bridge's other
 """
 
 import shlex
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from advisor.frameworks.cycle_dialect import CycleReader, said_of, words_of
+from advisor.base.errors import UserError
+from advisor.frameworks.cycle_dialect import CycleReader, cycle_of, said_of, words_of
 from advisor.frameworks.dialect_rows import file_of
 from advisor.frameworks.framework_parts import FrameworkParts, HarnessRuns
 from advisor.frameworks.megatron.framework import MegatronSpelling, parts
+from advisor.frameworks.megatron.lint.option_values import is_shape
 from advisor.frameworks.megatron.lint.reader import MegatronReader, configuration_of
 from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings
+from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
+from advisor.frameworks.part_types import JobChange
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model, model_names
@@ -103,6 +111,9 @@ class MegatronCycleReader(CycleReader):
         if (name := heads.get(head.value if head else "")) is not None:
             usual = ReadValue(value=name, written="", place=own.place, omitted=True)
             its[_HEAD] = head.meaning(name) if head else usual
+        settled = set(its)
+        if keyed.model in model_names():  # whose shape the checkpoint has
+            settled |= {row.ours for row in SETTINGS.values() if is_shape(row)}
         keys = {name: getattr(keyed.settings, name) for name in Keys.__struct_fields__}
         return replace(
             own,
@@ -114,7 +125,7 @@ class MegatronCycleReader(CycleReader):
             num_gpus=keyed.num_gpus,
             untaken=(*own.untaken, *keyed.untaken),
             unread=keyed.unread or own.unread,
-            unknown=(*(one for one in own.unknown if one.path not in its), *keyed.unknown),
+            unknown=(*(one for one in own.unknown if one.path not in settled), *keyed.unknown),
             settings=MegatronKeys(**keys, megatron=read),
             recipe=(),
             whole=True,
@@ -158,33 +169,48 @@ class BridgeSpelling(MegatronSpelling):
             for k, v in said.items()
             if rows.get(k) in _BATCH or not rows.get(k, "").startswith(_FSDPS)
         }
-        return trainer_of(self.dialect).switch | kept
+        engine = cycle_of(self.dialect).supervised.engine
+        supervised = engine and not job.config.rl.algorithm.rolls_out
+        return (engine if supervised else trainer_of(self.dialect).switch) | kept
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Megatron's, as Bridge has them."""
-        return self.moved(super().setting_flags(setting, job))
+        return self.moved(super().setting_flags(setting, job), job)
 
     def layout_flags(self, job: Job) -> str:
         """Both."""
-        return f"{words_of(self.dialect, self.said(job))} {self.moved(super().layout_flags(job))}"
+        own = words_of(self.dialect, self.said(job), job)
+        return f"{own} {self.moved(super().layout_flags(job), job)}"
 
     def assumed_flags(self, job: Job) -> str:
         """What a prediction rests on."""
-        return self.moved(super().assumed_flags(job))
+        return self.moved(super().assumed_flags(job), job)
 
     def omitted(self, job: Job) -> str:
         """The model."""
         return ""
 
-    def moved(self, overrides: str) -> str:
+    def moved(self, overrides: str, job: Job) -> str:
         """Overrides below the dialect's sections; what has no place there is left out."""
-        own, words = trainer_of(self.dialect), list[str]()
+        own, cycle, words = trainer_of(self.dialect), cycle_of(self.dialect), list[str]()
         places = {f"model.{name}=": f"{own.degrees}{name}=" for name in _DEGREES} | own.places
         for word in shlex.split(overrides):
             start = next(filter(word.startswith, places), None)
             if start is not None:
-                words.append(places[start] + word.removeprefix(start))
+                words.append(cycle.written(places[start], job) + word.removeprefix(start))
         return shlex.join(words)
+
+
+class _Jobs(MegatronJobs):
+    """Those of `base`. Packed rows differ in length, which no CUDA graph takes."""
+
+    def job_changes(self, job: Job) -> Iterator[JobChange]:
+        """Those that the dialect has words for."""
+        says = parts_of(job.config.framework).spelling.layout_flags
+        for change in super().job_changes(job):
+            with suppress(UserError):
+                if "cuda_graph" not in change.words and says(change.make()) != says(job):
+                    yield change
 
 
 def megatron_parts(
@@ -198,6 +224,7 @@ def megatron_parts(
     its.dialect, its.reader = str(reader.framework), reader  # type: ignore[attr-defined]
     return replace(
         parts(base),
+        jobs=_Jobs(base),
         family=(framework,),
         shown=(framework,),
         spelling=its,

@@ -6,11 +6,12 @@ nemo_rl/algorithms/grpo.py.
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.cycle_dialect import CycleSpelling, Made, words_of
+from advisor.frameworks.cycle_dialect import CycleSpelling, Made, numbers, words_of
 from advisor.frameworks.dialect import dialect_parts
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
@@ -28,8 +29,13 @@ from advisor.reading.read_configuration import Document
 from advisor.reading.shell import Note
 
 _MEGATRON: Final = "megatron_cfg"
+_BASE: Final = "grpo_math_1B"
+"""The example whose values are the defaults here."""
+_EMPTIES: Final = f"{_MEGATRON}.empty_unused_memory_level"
+"""Gives unused memory back between steps: no peak is higher for it."""
 _SWITCH: Final = "activation_checkpointing"
 _KIND: Final = "recompute_granularity"
+_RESOURCES: Final = "generation.colocated.resources"
 _PACKING: Final = "sequence_packing.enabled"
 _TOKENS: Final = "sequence_packing.train_mb_tokens"
 _LENGTH: Final = ("max_total_sequence_length", "train_micro_batch_size")
@@ -51,7 +57,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
             sections = [name for name in ("grpo", "sft", "dpo", "rm") if any(keys.under(name))]
             kind = program[1] if program else next(iter(sections), "grpo")
             keys.put("algorithm", "sft" if kind == "rm" else kind, keys.place, f"run_{kind}.py")
-            if (base := keys.get(DEFAULTS)) is not None:
+            base = keys.get(DEFAULTS)
+            if base is not None and Path(str(base)).stem != _BASE:
                 keys.unread = (Note(f"{base}, which it inherits", keys.where(DEFAULTS)),)
             for key, one in list(keys.values.items()):
                 text = str(one.value)
@@ -60,6 +67,15 @@ class _Reader(engine_dialect.MegatronCycleReader):
                 elif reference := _REFERENCE.fullmatch(text):
                     keys.values[key] = one.meaning(keys.get(self.short(reference[1])))
             yield keys
+
+    def num_gpus(self, keys: Keys) -> int | None:
+        """Without those of engines that have their own."""
+        nodes, each = numbers(keys, self.cycle.gpus)
+        if keys.truth("generation.colocated.enabled") is False:
+            alone = keys.number(f"{_RESOURCES}.gpus_per_node") if nodes == 1 else None
+            each -= alone or 0
+            nodes -= keys.number(f"{_RESOURCES}.num_nodes") or 0 if nodes > 1 else 0
+        return max(0, nodes * each) or None
 
     def is_supervised(self, keys: Keys) -> bool:
         """run_sft.py, run_rm.py."""
@@ -92,7 +108,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
     def megatrons(self, keys: Keys) -> ReadSettings:
         """Recompute as setup.py makes it: full means uniform, one layer."""
         start = f"{_MEGATRON}."
-        values = {k: v for k, v in keys.values.items() if not k.startswith(f"{start}recompute_")}
+        left = (f"{start}recompute_", _EMPTIES)
+        values = {k: v for k, v in keys.values.items() if not k.startswith(left)}
         if keys.truth(start + _SWITCH):
             made: dict[str, Any] = {_KIND: keys.get(start + _KIND) or "full"}
             if made[_KIND] == "full":
@@ -104,6 +121,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
 
 def _packing(said: dict[str, Any], job: Job) -> dict[str, Any]:
+    if not job.config.rl.colocated:  # whose cluster has more GPUs than the training
+        said = {key: value for key, value in said.items() if key not in READER.cycle.gpus}
     budget = job.config.samples.token_budget
     said[_PACKING] = budget is not None
     if budget is not None:
@@ -134,7 +153,11 @@ class _MegatronSpelling(engine_dialect.BridgeSpelling):
             said[_KIND] = str(own.granularity)
         if own.granularity is Granularity.SELECTIVE:
             said["recompute_modules"] = list(own.modules or ())
-        return words_of(self.dialect, {f"{_MEGATRON}.{name}": one for name, one in said.items()})
+        if own.offload_modules:
+            said["fine_grained_activation_offloading"] = True
+            said["offload_modules"] = [*own.offload_modules]
+        said = {f"{_MEGATRON}.{name}": one for name, one in said.items()}
+        return words_of(self.dialect, said, job)
 
 
 READER: Final = _Reader()

@@ -21,6 +21,7 @@ from advisor.reading.read_configuration import Document
 
 _PROGRAM: Final = re.compile(r"train_(ppo_ray|sft|dpo|rm)")
 _PPO: Final = "ppo_ray"
+_PROMPT: Final = "prompt_max_len"
 _KL: Final = "algo.kl.init_coef"
 _TOGETHER: Final = "train.colocate_all"
 _SLEEP: Final = "vllm.enable_sleep"
@@ -37,8 +38,8 @@ class _Reader(CycleReader):
         for keys in super().find(document):
             program = _PROGRAM.search(" ".join(getattr(document, "texts", ())))
             keys.about["program"] = program[1] if program else _PPO
-            for key in [one for one in keys.values if one.startswith("model.")]:
-                keys.values[f"actor.{key[6:]}"] = keys.values.pop(key)
+            if self.is_supervised(keys):
+                self.put_supervised(keys)
             yield keys
 
     def is_supervised(self, keys: Keys) -> bool:
@@ -48,10 +49,10 @@ class _Reader(CycleReader):
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
         """Engines sleep only where all share the GPUs; a reference waits where its own GPUs are not
         the actor's."""
-        if self.is_supervised(keys):
-            micro = keys.number("train.micro_batch_size") or 8
-            yield "job.micro_batch_size", (micro, ("train.micro_batch_size",))
         yield from super().made(keys, said)
+        if prompt := keys.number(_PROMPT):  # of older releases, which had no data.max_len
+            length = prompt + (said["rl.response_length"] or 1024)
+            yield "job.seq_length", (length, (_PROMPT, "rollout.max_new_tokens"))
         if said["layout.context_parallel_size"] not in (None, 1):
             yield "layout.cp_comm_type", (CpCommType.P2P, ("ds.ring_attn_size",))
         program, lora = keys.about["program"], said["tuning.adapter"] == "lora"

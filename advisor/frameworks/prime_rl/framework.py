@@ -26,6 +26,7 @@ from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Document
 
 _OFF: Final = ("none", "null", "false")
 _AC: Final = "model.ac"
@@ -36,7 +37,6 @@ _START: Final = "prime_rl_"
 _WHOLE: Final = f"{_START}logits"
 _GPUS: Final = ("deployment.num_train_gpus", "deployment.num_gpus")
 _SUPERVISED: Final = ("data.batch_size", "data.micro_batch_size", "data.seq_len", "data.name")
-_NAMES: Final = {"seq_len": "data.seq_len", _BATCH: "data.batch_size", _GPUS[0]: _GPUS[1]}
 
 
 class _Reader(CycleReader):
@@ -45,6 +45,13 @@ class _Reader(CycleReader):
     framework = Framework.PRIME_RL
     label = "prime-rl"
 
+    def find(self, document: Document) -> Iterator[Keys]:
+        """A section without keys is on."""
+        for keys in super().find(document):
+            for key in [key for key, one in keys.values.items() if one.value == {}]:
+                keys.values[key] = keys.means(key, True)
+            yield keys
+
     def is_supervised(self, keys: Keys) -> bool:
         """By its data."""
         return any(map(keys.has, _SUPERVISED))
@@ -52,14 +59,15 @@ class _Reader(CycleReader):
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
         """A microbatch is one packed row; a batch counts rollouts, of which each may fill one."""
         lora = _is_on(keys, "model.lora", usual=False)
-        yield "tuning.adapter", ("lora" if lora else None, ("model.lora", "model.lora.rank"))
+        named = ("model.lora", *(key for key in keys.values if key.startswith("model.lora.")))
+        yield "tuning.adapter", ("lora" if lora else None, named)
         if self.is_supervised(keys):
             if said["head.implementation"] == _WHOLE:
                 yield "head.implementation", (f"{_START}cross_entropy", (_HEAD,))
             yield "job.seq_length", (keys.number("data.seq_len") or 128, ("data.seq_len",))
         else:
             ranks = (self.num_gpus(keys) or 1) // (said["layout.context_parallel_size"] or 1)
-            rows = -(-(said["job.global_batch_size"] or 128) // ranks) * ranks
+            rows = -(-(said["job.global_batch_size"] or 128) // max(1, ranks)) * max(1, ranks)
             yield "job.global_batch_size", (rows, (_BATCH,))
         yield from super().made(keys, said)
 
@@ -151,37 +159,21 @@ class _Settings(recompute_settings.TorchSettings):
 class _Spelling(CycleSpelling):
     """Options of `rl`, or of `sft`, whose model is at the top."""
 
-    trainers: ClassVar[tuple[str, ...]] = ("model.", "optim.")
-
-    def _words(self, said: Mapping[str, Any], job: Job) -> str:
-        names = {} if job.config.rl.has_phases else _NAMES
-        named = {names.get(name, name): value for name, value in said.items()}
-        if job.config.rl.has_phases:
-            named.pop("data.micro_batch_size", None)
-            of_trainer = {k: f"trainer.{k}" for k in named if k.startswith(self.trainers)}
-            named = {of_trainer.get(k, k): value for k, value in named.items()}
-        spelt = {
-            k.replace("_", "-"): str(v).lower() if v is True or v is False else v
-            for k, v in named.items()
-        }
-        return words_of(self.facts.framework, spelt)
-
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Both switches."""
         own = as_torch(setting)
-        if own.granularity is Granularity.NONE:
-            return self._words({_AC: "None", _AWAY: "None"}, job)
-        away = {} if own.offloads else {_AWAY: "None"}
-        return self._words({f"{_AC}.freq": own.num_layers or 1, **away}, job)
+        is_on = own.granularity is not Granularity.NONE
+        said = {f"{_AC}.freq": own.num_layers or 1} if is_on else {_AC: "None"}
+        return words_of(self.facts.framework, said | ({} if own.offloads else {_AWAY: "None"}), job)
 
-    def layout_flags(self, job: Job) -> str:
-        """All else."""
-        said = self.said(job)
+    def said(self, job: Job) -> dict[str, Any]:
+        """With what several options say."""
+        said = super().said(job)
         if job.config.head.implementation in (_WHOLE, f"{_START}cross_entropy"):
             said[_HEAD] = "disabled"
         if job.config.tuning.has_adapter:
             said.setdefault("model.lora.rank", job.config.tuning.rank)
-        return self._words(said, job)
+        return said
 
 
 READER: Final = _Reader()

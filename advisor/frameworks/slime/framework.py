@@ -108,8 +108,7 @@ class _Spelling(MegatronSpelling):
         rl = job.config.rl
         said = said_of(Framework.SLIME, job)
         said["rollout_batch_size"] = max(1, job.config.global_batch_size // rl.num_generations)
-        own = {name.replace("_", "-"): value for name, value in said.items()}
-        return f"{words_of(Framework.SLIME, own)} {super().layout_flags(job)}"
+        return f"{words_of(Framework.SLIME, said, job)} {super().layout_flags(job)}"
 
 
 READER: Final = _Reader()

@@ -21,22 +21,19 @@ from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import Document
 
 _MEGATRON: Final = "actor.megatron"
+_FSDP: Final = "actor.fsdp_config"
 _ULYSSES: Final = "ulysses_sequence_parallel_size"
 _SIZE: Final = "actor.fsdp_config.fsdp_size"
 _MINI: Final = "actor.ppo_mini_batch_size"
 _MICRO: Final = "actor.ppo_micro_batch_size_per_gpu"
-_BUDGET: Final = "actor.ppo_max_token_len_per_gpu"
-_DYNAMIC: Final = "actor.use_dynamic_bsz"
-_SUPERVISED: Final = {
-    "data.micro_batch_size_per_gpu": _MICRO,
-    "data.max_token_len_per_gpu": _BUDGET,
-    "data.use_dynamic_bsz": _DYNAMIC,
-    "data.train_batch_size": _MINI,
-    "engine.strategy": "actor.strategy",
+_SFT_MICRO: Final = "data.micro_batch_size_per_gpu"
+_GPUS: Final = "trainer.n_gpus_per_node"
+_CRITIC: Final = ("rl.critic_micro_batch_size", "rl.critic_token_budget")
+_ALL: Final = {
+    "job.micro_batch_size": "actor.ppo_micro_batch_size",
+    "rl.log_prob_micro_batch_size": "rollout.log_prob_micro_batch_size",
 }
-"""Keys of its trainer without rollouts, under the names that reinforcement learning has."""
-_USUAL: Final = {_MICRO: 4, _BUDGET: 8192, _DYNAMIC: True, "trainer.n_gpus_per_node": 1}
-"""What they are there if nobody says it."""
+"""Batches of all GPUs, which older releases took in place of one GPU's."""
 
 
 class _Reader(engine_dialect.MegatronCycleReader):
@@ -50,20 +47,22 @@ class _Reader(engine_dialect.MegatronCycleReader):
         for keys in super().find(document):
             if "sft_trainer" in " ".join(getattr(document, "texts", ())):
                 keys.about["supervised"] = "yes"
-                engine = _MEGATRON if self.trains_with_megatron(keys) else "actor.fsdp_config"
-                names = _SUPERVISED | {"engine.": f"{engine}.", "optim.": "actor.optim."}
-                for old, new in names.items():
-                    for key in [one for one in keys.values if one.startswith(old)]:
-                        keys.values[new + key.removeprefix(old)] = keys.values.pop(key)
-                dynamic = keys.truth(_DYNAMIC) is not False
-                for key, value in _USUAL.items():
-                    if not keys.has(key) and not (dynamic and key == _MICRO):
-                        keys.put(key, value, keys.place, f"{key} by default")
+                with_megatron, micro = self.trains_with_megatron(keys), keys.has(_SFT_MICRO)
+                self.put_supervised(keys)
+                if keys.truth(self.cycle.dynamic) and not micro:
+                    del keys.values[_MICRO]
+                for key in [one for one in keys.values if with_megatron and one.startswith(_FSDP)]:
+                    keys.values[_MEGATRON + key.removeprefix(_FSDP)] = keys.values.pop(key)
             yield keys
 
     def is_supervised(self, keys: Keys) -> bool:
         """Of sft_trainer."""
         return "supervised" in keys.about
+
+    def num_gpus(self, keys: Keys) -> int | None:
+        """Without rollouts the launcher's, or those of its options."""
+        said = keys.has(_GPUS) or not self.is_supervised(keys)
+        return super().num_gpus(keys) if said else keys.num_gpus
 
     def trains_with_megatron(self, keys: Keys) -> bool:
         """By the group of the engine, the strategy, the file or the options."""
@@ -83,14 +82,21 @@ class _Reader(engine_dialect.MegatronCycleReader):
             yield "rl.sleep_level", (1, ("model.lora_rank",))
         if said["tuning.adapter"] == "lora":
             yield "job.flat_parameters", (False, ("actor.strategy",))
-        if (said["layout.context_parallel_size"] or 1) > 1:
+        ulysses, all_gpus = said["layout.context_parallel_size"] or 1, self.num_gpus(keys) or 1
+        for path, name in _ALL.items():
+            whole = 0 if keys.truth(self.cycle.dynamic) else keys.number(name)
+            if whole and not keys.has(f"{name}_per_gpu"):
+                yield path, (max(1, whole * ulysses // all_gpus), (name,))
+        if ulysses > 1:
             names = (f"actor.{_ULYSSES}", f"actor.fsdp_config.{_ULYSSES}")
             yield "layout.cp_comm_type", (CpCommType.A2A, names)
         size = keys.number(_SIZE) or 0
         if size > 0 and (ranks := self.num_gpus(keys)):
             yield "layout.data_parallel_replicate_size", (max(1, ranks // size), (_SIZE,))
-        if said["rl.algorithm"] != "ppo":
-            yield "rl.critic_on_gpu", (None, ())
+        of_critic = [path for path in said if path.startswith("rl.critic_")]
+        if said["rl.algorithm"] == "ppo":
+            of_critic = [_CRITIC[not keys.truth(self.cycle.dynamic)]]
+        yield from ((path, (None, ())) for path in of_critic)
 
 
 class _Memory(trainer.TrainerMemory):

@@ -7,7 +7,7 @@ from advisor.base.errors import UserError
 from advisor.frameworks.loss_heads import check_head, head_changes, known_heads
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
-from advisor.job.loss_head import HeadImplementation, LossHead
+from advisor.job.loss_head import HeadImplementation, LossHead, RouterAuxLoss
 from advisor.job.tuning import Tuning
 from advisor.layers.heads.chunked import CHUNKED, chunked
 from advisor.layers.heads.implementations import HEADS
@@ -70,6 +70,11 @@ def test_a_chunk_is_of_the_size_that_is_asked_for() -> None:
             MEGATRON,
             {"logits_to_keep": 5},
             "head.logits_to_keep = 5: is not an option of Megatron's",
+        ),
+        (
+            MEGATRON,
+            {"router_aux_loss": RouterAuxLoss.STACKED},
+            "head.router_aux_loss = stacked: is not an option of Megatron's",
         ),
     ],
 )

@@ -54,6 +54,16 @@ def test_parts_of_every_phase_sum_to_what_the_card_must_give(overrides, fields) 
     assert row.fit_probability == min(phase.fit_probability for phase in row.phases)
 
 
+def test_a_critic_has_batches_of_its_own() -> None:
+    usual, twice = phases_of(*PPO), phases_of(*PPO, "rl.critic_micro_batch_size=2")
+    tokens = phases_of(*PPO, "rl.critic_token_budget=8192")
+    for name in usual:
+        larger = twice[name].memory_bytes.activations > usual[name].memory_bytes.activations
+        assert larger is (name in (PhaseName.VALUES, PhaseName.CRITIC_UPDATE))
+        same = pytest.approx(twice[name].memory_bytes.activations, rel=1e-3)
+        assert tokens[name].memory_bytes.activations == same
+
+
 def test_phases_come_in_their_order() -> None:
     assert list(phases_of(*PPO)) == [
         *(PhaseName.ROLLOUT, PhaseName.LOG_PROBS, PhaseName.REFERENCE, PhaseName.VALUES),

@@ -231,13 +231,16 @@ def verl(_: str, line: str) -> None:
     from omegaconf import OmegaConf
 
     folder = _package("verl") / "trainer" / "config"
+    name = "sft_trainer_engine" if "data.max_length=" in line else "ppo_trainer"
     with initialize_config_dir(str(folder), version_base=None):
-        OmegaConf.resolve(compose("ppo_trainer", overrides=shlex.split(line)))
+        OmegaConf.resolve(compose(name, overrides=shlex.split(line)))
 
 
 def openrlhf(_: str, line: str) -> None:
     """The parser that its program makes, without what it imports for the training."""
-    tree = ast.parse((_package("openrlhf") / "cli" / "train_ppo_ray.py").read_text())
+    alone = "dpo" if "--ref.offload" in line else "sft"
+    program = f"train_{'ppo_ray' if '--actor.' in line else alone}.py"
+    tree = ast.parse((_package("openrlhf") / "cli" / program).read_text())
     made = []
     for statement in tree.body[-1].body:  # type: ignore[attr-defined]
         if isinstance(statement, ast.Assign) and ast.unparse(statement).startswith("args ="):
