@@ -58,6 +58,17 @@ def test_what_the_command_line_says_wins() -> None:
     assert job("megatron_slurm_srun.sbatch", overrides=(pair,)).request.overrides.count(pair) == 1
 
 
+def test_a_flag_of_samples_wins() -> None:
+    command = (
+        "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B "
+        "actor_rollout_ref.actor.use_dynamic_bsz=true "
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=24576"
+    )
+    for given, budget in (({}, 24576), ({"max_tokens_per_gpu": 49152}, 49152)):
+        found = resolve(read_job(command, {"gpus": "8xH100", **given}).request)
+        assert found.config.samples.token_budget == budget
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
