@@ -74,7 +74,8 @@ def beyond_words(beyond: Trial, quantity: Quantity, answer: Answer | None) -> st
         words = change_words(found, answer.job, answer.origin)
         likely = percent(beyond.best.fit_probability)
         return f"At {value} change {words} ({likely} likely), {_row(beyond.best)}."
-    others = (one for one in answer.remedies if not one.change.startswith(TITLES[quantity]))
+    same = (TITLES[quantity], f"--max-{quantity}")
+    others = (one for one in answer.remedies if not one.change.startswith(same))
     if beyond.fits or (remedy := next(others, None)) is None:
         return ""
     if remedy.fit_probability < answer.job.config.certainty:
