@@ -305,13 +305,13 @@ def written(name: str, job: Job) -> dict[str, Any]:
 
 
 def usual(framework: str, said: Mapping[str, str]) -> dict[str, str]:
-    """Defaults of a dialect's heads by their paths, and of its adapters and phases where there are
-    any, as KEY=VALUE has them; not of what is `said`, nor of lengths, which are the job's."""
+    """Defaults of a dialect's heads by their paths, of how it deals samples, and of its adapters and
+    phases where there are any, as KEY=VALUE; not of what is `said`, nor of lengths, the job's."""
     name = framework.removesuffix("_megatron")
     if name not in dialect_names():
         return {}
     asked = [path for path, none in _SWITCHES.items() if said.get(path, none) != none]
-    groups = tuple(f"{path.partition('.')[0]}." for path in (_HEAD, *asked))
+    groups = (_BALANCED, *(f"{path.partition('.')[0]}." for path in (_HEAD, *asked)))
     rows = [row for row in rows_of(name) if row.ours.startswith(groups)]
     options = {r.name: r.spelled(said[r.ours]) for r in rows if r.ours in said}
     found = dict[str, str]()
@@ -330,7 +330,7 @@ def usual(framework: str, said: Mapping[str, str]) -> dict[str, str]:
 
 _SWITCHES: Final = {"tuning.adapter": "none", "rl.algorithm": "sft"}
 _LENGTHS: Final = ("rl.prompt_length", "rl.response_length", *_SWITCHES)
-_HEAD: Final = "head.implementation"
+_HEAD, _BALANCED = "head.implementation", "samples.balanced"
 
 
 def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfig:
