@@ -305,7 +305,7 @@ def written(name: str, job: Job) -> dict[str, Any]:
 
 
 def usual(framework: str, said: Mapping[str, str]) -> dict[str, str]:
-    """Defaults of a dialect's heads by their paths, of how it deals samples, and of its adapters and
+    """Defaults of a dialect's heads by their paths, of how it deals samples, and of adapters and
     phases where there are any, as KEY=VALUE; not of what is `said`, nor of lengths, the job's."""
     name = framework.removesuffix("_megatron")
     if name not in dialect_names():
