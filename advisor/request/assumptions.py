@@ -170,14 +170,14 @@ def _of_phases(facts: Facts) -> Iterator[str]:
 
 def _of_images(facts: Facts) -> Iterator[str]:
     """Whether a tower that the model has is predicted."""
-    own = facts.config.samples
+    said = {*facts.given.keys} - facts.given.omitted if not facts.sees else frozenset()
     if facts.sees and facts.model.vision is None:
         yield f"text alone: vision towers are not modelled for {facts.config.framework}"
     elif facts.sees and not facts.config.samples.image_tokens:
         yield "text alone, the tower does not run: samples.image_tokens=N gives it images"
     elif facts.config.samples.max_pixels:
         yield "each image as large as max_pixels"
-    elif not facts.sees and facts.given.job_fields.get("samples", own).image_tokens:
+    elif {"samples.image_tokens", "tuning.freeze_vision_model"} & said:
         yield f"text alone: no vision tower is modelled for {facts.model.name}"
 
 
