@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.base.units import human_bytes
-from advisor.frameworks.dialect_rows import dialect_names, file_of
+from advisor.frameworks.dialect_rows import has_cycle
 from advisor.frameworks.newer_releases import as_newest, is_newer
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.job import NEWEST_TRANSFORMER_ENGINE, CudaGraphImpl, JobConfig
@@ -165,9 +165,8 @@ def _of_phases(facts: Facts) -> Iterator[str]:
     said, rl = (*facts.given.keys, *facts.given.omitted), facts.config.rl
     if rl.has_phases and facts.choice.preset and "micro_batch_size" not in facts.given.job_fields:
         yield "micro batch 1"
-    dialect = str(facts.config.framework).removesuffix("_megatron")
-    of_cycles = facts.given.takes_recipe and dialect in dialect_names()
-    if of_cycles and "cycle" in file_of(dialect) and "rl.algorithm" not in said:
+    unsaid = "rl.algorithm" not in said and facts.given.takes_recipe
+    if unsaid and has_cycle(facts.config.framework):
         yield "the update alone (rl.algorithm=grpo counts all phases)"
     if rl.reference is Reference.GPU and "rl.reference" not in said:
         yield "a reference model (rl.reference=none if its log-probabilities are computed before)"

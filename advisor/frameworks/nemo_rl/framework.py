@@ -169,14 +169,9 @@ class _Settings(MegatronSettings):
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
         """Bridge's rules, and what setup.py makes of `full`."""
         if setting.spec.startswith("full:") and setting.spec.partition("+")[0] != _FULL:
+            why, where = "full recompute is uniform, of one layer", "megatron/setup.py"
             return (
-                Rejection(
-                    setting=setting,
-                    rule="full_is_uniform",
-                    reason="full recompute is uniform, of one layer",
-                    fix=_FULL,
-                    source="NeMo-RL 7ea279a nemo_rl/models/megatron/setup.py",
-                ),
+                Rejection(setting=setting, rule="uniform", reason=why, fix=_FULL, source=where),
             )
         return super().check(setting, job)
 
