@@ -70,8 +70,8 @@ def values_of(quantity: Quantity, request: Request) -> tuple[list[int], int]:
         return counts, counts.index(asked)
     if quantity is Quantity.TOKENS:
         job = advise(as_typed(request)).job
-        samples = -(-job.config.global_batch_size // job.layout.data_parallel_size)
-        step = samples * job.config.seq_length // job.layout.context_parallel_size
+        held = -(-job.config.global_batch_size // job.layout.data_parallel_size)
+        step = held * job.config.seq_length // job.layout.context_parallel_size
         most = min(_MOST_TOKENS, max(2 * _FIRST, step))
         budgets = sorted({*_doublings(_FEWEST, most), most})
         return budgets, budgets.index(_FIRST)
