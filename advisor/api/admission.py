@@ -106,6 +106,8 @@ def _of(answer: "Answer", unknown: tuple[str, ...]) -> Admission:
     found = answer.candidates[0].evaluation
     job, probability, phase = found.job, found.fit_probability, found.phase
     verdict = Verdict.UNKNOWN
+    if found.fits:
+        unknown += tuple(f"images ({t})" for t in answer.assumptions if t.startswith("text alone"))
     if not unknown and found.fits:
         verdict = Verdict.FITS
     elif not unknown and probability <= 1 - job.config.certainty:

@@ -26,6 +26,10 @@ _BEST: Final[dict[str, str]] = {
     Quantity.GLOBAL_BATCH_SIZE: "Largest global batch that fits",
     Quantity.MEMORY: "Least memory of each GPU that fits",
 }
+_ENDS: Final[dict[str, str]] = {
+    Quantity.GPUS: "the fewest there are",
+    Quantity.TOKENS: "a GPU has no more tokens in a step",
+}
 _UNITS: Final[dict[str, str]] = {
     Quantity.SEQ_LENGTH: " tokens",
     Quantity.TOKENS: " tokens per GPU",
@@ -58,8 +62,7 @@ def verdict(solution: Solution) -> str:
     changes = f", with {words}" if quantity == Quantity.GPUS and (words := _changes(best)) else ""
     said = f"{_BEST[quantity]}: {_likely(best, quantity)}, {_row(best.best)}{changes}"
     if harder is None:
-        end = "the fewest there are" if quantity == Quantity.GPUS else "the most that is looked at"
-        return f"{said}; {end}."
+        return f"{said}; {_ENDS.get(quantity, 'the most that is looked at')}."
     refused = f": {harder.refused}" * bool(harder.refused)
     return f"{said}. Next: {_likely(harder, quantity)}{refused}."
 

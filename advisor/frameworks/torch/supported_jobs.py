@@ -28,12 +28,7 @@ from advisor.job.tuning import ALL_LINEAR, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
 from advisor.layers.shape import RankShape
-from advisor.models.options import (
-    AttentionBackend,
-    CpCommType,
-    CrossEntropyFusion,
-    TransformerImpl,
-)
+from advisor.models.options import AttentionBackend, CpCommType, CrossEntropyFusion, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import PLAIN, of_providers
 
