@@ -280,6 +280,10 @@ class CycleSpelling(TorchSpelling):
         """The job by the names of the rows."""
         return said_of(self.facts.framework, job)
 
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Nothing of the allocator where an engine inherits it, whose sleep it would break."""
+        return () if job.config.rl.shares_gpus else super().environment(setting, job)
+
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """The switch that means a recompute, off where it is none's."""
         name, spec = self.facts.framework, as_torch(setting).spec

@@ -334,9 +334,11 @@ _HEAD: Final = "head.implementation"
 
 
 def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfig:
-    """A job with what a dialect's file says under `assumed`, a value by its path, where it is not
-    `given` (``job.NAME``): within a group of keys where it is not set otherwise."""
-    for path, value in file_of(name).get("assumed", {}).items():
+    """A job with what a dialect's file says under `assumed`, and under `assumed_with_engine` where
+    one shares the GPUs, a value by its path, where it is not `given` (``job.NAME``): within a group
+    of keys where it is not set otherwise."""
+    of_all, of_engines = (file_of(name).get(key, {}) for key in ("assumed", "assumed_with_engine"))
+    for path, value in {**of_all, **(of_engines if config.rl.shares_gpus else {})}.items():
         group, _, field = path.partition(".")
         record: Struct = config if group == "job" else getattr(config, group)
         if getattr(record, field) != plain(path) or (group == "job" and path in given):
