@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
 LINES, FILES, STATEMENTS = 91_950, 650, 57_500
-LINES_OF_TESTS = 70_200
+LINES_OF_TESTS = 70_000
 
 
 def _sources(*folders: str) -> list[str]:

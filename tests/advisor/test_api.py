@@ -21,6 +21,9 @@ from advisor.cli.help import RANKING
 from advisor.cli.main import main
 from advisor.report.plain_advice import plain_advice
 from advisor.request.request import Request
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 ROOT = Path(__file__).parents[2]
 JOB: dict[str, Any] = {
@@ -111,24 +114,9 @@ def test_every_field_of_a_request_is_a_keyword() -> None:
     assert set(SHORT.values()) | files | shown < keywords
 
 
-EXPANDS, SIXTEEN = "job.expandable_segments", "model.num_layers=16"
-TITAN = {"framework": "torchtitan"}
-
-
 @pytest.mark.parametrize(
     ("keywords", "words"),
-    [
-        ({"tp": 2, "sp": True}, "--tp 2 --sp"),
-        ({"tensor_model_parallel_size": 2, "sequence_parallel": False}, "--tp 2 --no-sp"),
-        ({"seq_length": 2048, "precision": "FP16"}, "--seq-length 2048 --precision fp16"),
-        ({"memory_budget": "40GiB"}, "--memory-budget 40GiB"),
-        (
-            {"overrides": {"model.num_layers": 16, EXPANDS: True}},
-            f"model.num_layers=16 {EXPANDS}=true",
-        ),
-        ({"overrides": [SIXTEEN]}, SIXTEEN),
-        ({**TITAN, "recompute": "full"}, "--framework torchtitan --recompute full"),
-    ],
+    TABLES["test_keywords_mean_what_flags_mean"],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_keywords_mean_what_flags_mean(keywords: dict[str, Any], words: str, capsys) -> None:
@@ -138,48 +126,8 @@ def test_keywords_mean_what_flags_mean(keywords: dict[str, Any], words: str, cap
     assert asked.to_json() == printed(capsys, f"--model llama3_8b --gpus 8xH100 --top 1 {line}")
 
 
-MUON = {"overrides": {"job.optimizer": "muon", "job.use_precision_aware_optimizer": True}}
-LONG_TP, LAYERS = "tensor_model_parallel_size", "model.num_layers"
-
-
 @pytest.mark.parametrize(
-    ("keywords", "words"),
-    [
-        ({"seqlength": 8192}, "is not a keyword: seqlength; did you mean seq_length?"),
-        ({"dp": 4}, "is not a keyword: dp; it follows from the GPUs"),
-        ({"tp": 0}, "tp=0: must be at least 1"),
-        ({"tp": "4"}, 'tp="4": must be an integer; write 4 without quotes'),
-        ({"tp": 2, LONG_TP: 4}, f"{LONG_TP}=4: cannot be combined with {LONG_TP}=2"),
-        ({"tp": 2, "overrides": {f"layout.{LONG_TP}": 4}}, 'tp="4": is given as 2 too; give one'),
-        ({"tp": 3}, "(CP 2 from the recipe; change with cp); nearest: 4 or 8"),
-        ({"sp": "yes"}, 'sp="yes": must be true or false'),
-        ({"vpp": 3}, "vpp=3: needs pipeline_model_parallel_size > 1; use 1"),
-        ({"search": "all"}, 'search="all": must be one of recompute, layout'),
-        ({"recompute": 3}, "recompute=3: must be a list"),
-        ({"recompute": {}}, "recompute={}: must be a list"),
-        ({"recompute": "ful"}, 'recompute="ful": is not a recompute setting; write none,'),
-        ({"memory_budget": "-5"}, 'memory_budget="-5": is not a quantity of bytes'),
-        ({"memory_budget": 60}, 'memory_budget=60: needs a unit; write e.g. memory_budget="60GiB"'),
-        ({"explain": 9}, "explain=9: the answer has 2 rows; nearest: 2"),
-        ({"explain": -1}, "explain=-1: must be at least 1"),
-        ({"top": 0}, "top=0: must be at least 1"),
-        ({"price_per_gpu_hour": 0}, "price_per_gpu_hour=0: must be above 0"),
-        ({"price_per_gpu_hour": "2"}, 'price_per_gpu_hour="2": must be a number'),
-        ({"top": "x"}, 'top="x": must be an integer'),
-        ({"model": "llama3_8bb"}, 'model="llama3_8bb": unknown model; did you mean llama3_8b,'),
-        ({"model": {3: 3}}, 'model="3": is not a known key'),
-        ({"model": 3}, "model=3: must be a name, a path, a ModelSpec or a mapping"),
-        ({"overrides": {LAYERS: [1]}}, f"{LAYERS} = [1]: must be one value, not a list"),
-        ({"gpus": ""}, 'gpus: is missing; write e.g. gpus="32xH100"'),
-        ({"gpus": "8xH1000"}, 'NAME.yaml with config_dir="DIR")'),
-        ({"precision": "fp9"}, 'precision="fp9": must be one of bf16, fp16'),
-        ({"framework_version": "0.9"}, 'framework_version="0.9": '),
-        ({"request": "llama3_8b"}, 'must be a Request; write model="llama3_8b"'),
-        ({"row": 3}, 'row=3: needs a file that shows one row; add e.g. plot="out.svg"'),
-        ({"output": "job.txt"}, 'output="job.txt": must end in .html'),
-        ({"overrides": ["job.fp8_param_gather=true"]}, 'precision="fp8_current", or leave it out'),
-        (MUON, 'use overrides={"job.optimizer": "adam"}'),
-    ],
+    ("keywords", "words"), TABLES["test_a_wrong_keyword_is_one_line_of_python"]
 )
 def test_a_wrong_keyword_is_one_line_of_python(keywords: dict[str, Any], words: str) -> None:
     with pytest.raises(advisor.UserError, match=re.escape(words)) as raised:

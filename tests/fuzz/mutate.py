@@ -111,7 +111,7 @@ def _node(data: bytes, random: Random) -> bytes:
         tree = json.loads(head)
     except (ValueError, RecursionError):
         return _value(data, random)
-    places = _places(tree)
+    places = places_of(tree)
     if not places:
         return data
     holder, key = random.choice(places)
@@ -122,7 +122,7 @@ def _node(data: bytes, random: Random) -> bytes:
     return json.dumps(tree, indent=None if newline else 1).encode() + newline + rest
 
 
-def _places(tree: Any) -> list[tuple[Any, Any]]:
+def places_of(tree: Any) -> list[tuple[Any, Any]]:
     """Every place of a value, by the mapping or list that holds it."""
     found: list[tuple[Any, Any]] = []
     waiting = [tree]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -94,6 +95,25 @@ def until(true: Callable[[], object], seconds: float = 60.0) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.01)
+
+
+def killed(folder: Path, start: Callable[[], Any], times: int, pause: float) -> tuple[Any, int]:
+    """Start again until it comes to its end, and kill it after each new result of the run `x`, up
+    to `pause` seconds later; the last process, and how often it was killed."""
+    chance, seen, kills = random.Random(11), dict[str, Any](), 0
+    for _ in range(times):
+        process = start()
+        until(lambda: process.poll() is not None or len(stored(folder)) > len(seen))  # noqa: B023
+        time.sleep(chance.uniform(0.0, pause))
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+        now = stored(folder)
+        assert {name: now[name] for name in seen} == seen, "a finished result is gone or changed"
+        seen = now
+        if process.returncode == 0:
+            break
+    return process, kills
 
 
 if __name__ == "__main__":

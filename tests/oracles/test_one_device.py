@@ -19,29 +19,17 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE
-from advisor.models.options import TransformerImpl
 from tests.advisor.jobs import job_config
 
 from .recorded import measured
 from .stacks.fsdp import backward, llama, loss_inside
 from .stacks.kernels import GpuKernels
 from .stacks.meter import LiveBytes
-from .stacks.shapes import LLAMA3_8B, shape_of
+from .stacks.shapes import llama_shape
 
 LAYERS = 4
 TOLERANCE = 0.005
 CHUNK = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
-
-
-def _shape(*, tied: bool, vocabulary: int) -> RankShape:
-    model = replace(
-        LLAMA3_8B,
-        num_layers=LAYERS,
-        vocab_size=vocabulary,
-        share_embeddings_and_output_weights=tied,
-        gradient_accumulation_fusion=False,
-    )
-    return shape_of(model, TransformerImpl.TRANSFORMERS, seq=512)
 
 
 def _live(
@@ -78,7 +66,7 @@ def _forget(parameter: torch.Tensor) -> None:
 @pytest.mark.parametrize("vocabulary", [4096, 128256])
 def test_peaks(vocabulary: int, tied: bool, checkpointed: bool, microbatches: int) -> None:
     _compare(
-        _shape(tied=tied, vocabulary=vocabulary),
+        llama_shape(vocabulary, tied=tied),
         checkpointed=checkpointed,
         microbatches=microbatches,
         steps_in_backward=False,
@@ -88,7 +76,7 @@ def test_peaks(vocabulary: int, tied: bool, checkpointed: bool, microbatches: in
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
 def test_steps_in_the_backward_leave_no_gradients(checkpointed: bool) -> None:
     _compare(
-        _shape(tied=False, vocabulary=4096),
+        llama_shape(4096),
         checkpointed=checkpointed,
         microbatches=1,
         steps_in_backward=True,
@@ -101,7 +89,7 @@ def test_steps_in_the_backward_leave_no_gradients(checkpointed: bool) -> None:
 def test_fp32_weights_under_autocast(vocabulary, checkpointed, microbatches) -> None:
     """Whose 16-bit copies stay to the end of the forward, checkpointed or not."""
     _compare(
-        replace(_shape(tied=False, vocabulary=vocabulary), autocast=True),
+        replace(llama_shape(vocabulary), autocast=True),
         checkpointed=checkpointed,
         microbatches=microbatches,
         steps_in_backward=False,
@@ -143,7 +131,7 @@ def _compare(
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
 def test_adam_of_torch(dtype: DType, implementation: OptimizerImplementation) -> None:
     """States and what a step takes next to them; its counters have 4 bytes a tensor."""
-    shape = _shape(tied=False, vocabulary=4096)
+    shape = llama_shape(4096)
     config = job_config(512, 2, 2, optimizer_implementation=implementation)
     predicted = adam_memory(shape, (CHUNK,), config, dtype)
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan
 pytest.importorskip("accelerate")
@@ -23,7 +22,6 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.memory.static import stage_elements
 from advisor.models.layer_kind import DENSE
-from advisor.models.options import TransformerImpl
 
 from .recorded import measured
 from .stacks.fsdp import (
@@ -35,23 +33,12 @@ from .stacks.fsdp import (
     tracked_peak,
     transformers_step,
 )
-from .stacks.shapes import LLAMA3_8B, shape_of
+from .stacks.shapes import llama_shape
 
 TOLERANCE = 0.002
 """A tenth of a percent is a hidden state and the masks of the loss; the bar is 0.5 %."""
 LAYERS = 4
 REDUCED = {DType.BF16: torch.bfloat16, DType.FP32: torch.float32}
-
-
-def _shape(vocabulary: int, *, tied: bool = False, seq: int = 512) -> RankShape:
-    model = replace(
-        LLAMA3_8B,
-        num_layers=LAYERS,
-        vocab_size=vocabulary,
-        share_embeddings_and_output_weights=tied,
-        gradient_accumulation_fusion=False,
-    )
-    return shape_of(model, TransformerImpl.TRANSFORMERS, seq=seq)
 
 
 def _predicted(shape: RankShape, sharding: Sharding, *, checkpointed: bool) -> Step:
@@ -82,7 +69,7 @@ def _compare(
 def test_peak_of_a_step(vocabulary, reduce_dtype, by_accelerate, checkpointed, reshards) -> None:
     """With 32,000 tokens the layers decide, with 128,256 the ends."""
     _compare(
-        _shape(vocabulary),
+        llama_shape(vocabulary),
         reduce_dtype,
         checkpointed=checkpointed,
         by_accelerate=by_accelerate,
@@ -95,7 +82,7 @@ def test_peak_of_a_step(vocabulary, reduce_dtype, by_accelerate, checkpointed, r
 @pytest.mark.parametrize("vocabulary", [32000, 128256])
 def test_tied_ends_are_one_group(vocabulary: int, checkpointed: bool, reduce_dtype: DType) -> None:
     """Embedding, norm and output layer; the sum of both gradients is a third tensor."""
-    shape = _shape(vocabulary, tied=True)
+    shape = llama_shape(vocabulary, tied=True)
     _compare(shape, reduce_dtype, checkpointed=checkpointed, by_accelerate=True)
 
 
@@ -103,7 +90,10 @@ def test_longer_sequences() -> None:
     """Activations and the loss decide."""
     for by_accelerate in (False, True):
         _compare(
-            _shape(128256, seq=2048), DType.BF16, checkpointed=True, by_accelerate=by_accelerate
+            llama_shape(128256, seq=2048),
+            DType.BF16,
+            checkpointed=True,
+            by_accelerate=by_accelerate,
         )
 
 
@@ -111,7 +101,7 @@ def test_longer_sequences() -> None:
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
 def test_torchs_own_tracker_sees_the_same_peak(checkpointed: bool, by_accelerate: bool) -> None:
     """MemTracker counts the sharded parameters as well."""
-    shape = _shape(32000)
+    shape = llama_shape(32000)
     options = {"checkpointed": checkpointed, "by_accelerate": by_accelerate}
     (tracked,) = measured(
         "transformers_tracked_peak",

@@ -6,6 +6,7 @@ nemo_rl/algorithms/grpo.py.
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +15,13 @@ from msgspec.structs import replace
 from advisor.answer.answer import Rejection
 from advisor.frameworks.cycle_dialect import CycleSpelling, Made, numbers, words_of
 from advisor.frameworks.dialect import dialect_parts
-from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.framework_parts import FrameworkParts, OptimumSpace
 from advisor.frameworks.huggingface import framework as trainer
 from advisor.frameworks.huggingface.trainer_dialect import EngineJobs
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.megatron.candidates import MegatronSettings
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.frameworks.megatron.setting import Granularity, as_megatron
+from advisor.frameworks.megatron.setting import NONE, Granularity, Method, as_megatron, full
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.setting import Granularity as Checkpoints
 from advisor.job.job import Job
@@ -43,7 +44,6 @@ _TOKENS: Final = "sequence_packing.train_mb_tokens"
 _LENGTH: Final = ("max_total_sequence_length", "train_micro_batch_size")
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
 _FORWARD: Final = "sequence_packing.logprob_mb_tokens"
-_FULL: Final = "full:uniform:1"
 _PROGRAM: Final = re.compile(r"\brun_(sft|dpo|rm)")
 
 
@@ -163,17 +163,32 @@ class _MegatronSpelling(engine_dialect.BridgeSpelling):
         return words_of(self.dialect, said, job)
 
 
-class _Settings(MegatronSettings):
-    """Full recompute is of one kind."""
+class _MegatronSettings(MegatronSettings):
+    """Bridge's, of which full recompute is one word."""
+
+    def _without_words(self, setting: Setting) -> Iterator[Rejection]:
+        own, said = as_megatron(setting), full(Method.UNIFORM, 1)
+        if own.granularity is not Granularity.FULL:
+            said = replace(NONE, granularity=own.granularity, modules=own.modules)
+        said = replace(said, offload_modules=own.offload_modules)
+        if said != own:
+            yield Rejection(
+                setting=own,
+                rule="words_of_nemo_rl",
+                reason=f"NeMo-RL has no words for it and would run {said.spec}",
+                fix=f"use {said.spec}",
+                source="NeMo-RL nemo_rl/models/megatron/setup.py",
+            )
 
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
-        """Bridge's rules, and what setup.py makes of `full`."""
-        if setting.spec.startswith("full:") and setting.spec.partition("+")[0] != _FULL:
-            why, where = "full recompute is uniform, of one layer", "megatron/setup.py"
-            return (
-                Rejection(setting=setting, rule="uniform", reason=why, fix=_FULL, source=where),
-            )
-        return super().check(setting, job)
+        """With what would run as another."""
+        return super().check(setting, job) or tuple(self._without_words(setting))
+
+    def rejected(self, job: Job) -> tuple[Rejection, ...]:
+        """And those that Bridge takes."""
+        check = super().check
+        legal = (one for one in self.tried(job) if not check(one, job))
+        return (*super().rejected(job), *chain.from_iterable(map(self._without_words, legal)))
 
 
 READER: Final = _Reader()
@@ -183,7 +198,8 @@ def parts(framework: Framework) -> FrameworkParts:
     """Those of one backend."""
     if framework == Framework.NEMO_RL_MEGATRON:
         found = engine_dialect.megatron_parts(READER, framework, _MegatronSpelling)
-        return replace(found, settings=_Settings(Framework.MEGATRON_BRIDGE))
+        own = _MegatronSettings(Framework.MEGATRON_BRIDGE)
+        return replace(found, settings=own, optimum=OptimumSpace())
     return dialect_parts(
         READER,
         "0.5",

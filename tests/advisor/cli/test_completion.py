@@ -7,6 +7,9 @@ import pytest
 
 from advisor.cli.main import main as advise
 from harness.cli.main import main as harness
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 pytestmark = pytest.mark.every_python
 
@@ -48,37 +51,7 @@ def ask(monkeypatch: pytest.MonkeyPatch):
     return asked
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("advise --mod", ["--model"]),
-        ("advise --model llama3_70", ["llama3_70b"]),
-        ("advise --model llama3_70b --gpus 32xH200", ["32xH200-SXM-141GB"]),
-        ("advise --model llama3_70b --precision fp1", ["fp16"]),
-        ("advise --framework torcht", ["torchtitan"]),
-        ("advise --plot-kind pa", ["pareto"]),
-        ("advise dia", ["diagnose"]),
-        ("advise --tp ", []),
-        ("advise --from my", ["my_job.sh"]),
-        ("advise --config-dir su", ["sub/"]),
-        ("advise lint my", ["my_job.sh"]),
-        ("advise rules --framework-v", ["--framework-version"]),
-        ("advise rules --framework torcht", ["torchtitan"]),
-        ("advise diff --format j", ["json"]),
-        ("advise recipes kimi", ["kimi_k2"]),
-        ("advise completion f", ["fish"]),
-        ("harness reh", ["rehearse"]),
-        ("harness run --dry", ["--dry-run"]),
-        ("harness run experim", ["experiment="]),
-        ("harness run experiment=llama3_8b_2", ["experiment=llama3_8b_2xh100"]),
-        ("harness run gpus=16xB3", ["gpus=16xB300-SXM-288GB"]),
-        ("harness run launcher=sl", ["launcher=slurm"]),
-        ("harness golden upd", ["update"]),
-        ("harness golden update --rea", ["--reason"]),
-        ("harness accuracy --half h", ["held_out"]),
-        ("harness report my", ["my_job.sh"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "offered"), TABLES["test_what_is_offered"])
 def test_what_is_offered(ask, line: str, offered: list[str], tmp_path, monkeypatch) -> None:
     (tmp_path / "my_job.sh").touch()
     (tmp_path / "sub").mkdir()

@@ -22,6 +22,9 @@ from advisor.cli.arguments import OutputFormat, parse
 from advisor.frameworks.names import Framework
 from advisor.report.command_help import FlagKind
 from advisor.request.request import Request, SearchScope
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 pytestmark = pytest.mark.every_python
 
@@ -159,42 +162,7 @@ def test_explain_without_a_number_is_of_the_first_sentence_and_eats_no_override(
 
 @pytest.mark.parametrize(
     ("args", "words"),
-    [
-        ("--tpp 4", "--tpp: is not a flag; did you mean --tp?"),
-        ("--tensor-model-parallel 4", "did you mean --tensor-model-parallel-size?"),
-        ("--recompute-granularity full", "did you mean --recompute?"),
-        ("--xyzzy", "--xyzzy: is not a flag; advise --help lists them"),
-        ("--tp four", "--tp = four: is not a whole number; write e.g. --tp 1"),
-        ("--tp 0", "--tp = 0: must be at least 1"),
-        ("--seq-length -4096", "--seq-length = -4096: must be at least 1"),
-        (f"--tp {'9' * 5000}", "is too large"),
-        ("--tp ٤", "is not a whole number"),
-        ("--tp", "--tp: needs a value"),
-        ("--memory-budget -3GiB", "--memory-budget = -3GiB: is not a quantity of bytes"),
-        ("--recompute none+offload=", "+offload= names no module"),
-        ("--sp=1", "--sp: takes no value"),
-        ("--tp --pp 2", "--tp: needs a value"),
-        ("--precision bf61", "--precision = bf61: is unknown; did you mean bf16"),
-        ("--framework megatron-lm", "did you mean megatron_lm"),
-        ("--framework torchtian", "--framework = torchtian: is unknown; did you mean torchtitan?"),
-        ("--format yaml", "--format = yaml: is unknown; "),
-        ("--search x", "--search = x"),
-        ("--search layout --search optimum", "cannot be combined with --search layout; give one"),
-        ("--top 0", "--top = 0: must be at least 1"),
-        ("--memory-budget ''", "--memory-budget = '': must not be empty"),
-        ("lnt", "lnt: is neither a command nor KEY=VALUE; did you mean lint?"),
-        ("llama3_8b", "llama3_8b: is neither a command nor KEY=VALUE, e.g."),
-        ("--plot out.bmp", "must name a picture file; end the name in .png, .svg, .pdf"),
-        ("--plot nowhere/out.png", "there is no folder nowhere"),
-        ("--explain --format csv", "cannot be combined with --format csv"),
-        ("--front --format flags", "--front: cannot be combined with --format flags"),
-        ("--price-per-gpu-hour 0", "--price-per-gpu-hour = 0.0: must be above 0 and"),
-        ("--price-per-gpu-hour nan", "--price-per-gpu-hour = nan: must be above 0 and"),
-        ("--price-per-gpu-hour $2", "is not a decimal number; write e.g. --price-per"),
-        ("--plot-kind pareto", "--plot-kind = pareto: needs --plot FILE"),
-        ("--plot-kind paret", "--plot-kind = paret: is unknown; did you mean pareto?"),
-        ("--row 2", "--row = 2: needs a file that shows one row"),
-    ],
+    [*TABLES["test_wrong_flags_are_one_line"], (f"--tp {'9' * 5000}", "is too large")],
 )
 def test_wrong_flags_are_one_line(capsys, args: str, words: str) -> None:
     assert words in error_line(capsys, *JOB, *shlex.split(args))

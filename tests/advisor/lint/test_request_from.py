@@ -14,6 +14,9 @@ from advisor.lint.request_from import read_job
 from advisor.models.options import CrossEntropyFusion, PositionEmbedding
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 CORRECT = Path(__file__).parent / "configurations" / "correct"
 
@@ -35,18 +38,7 @@ def test_a_script_of_megatron_lm() -> None:
     assert [given.place.line for given in found.configuration.recompute_at] == [44, 45, 46]
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "recompute", "values"),
-    [
-        ("megatron_sizes_by_if.sh#2", "llama3_70b", "selective:mlp", {"seq_length": 8192}),
-        ("bridge_recipe.py#1", "llama3_8b", "full:uniform:1", {"micro_batch_size": 1}),
-        ("bridge_overrides.sh", "llama3_70b", "selective:mlp", {"precision": "bf16"}),
-        ("nemo2_recipe.py", "llama3_70b", "full:block:2", {"pipeline_model_parallel_size": 4}),
-        ("torchtitan_llama3_405b.toml", "llama3_405b", "full", {"tensor_model_parallel_size": 8}),
-        ("hf_run_clm.sh", "llama2_7b", "full", {"micro_batch_size": 2}),
-        ("deepspeed_heredoc_train.sh", "llama3.1_8b", "full", {"framework": "deepspeed"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "model", "recompute", "values"), TABLES["test_the_job_of_a_file"])
 def test_the_job_of_a_file(name, model, recompute, values) -> None:
     found = job(name)
     assert (found.request.model, found.configuration.recompute) == (model, recompute)
@@ -79,20 +71,7 @@ def test_a_flag_of_samples_wins() -> None:
         assert found.config.samples.token_budget == budget
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("megatron_sizes_by_if.sh", "holds 3 jobs: 1 in line 34 where"),
-        ("megatron_tee_in_loop.sh", "1 in line 4 with job.micro_batch_size 1"),
-        ("megatron_sizes_by_if.sh#9", "holds 3 jobs; nearest: .*megatron_sizes_by_if.sh#3"),
-        ("megatron_sizes_by_if.sh#0", "holds 3 jobs; nearest: .*megatron_sizes_by_if.sh#1"),
-        ("megatron_slurm_srun.sbatch#2", "holds 1 job; nearest: .*#1"),
-        (
-            "megatron_env_wrapper.sh",
-            "vocabulary size of its model, which is not a preset; add model.vocab_size=N",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "says"), TABLES["test_what_is_missing_is_said"])
 def test_what_is_missing_is_said(name: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         job(name)
@@ -315,19 +294,7 @@ def test_what_is_known_and_not_taken_is_said(tmp_path, capsys) -> None:
     assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text
 
 
-@pytest.mark.parametrize(
-    ("directives", "launcher"),
-    [
-        ("--nodes=8 --gres=gpu:8", "srun python"),
-        ("-N 8 --gres gpu:h100:8,nvme:1", "srun python"),
-        ("--nodes=8 --gpus-per-node=8", "srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8"),
-        ("--nodes=8 --ntasks-per-node=8", "srun python"),
-        ("--nodes=8 --ntasks-per-node=8 --gpus=64", "srun python"),
-        ("--ntasks=64 --gpus-per-task=1", "srun python"),
-        ("--nodes=8", "N=${SLURM_NNODES:-1}\ntorchrun --nproc_per_node 8 --nnodes $N"),
-        ("--job-name=x", "srun -N 8 --gres=gpu:8 --ntasks-per-node=1 python"),
-    ],
-)
+@pytest.mark.parametrize(("directives", "launcher"), TABLES["test_the_gpus_of_slurms_options"])
 def test_the_gpus_of_slurms_options(tmp_path: Path, directives: str, launcher: str) -> None:
     file, options = tmp_path / "train.sh", LLAMA.partition("pretrain_gpt.py")[2]
     file.write_text(f"#SBATCH {directives}\n{launcher} pretrain_gpt.py{options}\n")
@@ -412,17 +379,7 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            "accelerate launch train.py --lr 1",
-            "runs train\\.py in line 1 with --lr: batch, precision, sharding and recompute "
-            "of a known framework are missing; give the file "
-            "that has them \\(train\\.py, YAML, JSON or TOML\\), or the options$",
-        ),
-        ("cd x\npython a.py", "runs a\\.py in line 2 without options: batch, precision, sharding"),
-        ("echo hello", "holds no setting of a known framework"),
-    ],
+    ("text", "says"), TABLES["test_a_command_without_settings_says_what_was_read"]
 )
 def test_a_command_without_settings_says_what_was_read(tmp_path, text: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
@@ -614,21 +571,7 @@ def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, n
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        (
-            "a.yaml",
-            "base_model: a\nmicro_batch_size: 1\nrelora: true\n",
-            "is for full fine-tuning; adapters are not modelled: relora True in line 3",
-        ),
-        (
-            "f.yaml",
-            "cutoff_len: 512\nadapter_name_or_path: a\n",
-            "is without what else decides which parameters are trained: "
-            "adapter_name_or_path a in line 2",
-        ),
-        ("f.yaml", "cutoff_len: 512\nfsdp: full_shard\nfinetuning_type: full\n", ""),
-    ],
+    ("name", "text", "says"), TABLES["test_adapters_are_not_modelled_and_the_verdict_says_so"]
 )
 def test_adapters_are_not_modelled_and_the_verdict_says_so(
     tmp_path, capsys, name: str, text: str, says: str
@@ -645,23 +588,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        (
-            "deepspeed t.py --deepspeed ds.json --gradient_checkpointing True",
-            "t.sh sets full (row 2): --gradient_checkpointing in line 1 "
-            "row 1 remove these options and set: --deepspeed ",
-        ),
-        (
-            "accelerate launch --config_file a.yaml t.py",
-            "(row 2): fsdp_config.fsdp_activation_checkpointing in line 3 of {folder}/a.yaml "
-            "row 1 needs none of these options: remove them",
-        ),
-        (
-            f"{TITAN} --training.local_batch_size=1 --activation_checkpoint.mode=full",
-            "row 1 set instead: --activation_checkpoint.mode=none",
-        ),
-    ],
+    ("command", "says"), TABLES["test_what_the_file_switches_on_is_to_be_dropped"]
 )
 def test_what_the_file_switches_on_is_to_be_dropped(tmp_path, capsys, command, says) -> None:
     (tmp_path / "ds.json").write_text(

@@ -3,7 +3,6 @@
 import errno
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from io import StringIO
@@ -20,7 +19,7 @@ from harness.trial.files import exclusive, holders
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder, decode_result
-from tests.harness.drive import has_ended, started, stored, until
+from tests.harness.drive import has_ended, killed, started, stored, until
 
 EXPECTED = {"hang": TrialStatus.TIMEOUT, "stubborn": TrialStatus.TIMEOUT}
 EXPECTED |= {"oom": TrialStatus.OOM, "oom_result": TrialStatus.OOM, "nccl": TrialStatus.NCCL_ERROR}
@@ -237,23 +236,10 @@ def drive(tmp_path: Path, repeats: int = 4, faults: Mapping[str, str] | None = N
 
 
 def test_a_runner_killed_at_random_points_loses_no_result(tmp_path: Path) -> None:
-    chance = random.Random(11)
-    seen: dict[str, Any] = {}
-    kills = 0
-    for _ in range(40):
-        runner = drive(tmp_path, repeats=2, faults={"default": "slow"})
-        until(lambda: runner.poll() is not None or len(stored(tmp_path)) > len(seen))  # noqa: B023
-        time.sleep(chance.uniform(0.0, 0.12))
-        kills += runner.poll() is None
-        runner.kill()
-        runner.communicate()
-        now = stored(tmp_path)
-        assert {name: now[name] for name in seen} == seen, "a finished result is gone or changed"
-        seen = now
-        if runner.returncode == 0:
-            break
+    faults = {"default": "slow"}
+    runner, kills = killed(tmp_path, lambda: drive(tmp_path, repeats=2, faults=faults), 40, 0.12)
     assert runner.returncode == 0
-    assert len(seen) == 8
+    assert len(stored(tmp_path)) == 8
     assert kills >= 3
     results = RunFolder(tmp_path / "runs" / "x").results()
     assert {result.status for result in results.values()} == {TrialStatus.OK}

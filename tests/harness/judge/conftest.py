@@ -115,3 +115,10 @@ def make_repeats(make_result: MakeResult) -> MakeResults:
         ]
 
     return make
+
+
+@pytest.fixture
+def golden(make_repeats: MakeResults) -> Any:
+    from harness.judge.golden_update import golden_of
+
+    return golden_of(make_repeats(), "first")

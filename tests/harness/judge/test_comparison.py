@@ -26,11 +26,6 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def golden(make_repeats: Any) -> Golden:
-    return golden_of(make_repeats(), "first")
-
-
 def row_of(comparison: Comparison, metric: str) -> ComparisonRow:
     return next(row for row in comparison.rows if row.metric == metric)
 

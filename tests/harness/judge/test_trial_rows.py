@@ -35,11 +35,6 @@ pytest.importorskip("numpy")
 GIB = 2**30
 
 
-@pytest.fixture
-def golden(make_repeats: Any) -> Golden:
-    return golden_of(make_repeats(), "first")
-
-
 def rows(results: Any, golden: Golden, **options: Any) -> dict[str, ComparisonRow]:
     found = measured_rows("toy", "k", results, golden, CompareOptions(**options))
     return {row.metric: row for row in found}

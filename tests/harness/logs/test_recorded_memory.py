@@ -14,6 +14,7 @@ from advisor.request.request import Request
 from advisor.search.advise import advise
 from harness.logs import recorded_memory
 from harness.logs.recorded_memory import Recording, read_recording, recording_names
+from tests.fuzz.mutate import places_of
 from tests.harness.logs.snapshot_by_hand import event
 
 Write = Callable[[object], Path]
@@ -183,7 +184,7 @@ def test_blocks_are_limited(write: Write, recorded: dict[str, Any], monkeypatch)
 def test_a_broken_snapshot_is_reported_or_read(write: Write, recorded: dict[str, Any]) -> None:
     """Any value replaced by another of any type."""
     values = (None, -1, 1 << 63, 0.5, "x", [], {}, [[]], {"a": 1}, (1, 2), True)
-    places = list(_places(recorded))
+    places = places_of(recorded)
     for seed in range(400):
         random = Random(seed)
         holder, key = random.choice(places)
@@ -194,13 +195,3 @@ def test_a_broken_snapshot_is_reported_or_read(write: Write, recorded: dict[str,
             read_recording(path)
         except UserError:
             continue
-
-
-def _places(tree: Any) -> list[tuple[Any, Any]]:
-    found, waiting = [], [tree]
-    while waiting:
-        holder = waiting.pop()
-        keys = list(holder) if isinstance(holder, dict) else range(len(holder))
-        found += [(holder, key) for key in keys]
-        waiting += [holder[key] for key in keys if isinstance(holder[key], dict | list)]
-    return found

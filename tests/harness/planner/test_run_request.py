@@ -12,6 +12,9 @@ from advisor.base.errors import UserError
 from advisor.request.recipes import experiment_names as presets
 from harness.planner.run_request import RecomputeChoice, compose
 from harness.trial.trial import Backend, MeasurementPlan
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 
 def plain(value: object) -> bool:
@@ -64,43 +67,7 @@ def test_fields_in_the_advisor_s_names() -> None:
     assert plain([config.model, config.layout, config.job])
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (["experiment=llama3_8b_1xh20"], "unknown experiment; did you mean llama3_8b_1xh200"),
-        (["recompute=selective"], "unknown recompute; did you mean selective_mlp"),
-        (["layout=tp4"], "layout = tp4: is not a known key; did you mean layout."),
-        (["backend=rehearsal"], "runs single ranks, not a job; use harness rehearse"),
-        (["modle.num_layers=3"], "modle.num_layers = 3: is not a known key; did you mean model.nu"),
-        (["model.num_layer=3"], "model.num_layer = 3: is not a known key; did you mean model.num_"),
-        (["job.tp_comm_overlap=true"], "is not a known key; did you mean layout.tp_comm_overlap?"),
-        (["num_layers=3"], "num_layers = 3: is not a known key; did you mean model.num_layers?"),
-        (["measure.stepz=3"], "did you mean measure.steps"),
-        (["measure.steps=abc"], "measure.steps = abc: is not an integer"),
-        (["measure.steps=1.5"], "measure.steps = 1.5: must be an integer"),
-        (["measure.steps=0"], "measure.steps = 0: must be at least 1"),
-        (["measure.memory_timeline=maybe"], "maybe: must be true or false"),
-        (["measure=5"], "measure = 5: is not a known key; did you mean measure."),
-        (["+measure.foo=1"], "measure.foo = 1: is not a known key"),
-        (["recompute.top=0"], "recompute.top = 0: must be at least 1"),
-        (["recompute.settings=none"], "settings = none: must be a list; write [none]"),
-        (["recompute.settings=[]"], "recompute.settings = []: names no setting"),
-        (["hydra.run.dir=x"], "hydra.run.dir = x: is not a known key"),
-        (["job.precision=fp7"], "job.precision = fp7: must be one of bf16, fp16"),
-        (["backend=nativ"], "megatron_core, command; did you mean native?"),
-        (
-            ["experiment=tiny_cpu,x"],
-            "experiment = tiny_cpu,x: unknown experiment; did you mean tiny_cpu",
-        ),
-        (["+foo=1"], "is not a known key"),
-        (["backend=foo"], "must be one of native, megatron_core, command"),
-        (["~measure"], "override = ~measure: is not KEY=VALUE"),
-        (["~job.seq_length=1"], "~job.seq_length = 1: is not a known key"),
-        (["track=[1,"], "override = track=[1,: no viable alternative"),
-        (["name=${name}"], "configuration = name=${name}"),
-        (["=3"], "override = =3: is not KEY=VALUE"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "says"), TABLES["test_what_is_wrong_is_one_line"])
 def test_what_is_wrong_is_one_line(overrides: Sequence[str], says: str) -> None:
     with pytest.raises(UserError) as error:
         compose(overrides)

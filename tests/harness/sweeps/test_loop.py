@@ -1,8 +1,6 @@
 """A sweep with stub trials: every point one result, and nothing lost or run twice after a kill."""
 
-import random
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ from harness.cli.main import main
 from harness.trial.files import exclusive
 from harness.trial.result import TrialStatus
 from harness.trial.store import RunFolder
-from tests.harness.drive import started, stored, until
+from tests.harness.drive import killed, started, stored, until
 
 SPACE = ("--no-report", "sweep=tiny_cpu", "name=x", "sweep.repeats=1")
 Harness = Callable[..., subprocess.CompletedProcess[str]]
@@ -122,21 +120,7 @@ def test_no_trial_starts_once_the_budget_is_spent(tmp_path: Path, finish: Finish
 
 
 def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(tmp_path, finish) -> None:
-    chance = random.Random(5)
-    seen: dict[str, Any] = {}
-    kills = 0
-    for _ in range(12):
-        process = start(tmp_path, faults={"default": "slow"})
-        until(lambda: process.poll() is not None or len(stored(tmp_path)) > len(seen))  # noqa: B023
-        time.sleep(chance.uniform(0.0, 0.06))
-        kills += process.poll() is None
-        process.kill()
-        process.communicate()
-        now = stored(tmp_path)
-        assert {name: now[name] for name in seen} == seen, "a finished result is gone or changed"
-        seen = now
-        if process.returncode == 0:
-            break
+    _, kills = killed(tmp_path, lambda: start(tmp_path, faults={"default": "slow"}), 12, 0.06)
     assert kills >= 2
     finish()
     assert len(stored(tmp_path)) == 6

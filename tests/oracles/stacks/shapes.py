@@ -122,3 +122,15 @@ def shape_of(
     """One rank with `model` as `impl` writes it."""
     chosen = replace(model, transformer_impl=impl)
     return RankShape(model=chosen, seq_length=seq, micro_batch_size=mbs)
+
+
+def llama_shape(vocabulary: int, *, tied: bool = False, seq: int = 512) -> RankShape:
+    """One rank with four layers of transformers' Llama."""
+    model = replace(
+        LLAMA3_8B,
+        num_layers=4,
+        vocab_size=vocabulary,
+        share_embeddings_and_output_weights=tied,
+        gradient_accumulation_fusion=False,
+    )
+    return shape_of(model, options.TransformerImpl.TRANSFORMERS, seq=seq)

@@ -21,6 +21,9 @@ from advisor.lint.target import lint_target
 from advisor.models.options import TokenDispatcher
 from tests.advisor.frameworks.megatron.megatron_arguments import parser
 from tests.advisor.jobs import parallel
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
@@ -31,32 +34,7 @@ def parsed(flags: str, core: str = "0.19"):
     return parser(core).parse_args(shlex.split(flags))
 
 
-@pytest.mark.parametrize(
-    ("spec", "flags"),
-    [
-        ("none", ""),
-        ("selective:", ""),
-        ("selective", "--recompute-granularity selective --recompute-modules core_attn"),
-        ("selective:mlp", "--recompute-granularity selective --recompute-modules mlp"),
-        (
-            "selective:core_attn,mlp",
-            "--recompute-granularity selective --recompute-modules core_attn mlp",
-        ),
-        (
-            "full:uniform:4",
-            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
-        ),
-        (
-            "full:block:8+distribute_saved_activations",
-            "--recompute-granularity full --recompute-method block --recompute-num-layers 8 "
-            "--distribute-saved-activations",
-        ),
-        (
-            "none+offload=core_attn,attn_proj",
-            "--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("spec", "flags"), TABLES["test_recompute_flags_verbatim"])
 def test_recompute_flags_verbatim(spec, flags, make_job) -> None:
     assert megatron_lm_flags(parse_setting(spec), make_job(), V19) == flags
     parsed(flags)
@@ -77,17 +55,7 @@ def test_layout_flags_of_the_70b_job(make_job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "present", "absent"),
-    [
-        ({"precision": "fp16"}, "--fp16 --accumulate-allreduce-grads-in-fp32", "--bf16"),
-        ({"precision": "fp8_current"}, "--fp8-format hybrid --fp8-recipe tensorwise", "--fp16"),
-        ({"precision": "mxfp8"}, "--fp8-recipe mxfp8", "delayed"),
-        ({"main_grads_dtype": "bfloat16"}, "--grad-reduce-in-bf16", "fp32"),
-        ({"transformer_impl": "local"}, "--transformer-impl local", "engine"),
-        ({"use_distributed_optimizer": False}, "--overlap-grad-reduce", "--overlap-param-gather"),
-        ({"overlap_grad_reduce": False}, "--use-distributed-optimizer", "--overlap-param-gather"),
-        ({}, "--pipeline-model-parallel-size 1", "virtual"),
-    ],
+    ("changes", "present", "absent"), TABLES["test_layout_flags_follow_the_job"]
 )
 def test_layout_flags_follow_the_job(changes, present, absent, make_job) -> None:
     flags = layout_flags(make_job(**changes), V19)
@@ -271,28 +239,8 @@ def test_the_recipe_that_the_optimizer_reads_without_fp8(recipe, flag, override,
     assert [word for word in reported if "fp8_recipe" in word] == [override] * bool(override)
 
 
-GATHERED = {"fp8_param_gather": True}
-
-
 @pytest.mark.parametrize(
-    ("changes", "reported"),
-    [
-        ({"precision": "bf16"}, "=bf16_mixed"),
-        ({"main_grads_dtype": "bfloat16"}, ".fp8=null .grad_reduce_in_fp32=false"),
-        (
-            {"precision": "fp16"},
-            ".fp8=null .fp16=true .bf16=false .params_dtype=torch.float16 "
-            ".pipeline_dtype=torch.float16 .grad_reduce_in_fp32=true",
-        ),
-        ({"precision": "fp16", "main_grads_dtype": "bfloat16"}, "=fp16_mixed"),
-        ({"precision": "fp8_delayed", **GATHERED}, "=bf16_with_fp8_delayed_scaling_mixed"),
-        ({"precision": "fp8_blockwise"}, "=bf16_with_fp8_subchannel_scaling_mixed"),
-        (
-            {"precision": "fp8_current", **GATHERED},
-            ".fp8=hybrid .fp8_recipe=tensorwise .fp8_param_gather=true "
-            ".first_last_layers_bf16=false .grad_reduce_in_fp32=true",
-        ),
-    ],
+    ("changes", "reported"), TABLES["test_bridge_is_given_types_that_no_named_precision_has"]
 )
 def test_bridge_is_given_types_that_no_named_precision_has(changes, reported, make_job) -> None:
     """Bridge overwrites types with those of mixed_precision, by name or field."""

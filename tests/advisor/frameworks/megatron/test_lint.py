@@ -6,11 +6,13 @@ from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.settings import field_of
 from advisor.frameworks.names import Framework
 from advisor.lint.target import LintReport, lint_target
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 CONFIGURATIONS = Path(__file__).with_name("configurations")
 PROMOTED = "--recompute-granularity selective"
 SELECTIVE = f"{PROMOTED} --recompute-modules"
-LOCAL_GRAPHS = f"{SELECTIVE} mlp --cuda-graph-impl local"
 FULL = "--recompute-granularity full --recompute-method"
 
 
@@ -18,52 +20,7 @@ def found(report: LintReport) -> str:
     return ", ".join(f"{finding.level} {finding.rule}" for finding in report.findings)
 
 
-@pytest.mark.parametrize(
-    ("flags", "findings"),
-    [
-        (f"{SELECTIVE} mlp", ""),
-        (f"{FULL} uniform --recompute-num-layers 1", ""),
-        ("--tensor-model-parallel-size 4", ""),
-        (f"{SELECTIVE} mlp --override-opt_param-scheduler --no-rl-partial-rollouts", ""),
-        (f"{SELECTIVE} mlp --disable-flight-recorder-dump-on-timeout", ""),
-        (
-            f"{SELECTIVE} mlp --cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
-            "ERROR te_loss_fusion",
-        ),
-        (f"{SELECTIVE} mlp,core_attn", "ERROR recompute_modules"),
-        (f"{SELECTIVE} layernorm", "WARNING layernorm_on_te"),
-        (f"{SELECTIVE} layernorm --transformer-impl local", "NOTE output_discarding_extension"),
-        (f"{SELECTIVE} core_attn", "WARNING core_attn_under_flash"),
-        (f"{SELECTIVE} core_attn --attention-backend unfused", ""),
-        (f"{PROMOTED} --attention-backend unfused", "NOTE promoted_core_attn"),
-        ("--recompute-activations --recompute-modules mlp", "NOTE recompute_activations"),
-        (f"{SELECTIVE}", "ERROR recompute_modules_empty"),
-        (
-            f"{SELECTIVE} layernorm --transformer-impl local --fp8-format hybrid",
-            "ERROR fp8_layernorm_recompute, WARNING fp8_under_local, "
-            "NOTE output_discarding_extension",
-        ),
-        ("--sequence-parallel", "NOTE sequence_parallel_disabled"),
-        (
-            "--cuda-graph-impl=transformer_engine --recompute-granularity=full "
-            "--recompute-method=block --recompute-num-layers=2",
-            "ERROR cuda_graph_full_recompute",
-        ),
-        (
-            "--deterministic-mode --cross-entropy-loss-fusion --tp-comm-overlap "
-            "--tensor-model-parallel-size 2 --sequence-parallel",
-            "ERROR deterministic_loss_fusion, ERROR deterministic_tp_overlap",
-        ),
-        ("--cuda-graph-impl local --cuda-graph-scope attn", "NOTE cuda_graph_spelling"),
-        (LOCAL_GRAPHS, "ERROR cuda_graph_hidden_dropout"),  # dropouts default to 0.1
-        (f"{LOCAL_GRAPHS} --hidden-dropout 0.0", ""),
-        ("--num-layers 2 --num-attention-heads 8 --hidden-size none", ""),
-        (
-            "--num-attention-heads 8 --tensor-model-parallel-size 0",
-            "ERROR attention_heads_divide_by_tp",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("flags", "findings"), TABLES["test_findings_on_flags"])
 def test_findings_on_flags(flags: str, findings: str) -> None:
     for target in (flags, flags.split()):
         report = lint_target(target)
@@ -206,14 +163,7 @@ def test_a_value_of_the_wrong_type_names_its_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "understood_as"),
-    [
-        (FULL, "full recompute, no method, no number of layers"),
-        (f"{FULL} uniform", "full recompute, uniform, no number of layers"),
-        ("--recompute-granularity full --recompute-num-layers 2", "full recompute, no method, 2"),
-        (f"{FULL} block --recompute-num-layers 1", "full recompute, block, 1 layer,"),
-        ("--moe-layer-recompute --num-experts 8", "selective recompute of core_attn, moe,"),
-    ],
+    ("flags", "understood_as"), TABLES["test_what_was_understood_is_said_in_words"]
 )
 def test_what_was_understood_is_said_in_words(flags: str, understood_as: str) -> None:
     said = f"{lint_target(flags).checked[0].understood},"
@@ -241,25 +191,7 @@ SCRIPT_RUN = "python scripts/performance/run_script.py -m llama -mr llama3_70b -
 
 
 @pytest.mark.parametrize(
-    ("options", "findings"),
-    [
-        ("--recompute_modules mlp", ""),
-        (
-            "--recompute_modules core_attn,layernorm",
-            "WARNING core_attn_under_flash, WARNING layernorm_on_te",
-        ),
-        ("-rl 5", ""),
-        (
-            "-rl 5 --cuda_graph_impl transformer_engine --cuda_graph_scope mlp",
-            "ERROR cuda_graph_full_recompute",
-        ),
-        ("--cuda_graph_impl local --cuda_graph_scope full_iteration -rl 5", ""),
-        (
-            "--recompute_modules mlp -rl 5",
-            "ERROR selective_num_layers, WARNING method_with_selective",
-        ),
-        ("-ol 4 -pp 4", "ERROR cpu_offloading_pipeline"),
-    ],
+    ("options", "findings"), TABLES["test_options_of_bridge_s_performance_scripts"]
 )
 def test_options_of_bridge_s_performance_scripts(options: str, findings: str) -> None:
     report = lint_target(SCRIPT_RUN + options)
@@ -275,15 +207,7 @@ def test_a_word_after_the_shorthand_is_an_unknown_argument() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("--micro-batch 4", "--micro-batch-size"),
-        ("--use-distributed-optimiser", "--use-distributed-optimizer"),
-        ("--sequence-paralel", "--sequence-parallel"),
-        ("--recompute-gran full", "--recompute-granularity"),
-        ("--recompute-module mlp", "--recompute-modules"),
-        ("--global_batch_size 8", "--global-batch-size"),
-    ],
+    ("written", "meant"), TABLES["test_no_beginning_and_no_likeness_is_taken_for_an_option"]
 )
 def test_no_beginning_and_no_likeness_is_taken_for_an_option(written: str, meant: str) -> None:
     report = lint_target(f"pretrain_gpt.py --num-layers 2 {written}")

@@ -28,6 +28,9 @@ from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.pipeline_split import most_layers_of_chunk
 from scripts.write_docs.megatron_rules_page import PAGE, example_of, rules_page
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
@@ -105,25 +108,7 @@ def test_the_page_shows_every_rule_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "version", "rules"),
-    [
-        ({"fp8_output_proj": True}, "0.18", ["fp8_output_proj", "unpriced_options"]),
-        (
-            {"fp8_output_proj": True, "fp8": "hybrid"},
-            "0.19",
-            ["fp8_output_proj", "unpriced_options"],
-        ),
-        (
-            {"fp8_output_proj": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"},
-            "0.19",
-            ["unpriced_options"],
-        ),
-        ({"fp8_output_proj": True}, "0.17", ["unknown_field", "unpriced_options"]),
-        ({"pipeline_model_parallel_layout": "Et|tL"}, "0.12", ["unknown_field"]),
-        ({"pipeline_model_parallel_layout": "Et|tL"}, "0.13", []),
-        ({"fp8": "hybrid", "fp4": "e2m1"}, "0.14", ["unknown_field"]),
-        ({"fp8": "hybrid", "fp4": "e2m1"}, "0.15", ["fp4_with_fp8"]),
-    ],
+    ("raw", "version", "rules"), TABLES["test_precision_rules_of_newer_releases"]
 )
 def test_precision_rules_of_newer_releases(raw, version, rules) -> None:
     assert list(rules_of(lm(version), **raw)) == rules
@@ -194,17 +179,7 @@ def test_an_unknown_bias_or_a_mixture_of_experts_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "plain", "changes", "words"),
-    [
-        (
-            *("full:block:99", "full:block:6", {"pipeline_model_parallel_size": 4}),
-            "recompute_num_layers = 99 exceeds the 6 layers of a model chunk, so it means 6",
-        ),
-        (
-            *("selective", "selective:core_attn", {"attention_backend": "unfused"}),
-            "recompute_modules is unset: Megatron then recomputes core_attn",
-        ),
-    ],
+    ("spec", "plain", "changes", "words"), TABLES["test_what_megatron_makes_of_it_is_noted"]
 )
 def test_what_megatron_makes_of_it_is_noted(spec, plain, changes, words, make_job) -> None:
     job = make_job(**changes)

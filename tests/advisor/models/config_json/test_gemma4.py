@@ -11,6 +11,9 @@ from advisor.models.layer_kind import DENSE, Mixer
 from advisor.plan.flops import layer_weights
 from tests.advisor.models.config_json.published import load
 from tests.advisor.refusals import refused
+from tests.advisor.tables import tables
+
+TABLES = tables(__file__)
 
 _SHAPE: dict[str, Any] = {
     **{"model_type": "gemma4_text", "num_hidden_layers": 12, "hidden_size": 5376},
@@ -83,32 +86,7 @@ def test_layers_have_inputs_of_their_own(tmp_path) -> None:
     assert more == 12 * 256 * (262144 + 5376) + 256
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"use_bidirectional_attention": "all"}, "only causal attention is modelled"),
-        ({"layer_types": ["chunked_attention"] * 12}, "must hold only full_attention and sliding"),
-        (
-            {"per_layer_config": {"4": _OVERRIDES}},
-            "must be the same of all layers without a window",
-        ),
-        (
-            {"per_layer_config": {"5": _OVERRIDES}},
-            "must be the same of all layers without a window",
-        ),
-        (
-            {"per_layer_config": {"11": {"intermediate_size": 8}, "5": {"intermediate_size": 8}}},
-            "must hold head_dim and num_key_value_heads alone",
-        ),
-        ({"num_hidden_layers": 10**9, "layer_types": None}, "must be at most 1000"),
-        ({"num_global_key_value_heads": 5}, "num_global_query_groups = 5: must divide"),
-        ({"num_kv_shared_layers": 7}, "num_kv_shared_layers = 7: must leave a layer with a window"),
-        ({"num_kv_shared_layers": -1}, "num_kv_shared_layers = -1: must be between 0 and"),
-        ({"vocab_size_per_layer_input": 0}, "vocab_size_per_layer_input = 0: must be at least 1"),
-        ({"enable_moe_block": True}, "num_experts = (none): is missing"),
-        ({"attention_bias": True}, "adds biases"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), TABLES["test_refusals_are_one_line"])
 def test_refusals_are_one_line(tmp_path, changes, says) -> None:
     with refused(says):
         load(tmp_path, OLDER, **changes)
