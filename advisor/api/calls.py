@@ -15,8 +15,7 @@ from advisor.api.answering import answer_to
 from advisor.api.asked_files import AskedFiles, check_files, check_path, write_answer, write_files
 from advisor.api.in_python import in_python
 from advisor.api.keywords import AdviseKeywords, JobKeywords, given_by, job_of, taken
-from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.errors import UserError, show
 from advisor.base.json_schema import json_schema as schema_of
 from advisor.hardware import catalogue
 from advisor.models import presets

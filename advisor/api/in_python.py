@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.api.keywords import KNOWN, SHORT
-from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.errors import UserError, show
 from advisor.request.given import GROUPS
 
 _OTHER: Final = {"from": "source", "as-typed": "quick", "o": "output"}

@@ -10,9 +10,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from msgspec import Struct
 from msgspec.structs import fields
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, likely_names, nearest_names, show
 from advisor.base.limits import LARGEST
-from advisor.base.units import likely_names, nearest_names, parse_bytes
+from advisor.base.units import parse_bytes
 
 T = TypeVar("T", bound=Struct)
 
@@ -20,7 +20,6 @@ _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
-_SHOWN_LENGTH = 60
 
 
 def read_record(cls: type[T], values: Mapping[str, object], file: object, prefix: str = "") -> T:
@@ -150,19 +149,6 @@ def is_record(annotation: Any) -> bool:
 
 def _where(file: object, path: str) -> str:
     return f"{file}: {path}" if file else path
-
-
-def show(value: object) -> str:
-    """`value` on one short line, for an error."""
-    other = spelled(value) if isinstance(value, bool) else repr(value)
-    text = value if isinstance(value, str) and value.isprintable() and value else other
-    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
-
-
-def show_path(path: object) -> str:
-    """A path on one line, whole."""
-    text = str(path)
-    return text if text.isprintable() and text else repr(text)
 
 
 @cache

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show, spelled
+from advisor.base.errors import UserError, show
+from advisor.base.fields import spelled
 
 
 def split_key_value(text: str, field: str = "argument") -> tuple[str, str]:

@@ -266,7 +266,7 @@ def _decimal(option: str, text: str, flag: Flag) -> float | tuple[float, ...]:
 
 def _choice(option: str, text: str, flag: Flag) -> Any:
     """One of an enum's strings, upper or lower case; the enum is imported when it is needed."""
-    from advisor.base.units import nearest_names
+    from advisor.base.errors import nearest_names
 
     names = [str(name) for name in flag.choices or choices(flag.name)]
     if text.lower() not in names:

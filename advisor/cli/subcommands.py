@@ -87,7 +87,7 @@ def _files(word: str) -> list[str]:
     """A file, or those of a folder that may be launch scripts or configurations, none hidden."""
     from glob import glob
 
-    from advisor.base.fields import show_path
+    from advisor.base.errors import show_path
 
     if not Path(word).exists():
         raise UserError("lint", show_path(word), "is neither a file nor flags")
@@ -163,7 +163,8 @@ def _advise_line(found: "Diagnosis") -> str:
 
 
 def _models(arguments: Sequence[str]) -> Outcome:
-    from advisor.base.units import human_count, nearest_names
+    from advisor.base.errors import nearest_names
+    from advisor.base.units import human_count
     from advisor.layers.parameters import parameter_count
     from advisor.models.presets import load_preset, model_names
 
@@ -223,7 +224,7 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
 
 
 def _recipes(arguments: Sequence[str]) -> Outcome:
-    from advisor.base.units import nearest_names
+    from advisor.base.errors import nearest_names
     from advisor.models.presets import hub_ids
     from advisor.request.recipes import load_recipes, recipe_models
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.base.documents import read_text
-from advisor.base.fields import show_path
+from advisor.base.errors import show_path
 from advisor.base.limits import MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.reading.document_tree import Tree, read_tree

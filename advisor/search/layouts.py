@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.units import divisors
+from advisor.base.errors import UserError, divisors
 from advisor.frameworks.part_types import Degrees
 from advisor.frameworks.registry import parts_of, runs_recipes
 from advisor.job.job import Job

@@ -9,8 +9,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, show
+from advisor.base.errors import UserError, show
+from advisor.base.fields import convert
 from advisor.base.key_value import key_of
 from harness.api.overrides import Overrides, hydra_overrides, texts
 from harness.api.running import run_folder

@@ -36,8 +36,8 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from advisor.base.documents import read_json
-from advisor.base.errors import UserError
-from advisor.base.fields import read_record, show
+from advisor.base.errors import UserError, show
+from advisor.base.fields import read_record
 from advisor.base.limits import LARGEST, LARGEST_FLOAT
 from advisor.base.record import as_dict
 from advisor.base.units import whole_number

@@ -6,8 +6,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
+from advisor.base.errors import UserError, nearest_names
 from advisor.frameworks.torch.block_regimes import BlockRegime, blocks_spec, parse_blocks
 from advisor.plan.recompute_plan import Setting
 

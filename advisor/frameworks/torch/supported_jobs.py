@@ -7,12 +7,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, divisors, either
 from advisor.base.fields import spelled
 from advisor.base.record import defaults
 from advisor.base.rule import Rule, refuse
 from advisor.base.rule_rows import refusals
-from advisor.base.units import divisors, either
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.names import Framework

@@ -6,9 +6,8 @@ Source: torchtitan 0.2.2 distributed/parallel_dims.py, models/llama4/infra/paral
 
 from typing import Any, Final
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, divisors, either
 from advisor.base.rule import Match
-from advisor.base.units import divisors, either
 from advisor.frameworks.torch.rules import CONTEXT_RULES, Rules, stated
 from advisor.frameworks.torch.setting import TorchSetting
 from advisor.frameworks.torch.supported_jobs import (

@@ -13,8 +13,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
+from advisor.base.errors import nearest_names
 from advisor.base.rule import Verdict
-from advisor.base.units import nearest_names, whole_number
+from advisor.base.units import whole_number
 from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
 from advisor.frameworks.megatron.options.table import known_spellings, option_of_flag
