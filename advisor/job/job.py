@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError, nearest_divisors
-from advisor.base.rule import Match, Rule, refuse
-from advisor.base.rule_rows import refusals
+from advisor.base.rule import Match, Rule, refusals, refuse
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.loss_head import LossHead

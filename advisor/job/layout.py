@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError, divisors, nearest_divisors
-from advisor.base.rule import Match, Rule, refuse
-from advisor.base.rule_rows import refusals
+from advisor.base.rule import Match, Rule, refusals, refuse
 from advisor.models.layer_kinds import sharded_heads
 from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec

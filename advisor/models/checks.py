@@ -9,8 +9,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from advisor.base.errors import nearest_divisors
-from advisor.base.rule import Match, Rule, refuse
-from advisor.base.rule_rows import rows_of
+from advisor.base.rule import Match, Rule, refuse, rows_of
 from advisor.models.layer_kind import LayerKind, Mixer
 from advisor.models.layer_kinds import (
     LINEAR_MIXERS,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
-from advisor.base.rule_rows import rows_of
+from advisor.base.rule import rows_of
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError, nearest_divisors
 from advisor.base.record import defaults
-from advisor.base.rule import Match, Rule, refuse
-from advisor.base.rule_rows import rows_of, rules_of
+from advisor.base.rule import Match, Rule, refuse, rows_of, rules_of
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.megatron.options.table import SETTINGS

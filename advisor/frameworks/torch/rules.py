@@ -12,8 +12,7 @@ from typing import ClassVar, Final
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import either
-from advisor.base.rule import Match, Rule
-from advisor.base.rule_rows import rows_of, rules_of, with_sides
+from advisor.base.rule import Match, Rule, rows_of, rules_of, with_sides
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.block_regimes import INPUT, decisions
 from advisor.frameworks.torch.budget import unknown_operator

@@ -10,8 +10,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError, divisors, either
 from advisor.base.fields import spelled
 from advisor.base.record import defaults
-from advisor.base.rule import Rule, refuse
-from advisor.base.rule_rows import refusals
+from advisor.base.rule import Rule, refusals, refuse
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.names import Framework

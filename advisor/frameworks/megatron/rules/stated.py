@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 
 from advisor.base import rule
-from advisor.base.rule_rows import rows_of, rules_of
+from advisor.base.rule import rows_of, rules_of
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
