@@ -9,9 +9,8 @@ from msgspec import Struct
 from advisor.base.dtypes import DType
 from advisor.layers.family import VisionEnd, family_of
 from advisor.layers.operators import Module
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, embedding_weights, tied_weight_gradient
 from advisor.layers.transformer import LAYER_INPUT, trains_tower, vision_ends, vision_operators
-from advisor.layers.weights import embedding_weights, tied_weight_gradient
 from advisor.memory import chunk_units, liveness
 from advisor.memory.events import Peak, Segment, highest, in_a_row
 from advisor.memory.working_set import WorkingSet

@@ -18,7 +18,7 @@ from advisor.base.dtypes import DType
 from advisor.base.units import MIB
 from advisor.layers.family import VisionEnd
 from advisor.layers.operators import Module, Operator
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, tied_weight_gradient
 from advisor.layers.transformer import (
     LAYER_INPUT,
     embedding_operators,
@@ -27,7 +27,6 @@ from advisor.layers.transformer import (
     vision_ends,
     vision_operators,
 )
-from advisor.layers.weights import tied_weight_gradient
 from advisor.memory import liveness
 from advisor.memory.events import (
     GIVE,

@@ -16,14 +16,13 @@ from advisor.job.job import JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs, Tuning
 from advisor.layers.operators import Weight
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, embedding_weights, output_weights
 from advisor.layers.transformer import (
     transformer_layer,
     vision_ends,
     vision_operators,
     with_constant,
 )
-from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import CpCommType
 
