@@ -288,11 +288,12 @@ def refusals(
 
 def with_sides(kind: type[R], row: dict[str, Any]) -> dict[str, Any]:
     """A row with its conditions that are sides, as `refusals` reads them."""
-    sides = {one: _all_of(kind.names, row[one]) for one in ("given", "when") if one in row}
+    sides = {one: all_of(kind.names, row[one]) for one in ("given", "when") if one in row}
     return {name: value for name, value in row.items() if name != "each"} | sides
 
 
-def _all_of(names: tuple[str, ...], sides: Iterable[str]) -> Callable[..., bool]:
+def all_of(names: tuple[str, ...], sides: Iterable[str]) -> Callable[..., bool]:
+    """Whether what is looked at, under these names, has all sides, as `refusals` reads them."""
     first, *others = (_side(names, side) for side in sides)
     if not others:
         return first
