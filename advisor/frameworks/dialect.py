@@ -15,8 +15,7 @@ from advisor.frameworks.key_rows import written
 from advisor.frameworks.option import Option, meant
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torch.memory_model import TorchMemory
-from advisor.frameworks.torch.recompute_settings import TorchSettings
-from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
+from advisor.frameworks.torch.stack import TorchSettings, TorchSpelling, torch_parts
 from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
 from advisor.job.job import JobConfig
 from advisor.models.spec import ModelSpec

@@ -23,7 +23,7 @@ from advisor.frameworks.huggingface.training_arguments import (
     training_arguments,
     words,
 )
-from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, stated
 from advisor.frameworks.torch.setting import (
     ALL_TO_HOST,
@@ -228,7 +228,7 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
     yield from (Match(reason, fix) for holds, reason, fix in refused if holds)
 
 
-class TrainerSettings(recompute_settings.TorchSettings):
+class TrainerSettings(stack.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
     own_rules: ClassVar[Rules] = stated("huggingface", {"fp8": _refused_fp8})

@@ -13,7 +13,7 @@ from advisor.frameworks.deepspeed import framework as deepspeed
 from advisor.frameworks.dialect import DialectJobs, dialect_parts
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import recompute_settings
+from advisor.frameworks.torch import stack
 from advisor.job.job import Job
 from advisor.models.options import CpCommType, TransformerImpl
 from advisor.reading.document_keys import Keys
@@ -87,7 +87,7 @@ class _Jobs(DialectJobs, deepspeed.ZeroJobs):
 class _Settings(deepspeed.ZeroSettings):
     """Whose notes are on DeepSpeed's own checkpoints."""
 
-    notes = recompute_settings.TorchSettings.notes
+    notes = stack.TorchSettings.notes
 
 
 class _Spelling(CycleSpelling):

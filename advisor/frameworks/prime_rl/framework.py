@@ -15,7 +15,7 @@ from advisor.frameworks.dialect import dialect_parts
 from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import memory_model, plan, recompute_settings, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, stack, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, as_torch
 from advisor.frameworks.torchtitan import framework as titan
 from advisor.frameworks.torchtitan import sharding
@@ -150,7 +150,7 @@ class _Memory(titan.TitanMemory):
         return replace(found, static=static, working_set=replace(its, step=its.step + states))
 
 
-class _Settings(recompute_settings.TorchSettings):
+class _Settings(stack.TorchSettings):
     """torchtitan's degrees."""
 
     layout_rules = sharding.LAYOUT_RULES

@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 from advisor.base.dtypes import Precision
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, stated
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting, as_torch
 from advisor.frameworks.torch.snippet import snippet
@@ -34,7 +34,7 @@ def _segments_of_shards(setting: TorchSetting, job: Job, _: supported_jobs.Stack
     return setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
 
 
-class _Settings(recompute_settings.TorchSettings):
+class _Settings(stack.TorchSettings):
     own_rules: ClassVar[Rules] = stated(
         "fsdp2",
         {

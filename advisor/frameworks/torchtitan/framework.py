@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks import framework_parts, names, part_types
-from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, stack, supported_jobs
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.rules import Rules, block_shape, stated
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, as_torch
@@ -117,7 +117,7 @@ class TitanMemory(memory_model.TorchMemory):
         return memory_model.eager_memory(job, shape, chunks, root_holds_ends=False)
 
 
-class _Settings(recompute_settings.TorchSettings):
+class _Settings(stack.TorchSettings):
     """The modes of each version."""
 
     layout_rules = sharding.LAYOUT_RULES

@@ -14,7 +14,7 @@ from advisor.frameworks.huggingface import framework as trainer
 from advisor.frameworks.huggingface.trainer_dialect import EngineJobs
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import recompute_settings, rules
+from advisor.frameworks.torch import rules, stack
 from advisor.frameworks.torch.setting import Granularity, Modifier
 from advisor.models.options import CpCommType
 from advisor.reading.document_keys import Keys
@@ -105,7 +105,7 @@ class _Memory(trainer.TrainerMemory):
     upcasts = False
 
 
-class _Settings(recompute_settings.TorchSettings):
+class _Settings(stack.TorchSettings):
     """Ulysses works with FSDP1 as well."""
 
     layout_rules: ClassVar = {
