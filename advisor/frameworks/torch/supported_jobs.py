@@ -17,7 +17,6 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
 from advisor.frameworks.option import Option
 from advisor.frameworks.part_types import Degrees, Effect, JobChange
-from advisor.frameworks.torch.expert_models import eager_experts
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
@@ -30,10 +29,32 @@ from advisor.models.options import (
     AttentionBackend,
     CpCommType,
     CrossEntropyFusion,
+    LoadBalancing,
+    TokenDispatcher,
     TransformerImpl,
 )
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import PLAIN, of_providers
+
+
+def eager_experts(model: ModelSpec, impl: TransformerImpl) -> ModelSpec:
+    """`model` with one grouped GEMM over all experts, and nothing that is Megatron's alone: a
+    router in fp32 is transformers' as well."""
+    transformers = impl is TransformerImpl.TRANSFORMERS
+    return replace(
+        model,
+        moe_grouped_gemm=True,
+        moe_token_dispatcher_type=TokenDispatcher.ALLTOALL,
+        moe_router_dtype=model.moe_router_dtype if transformers else None,
+        moe_aux_loss_coeff=0.0,
+        moe_z_loss_coeff=None,
+        moe_router_load_balancing_type=LoadBalancing.NONE,
+        moe_shared_expert_overlap=False,
+        moe_router_fusion=False,
+        moe_permute_fusion=False,
+        moe_use_legacy_grouped_gemm=False,
+    )
+
 
 DATA_PARALLEL_ONLY: Final = (
     "tensor_model_parallel_size",
