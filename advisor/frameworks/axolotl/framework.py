@@ -56,7 +56,7 @@ class _Reader(trainer.TrainerDialectReader):
 class _Settings(TrainerSettings):
     """All activations go to the host with an adapter alone."""
 
-    own_rules: ClassVar[Rules] = {**TrainerSettings.own_rules, **stated("axolotl", {})}
+    own_rules: ClassVar[Rules] = {**TrainerSettings.own_rules, **stated("axolotl")}
 
 
 class _Spelling(trainer.DialectSpelling):

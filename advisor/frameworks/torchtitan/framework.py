@@ -25,7 +25,6 @@ from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
-_GROUPED_GEMM = 9.0  # compute capability
 _NO_SUCH_MODEL = (
     "torchtitan has no Mixtral: build a custom model from Llama 3's attention and "
     "torchtitan's experts"
@@ -121,26 +120,7 @@ class _Settings(stack.TorchSettings):
     """The modes of each version."""
 
     layout_rules = sharding.LAYOUT_RULES
-    own_rules: ClassVar[Rules] = stated(
-        "torchtitan",
-        {
-            "moe.use_grouped_mm": lambda _, job, __: (
-                job.gpu.compute_capability < _GROUPED_GEMM
-                and job.model.num_moe_experts
-                and (job.model.multi_latent_attention or not job.model.qk_layernorm)
-            ),
-            "selective_ac_option.layer_frequency": lambda setting, _, __: (
-                setting.granularity is Granularity.SELECTIVE
-            ),
-            "blocks.version": lambda setting, _, __: setting.granularity is Granularity.BLOCKS,
-            "compile.components": lambda _, job, __: (
-                job.config.torch_compile and not job.config.compiles_loss
-            ),
-            "float8.enable_fsdp_float8_all_gather": lambda _, job, __: job.config.fp8_param_gather,
-            "mode.memory_budget": lambda setting, _, __: setting.granularity is Granularity.BUDGET,
-            "checkpoint.reentrant": lambda setting, _, __: setting.use_reentrant,
-        },
-    )
+    own_rules: ClassVar[Rules] = stated("torchtitan")
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """A budget needs torch.compile; Mixtral needs a model of one's own."""

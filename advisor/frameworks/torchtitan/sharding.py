@@ -85,14 +85,8 @@ LAYOUT_RULES: Final[Rules] = CONTEXT_RULES | stated(
     {
         "parallelism.data_parallel_replicate_degree": _no_shards,
         "parallelism.expert_tensor_parallel_degree": _other_expert_degree,
-        "parallelism.enable_async_tensor_parallel": lambda _, job, __: (
-            job.layout.tp_comm_overlap and not job.config.torch_compile
-        ),
         "parallelism.tensor_parallel_degree": lambda _, job, __: (
             job.model.num_query_groups % job.layout.tensor_model_parallel_size
-        ),
-        "head.implementation": lambda _, job, __: (
-            job.layout.tensor_model_parallel_size > 1 and job.config.head.is_of_another_package
         ),
     },
 )
