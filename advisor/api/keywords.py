@@ -181,7 +181,6 @@ def _size(value: object, name: str) -> str:
 
 
 def _reader(kind: Any) -> Callable[[object, str], Any]:
-    """What reads values of a type."""
     return lambda value, name: convert(value, kind, "", name)
 
 

@@ -221,7 +221,6 @@ def _files() -> dict[str, _File]:
 
 @cache
 def _marks() -> dict[str, _Marks]:
-    """Of each dialect."""
     return {name: its.marks for name, its in _files().items() if its.marks}
 
 

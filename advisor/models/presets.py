@@ -135,7 +135,6 @@ _BASE: Final = re.compile(r"""(?m)^base: *["']?([\w.-]+)""")
 
 
 def _texts(config_dir: Path | None) -> dict[Path, str]:
-    """Of all presets."""
     paths = (find_config(ConfigGroup.MODEL, name, config_dir) for name in model_names(config_dir))
     return {path: read_text(path, MOST_CONFIG_BYTES) for path in paths if path}
 

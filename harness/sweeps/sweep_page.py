@@ -101,7 +101,6 @@ def _names(space: Space, point: Point) -> list[Block]:
 
 
 def _predicted(predicted: Prediction | None) -> tuple[str, str, str]:
-    """Step, peak and probability to fit."""
     predicted = predicted or Prediction()
     step, peak = predicted.step_time_seconds, predicted.peak_reserved_bytes
     fits = or_dash(predicted.fit_probability, percent)

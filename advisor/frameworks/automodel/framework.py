@@ -62,7 +62,6 @@ class _Reader(DialectReader):
         return next(setting.spec for setting, value in _SETTINGS.items() if value == meant)
 
     def model_named(self, keys: Keys) -> str:
-        """The checkpoint."""
         its = str(keys.get("model.pretrained_model_name_or_path") or "")
         return its or str(keys.get("model.config.pretrained_model_name_or_path") or "")
 
@@ -100,15 +99,12 @@ class _Spelling(stack.TorchSpelling):
     """The YAML file, or options over one."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
-        """The switch."""
         return _words({_CHECKPOINTING: self._switch(as_torch(setting))})
 
     def layout_flags(self, job: Job) -> str:
-        """All others."""
         return _words(self._job(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
-        """Sections of the YAML file."""
         said = self._job(job) | {_CHECKPOINTING: self._switch(as_torch(setting))}
         import yaml
 

@@ -213,7 +213,6 @@ class _Spelling(stack.TorchSpelling):
         return said if calls_deepspeed(job) else (*said, *parallelism_variables(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
-        """The JSON file alone."""
         return json.dumps(json.loads(deepspeed_config(as_torch(setting), job)), indent=2) + "\n"
 
 

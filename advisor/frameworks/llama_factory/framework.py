@@ -60,7 +60,6 @@ class _Spelling(trainer.DialectSpelling):
     """Frozen layers are a type of fine-tuning."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
-        """With that type."""
         layers = job.config.tuning.num_trainable_layers
         return said if layers is None else said | {_TYPE: "freeze", _LAYERS: layers}
 

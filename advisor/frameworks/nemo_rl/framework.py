@@ -82,7 +82,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
         return str(keys.get("algorithm")) == "sft"
 
     def trains_with_megatron(self, keys: Keys) -> bool:
-        """By its switch."""
         return keys.truth(f"{_MEGATRON}.enabled") is True
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
@@ -134,7 +133,6 @@ class _Spelling(CycleSpelling):
     """Words of Hydra over a file."""
 
     def said(self, job: Job) -> dict[str, Any]:
-        """With packing."""
         return _packing(super().said(job), job)
 
 
@@ -142,11 +140,9 @@ class _MegatronSpelling(engine_dialect.BridgeSpelling):
     """Bridge's overrides below megatron_cfg."""
 
     def said(self, job: Job) -> dict[str, Any]:
-        """With packing."""
         return _packing(super().said(job), job)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
-        """A switch, and what it reads."""
         own = as_megatron(setting)
         said: dict[str, Any] = {_SWITCH: own.granularity is not Granularity.NONE}
         if said[_SWITCH]:

@@ -94,7 +94,6 @@ class _Spelling(CycleSpelling):
     """Its arguments."""
 
     def said(self, job: Job) -> dict[str, Any]:
-        """With what several of them say."""
         rl, said = job.config.rl, super().said(job)
         if said[READER.cycle.dynamic]:
             said["ds.packing_samples"] = True

@@ -53,7 +53,6 @@ class _Reader(CycleReader):
             yield keys
 
     def is_supervised(self, keys: Keys) -> bool:
-        """By its data."""
         return any(map(keys.has, _SUPERVISED))
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
@@ -83,7 +82,6 @@ class _Reader(CycleReader):
         return (f"selective:{every}" if every > 1 else "full") + "+offload" * away
 
     def num_gpus(self, keys: Keys) -> int | None:
-        """The trainer's."""
         return next(filter(None, map(keys.number, _GPUS)), None) or keys.num_gpus or 1
 
 
@@ -105,7 +103,6 @@ class _Jobs(supported_jobs.TorchJobs):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """See dialect_rows.as_it_runs."""
         config = as_it_runs(self.framework, config, given)
         model, config = super().configure(model, config, given)
         if model.attention_backend is AttentionBackend.AUTO:  # FlashAttention 3
@@ -160,14 +157,12 @@ class _Spelling(CycleSpelling):
     """Options of `rl`, or of `sft`, whose model is at the top."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
-        """Both switches."""
         own = as_torch(setting)
         is_on = own.granularity is not Granularity.NONE
         said = {f"{_AC}.freq": own.num_layers or 1} if is_on else {_AC: "None"}
         return words_of(self.facts.framework, said | ({} if own.offloads else {_AWAY: "None"}), job)
 
     def said(self, job: Job) -> dict[str, Any]:
-        """With what several options say."""
         said = super().said(job)
         if job.config.head.implementation in (_WHOLE, f"{_START}cross_entropy"):
             said[_HEAD] = "disabled"

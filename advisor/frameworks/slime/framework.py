@@ -77,7 +77,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
         yield from (one for one in flags if not option_of_flag(one.written))
 
     def is_supervised(self, keys: Keys) -> bool:
-        """By its loss."""
         return str(keys.get("loss_type")) == "sft_loss"
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
@@ -104,7 +103,6 @@ class _Spelling(MegatronSpelling):
     """Megatron's flags and its own."""
 
     def layout_flags(self, job: Job) -> str:
-        """Both; prompts that make one step."""
         rl = job.config.rl
         said = said_of(Framework.SLIME, job)
         said["rollout_batch_size"] = max(1, job.config.global_batch_size // rl.num_generations)

@@ -178,7 +178,6 @@ class _Layers(Struct, frozen=True):
 
     @staticmethod
     def of(shape: RankShape, sharding: Sharding) -> "_Layers":
-        """Those of the whole model."""
         kinds = shape.model.layer_kinds
         each = {kind: _of_layers(shape, (kind,)) for kind in dict.fromkeys(kinds)}
         largest = max(each, key=lambda kind: each[kind][0].all)

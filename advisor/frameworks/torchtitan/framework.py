@@ -144,7 +144,6 @@ class _Spelling(stack.TorchSpelling):
         return shlex.join(flags.mode_flags(as_torch(setting), job.config.framework_version))
 
     def layout_flags(self, job: Job) -> str:
-        """Batch, sequence and FSDP."""
         return shlex.join(flags.job_flags(job))
 
     def omitted(self, job: Job) -> str:

@@ -140,7 +140,6 @@ def _left_out(read: ReadSettings) -> Fields:
 
 
 def _implementation(read: ReadSettings, said: Said) -> Fields:
-    """What several options say together."""
     fusion, path = said.get("cross_entropy_loss_fusion"), "model.cross_entropy_fusion"
     if fusion is not None:
         impl = said.get("cross_entropy_fusion_impl")
