@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from msgspec.structs import asdict
 
@@ -24,7 +24,6 @@ from advisor.report.plain_advice import plain_advice
 from advisor.report.text import plain_lines
 from advisor.request.request import Request
 
-_ENDINGS: Final = (".html", ".json", ".csv")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -67,7 +66,7 @@ def advise(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -
     if files != AskedFiles():
         check_files(files)
     if files.written:
-        check_path("-o", files.written, _ENDINGS)
+        check_path("-o", files.written, (".html", ".json", ".csv"))
     job, read = job_of(given, request)
     answer = answer_to(job, read=read, **asked)
     found = plain_advice(answer, read=read, explained=asked.get("explain"), **shown)

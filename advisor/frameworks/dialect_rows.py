@@ -37,7 +37,6 @@ from advisor.reading.shell import ShellCommand
 
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
 """Keys of the files of Accelerate and DeepSpeed, one of which each has."""
-_OTHERS: Final = "*"
 _LINEAR: Final = (
     *(f"self_attn.{name}_proj" for name in "qkvo"),
     *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
@@ -66,7 +65,7 @@ class Row(Option, frozen=True, kw_only=True):
     def spelled(self, ours: Any) -> Any:
         """The value of its own that means `ours`; None where there is none."""
         names = (name for name, meant in self.values.items() if text_of(meant) == text_of(ours))
-        found = next((name for name in names if name != _OTHERS), None)
+        found = next((name for name in names if name != "*"), None)
         if found is None:
             if isinstance(ours, tuple) and getattr(self.means, "func", None) is _names:
                 return ",".join(ours) if self.joined else [*ours]

@@ -136,7 +136,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     found = [(c, c.verification) for c in shown if c.verification is not None]
     if not found:
         return None
-    rows = table([Column(title=title, left=title in _WORDS) for title in _VERIFIED])
+    rows = table([Column(title=title, left=title in ("recompute", "")) for title in _VERIFIED])
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
     by = parts_of(job.config.framework).harness.rehearsed_by(len(found))
@@ -152,7 +152,6 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
 
 _OF_ANOTHER_JOB = "predicted GiB are of the rehearsed job, which differs from the job ranked above"
 _VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
-_WORDS = ("recompute", "")
 
 
 def _verdict_of(seen: Verification) -> list[str]:

@@ -74,7 +74,7 @@ def dotted_lines(parts: Sequence[str], width: int) -> list[str]:
     breaks at its blanks, and a word of it after ``|``."""
     return [
         part
-        for line in packed(parts, width, glue=_DOT, end=_END)
+        for line in packed(parts, width, glue=" · ", end=_END)
         for part in ([line] if len(line) <= width else _broken(line, width))
     ]
 
@@ -91,5 +91,4 @@ def _broken(line: str, width: int) -> list[str]:
     return [found.rstrip() for found in packed(pieces, width)]
 
 
-_DOT: Final = " · "
 _END: Final = " ·"

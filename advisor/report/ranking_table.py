@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _USUAL_ROWS: Final = 10
 _NAMED: Final = 4
-_NONE: Final = "none"
 _INDENT: Final = 5
 
 
@@ -76,7 +75,7 @@ def overhead_words(
     candidates: Sequence[RankedEvaluation], shown: Sequence[RankedEvaluation]
 ) -> str:
     """Over which row the overhead of the rows `shown` is; empty where that row is among them."""
-    nones = [c for c in candidates if c.evaluation.setting.spec == _NONE]
+    nones = [c for c in candidates if c.evaluation.setting.spec == "none"]
     jobs = [c.evaluation.job for c in nones if c in shown]
     slower = [c.evaluation.job for c in shown if c.evaluation.recompute_overhead]
     open_jobs = [job for job in slower if job not in jobs]

@@ -31,7 +31,6 @@ from advisor.plan.recompute_plan import RecomputePlan
 from advisor.search.job_memory import JobMemory, StageDetail
 
 _NOTHING: Final = StaticMemory(weights=0, gradients=0, optimizer=0)
-_MODELS: Final = ("policy", "reference model", "critic")
 _FORWARD: Final = (PhaseName.LOG_PROBS, PhaseName.REFERENCE, PhaseName.VALUES)
 _Models = tuple[StaticMemory, StaticMemory, StaticMemory]
 """States of the model that is trained, of the reference and of the critic."""
@@ -170,7 +169,7 @@ class Cycle:
         for stage in self._stages:
             here = [states.total for states in self._here(name, stage)]
             here[trained] = 0
-            waiting.append(_terms(zip(_MODELS, here, strict=True)))
+            waiting.append(_terms(zip(("policy", "reference model", "critic"), here, strict=True)))
         return memory.next_to(waiting, self._others(name))
 
     def _quiet(self, name: PhaseName, stage: int) -> _Taken:

@@ -45,7 +45,6 @@ _SETTINGS: Final[dict[TorchSetting, bool | str]] = {
     op(OpPolicy.TORCHTITAN): "selective",
 }
 _PACKED: Final = "packed_sequence.packed_sequence_size"
-_ADAPTER: Final = "nemo_automodel.components._peft.lora.PeftConfig"
 
 
 class _Reader(DialectReader):
@@ -120,7 +119,7 @@ class _Spelling(stack.TorchSpelling):
         if job.config.samples.packing is Packing.PACKED:
             own[_PACKED] = own.pop("dataset.seq_length")
         if job.config.tuning.has_adapter:
-            own["peft._target_"] = _ADAPTER
+            own["peft._target_"] = "nemo_automodel.components._peft.lora.PeftConfig"
         return own
 
 

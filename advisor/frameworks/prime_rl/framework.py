@@ -31,7 +31,6 @@ from advisor.reading.read_configuration import Document
 _OFF: Final = ("none", "null", "false")
 _AC: Final = "model.ac"
 _AWAY: Final = "model.ac_offloading"
-_BATCH: Final = "orchestrator.batch_size"
 _HEAD: Final = "model.fused_lm_head_token_chunk_size"
 _START: Final = "prime_rl_"
 _WHOLE: Final = f"{_START}logits"
@@ -67,7 +66,7 @@ class _Reader(CycleReader):
         else:
             ranks = (self.num_gpus(keys) or 1) // (said["layout.context_parallel_size"] or 1)
             rows = -(-(said["job.global_batch_size"] or 128) // max(1, ranks)) * max(1, ranks)
-            yield "job.global_batch_size", (rows, (_BATCH,))
+            yield "job.global_batch_size", (rows, ("orchestrator.batch_size",))
         yield from super().made(keys, said)
 
     def recompute(self, keys: Keys) -> str | None:

@@ -29,7 +29,6 @@ _NO_SUCH_MODEL = (
     "torchtitan has no Mixtral: build a custom model from Llama 3's attention and "
     "torchtitan's experts"
 )
-_FLOAT8_NOTE = "float8: all linear layers except the output (torchao)"
 _COMPILE_NOTE = (
     "memory_budget needs compile.enable: torchtitan compiles each block instead of wrapping it in "
     "a checkpoint"
@@ -129,7 +128,7 @@ class _Settings(stack.TorchSettings):
         if model.num_moe_experts and not (model.qk_layernorm or model.multi_latent_attention):
             said += (_NO_SUCH_MODEL,)
         if job.config.precision.is_quantized:
-            said += (_FLOAT8_NOTE,)
+            said += ("float8: all linear layers except the output (torchao)",)
         granularity = as_torch(setting).granularity
         if granularity is Granularity.BLOCKS and job.config.framework_version == "0.3":
             said += (_APPLY_NOTE,)

@@ -27,7 +27,6 @@ _SIZE: Final = "actor.fsdp_config.fsdp_size"
 _MINI: Final = "actor.ppo_mini_batch_size"
 _MICRO: Final = "actor.ppo_micro_batch_size_per_gpu"
 _SFT_MICRO: Final = "data.micro_batch_size_per_gpu"
-_GPUS: Final = "trainer.n_gpus_per_node"
 _CRITIC: Final = ("rl.critic_micro_batch_size", "rl.critic_token_budget")
 _ALL: Final = {
     "job.micro_batch_size": "actor.ppo_micro_batch_size",
@@ -61,7 +60,7 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
     def num_gpus(self, keys: Keys) -> int | None:
         """Without rollouts the launcher's, or those of its options."""
-        said = keys.has(_GPUS) or not self.is_supervised(keys)
+        said = keys.has("trainer.n_gpus_per_node") or not self.is_supervised(keys)
         return super().num_gpus(keys) if said else keys.num_gpus
 
     def trains_with_megatron(self, keys: Keys) -> bool:
