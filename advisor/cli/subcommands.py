@@ -152,8 +152,7 @@ def _advise_line(found: "Diagnosis") -> str:
     try:
         words, ran = job_words(found.head)
         for line in (words, (*words, "--search", "layout")):
-            answer = answer_to(parse(line).request)
-            rows = (one.evaluation for one in answer.candidates)
+            rows = (one.evaluation for one in answer_to(parse(line).request).candidates)
             if fitting := [one.setting.spec for one in rows if one.fits]:
                 doubt = " (it says that what ran fits, too: compare --explain with the log)"
                 return join(("advise", *line)) + (doubt if ran in fitting else "")

@@ -201,8 +201,7 @@ def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     if shape.per_layer_input_bytes or not family_of(shape.model).holds_embedding:
         return 0
     first = next(segment for segment in plan.segments if not segment.sees)
-    kept = chunk_units.keeps_input(shape, first)
-    return 0 if kept else shape.hidden(LAYER_INPUT).num_bytes
+    return 0 if chunk_units.keeps_input(shape, first) else shape.hidden(LAYER_INPUT).num_bytes
 
 
 def _vision_outputs(shape: RankShape) -> int:

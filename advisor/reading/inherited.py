@@ -26,8 +26,7 @@ def with_inherited(tree: Tree, folder: Path, depth: int = 0) -> Tree:
         if below is not None:
             below = with_inherited(below, path.parent, depth + 1)
             values = {**_over(tree.values, below.values), DEFAULTS: below.get(DEFAULTS)}
-            places = {**below.places, **tree.places}
-            tree = replace(tree, values=values, places=places)
+            tree = replace(tree, values=values, places={**below.places, **tree.places})
     return tree
 
 

@@ -337,8 +337,7 @@ class JobMemory:
     def with_unused(self, detail: StageDetail, unused: int, returnable: int = 0) -> StageDetail:
         """`detail` where the allocator leaves so many bytes unused, as a simulation says, and gives
         so many of them back to a card that is full."""
-        allocated = detail.reserved.allocated
-        found = self._with_allocated(detail, allocated, unused, returnable)
+        found = self._with_allocated(detail, detail.reserved.allocated, unused, returnable)
         return replace(detail, reserved=found)
 
     def _with_allocated(

@@ -82,8 +82,7 @@ class TrainerJobs(supported_jobs.TorchJobs):
         if config.precision is Precision.FP8_CURRENT and "job.fp8_param_gather" not in given:
             config = replace(config, fp8_param_gather=not config.flat_parameters)
         if config.tuning.has_adapter and config.tuning.adapter_dtype is None:
-            tuning = replace(config.tuning, adapter_dtype=DType.FP32)
-            config = replace(config, tuning=tuning)
+            config = replace(config, tuning=replace(config.tuning, adapter_dtype=DType.FP32))
         own = self.reduce_dtype and config.precision.parameter_dtype
         reduces_in = own or config.main_grads_dtype
         return model, replace(config, main_grads_dtype=reduces_in, weights_dtype=dtype)

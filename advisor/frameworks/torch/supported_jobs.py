@@ -245,8 +245,7 @@ def _unknown_targets(asked: Asked) -> dict[str, str] | None:
         return None
     if model.num_moe_experts is not None:
         model = eager_experts(model, asked.impl)
-    one = RankShape(model=model, seq_length=1, micro_batch_size=1)
-    known = target_names(one)
+    known = target_names(RankShape(model=model, seq_length=1, micro_batch_size=1))
     unknown = next((name for name in wanted if name not in (ALL_LINEAR, *known)), "")
     return {"name": unknown, "known": either((ALL_LINEAR, *known))} if unknown else None
 

@@ -45,8 +45,7 @@ class _Reader(trainer.TrainerDialectReader):
     def find(self, document: Document) -> Iterator[Keys]:
         """With the trainer, which the program or the class names."""
         for keys in super().find(document):
-            texts = " ".join(getattr(document, "texts", ()))
-            program = _PROGRAM.search(texts)
+            program = _PROGRAM.search(" ".join(getattr(document, "texts", ())))
             named = program[1] if program else keys.about.get("call", "").removesuffix("Config")
             if named not in ("", "TrainingArguments"):
                 keys.put(_TRAINER, named.lower(), keys.place, f"TRL's {named}")
