@@ -12,17 +12,18 @@ from advisor.base.rule import Match
 from advisor.frameworks.megatron.labels import inside
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.conditions import (
+from advisor.frameworks.megatron.rules.stated import (
     INSIDE_MOE,
     Unknown,
     lists,
+    names,
     offloaded,
     replayed,
     selects,
+    stated,
     unknown,
     unknown_to,
 )
-from advisor.frameworks.megatron.rules.stated import names, stated
 
 
 def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
