@@ -24,9 +24,8 @@ from advisor.job.pipeline_split import Pipeline, Stages
 from advisor.job.reinforcement import Algorithm, Engine, Reference
 from advisor.layers.shape import RankShape
 from advisor.memory.allocator import Reserved
-from advisor.memory.resident import NamedBytes
 from advisor.memory.rollout_engine import rollout_engine
-from advisor.memory.static import StaticMemory
+from advisor.memory.static import NamedBytes, StaticMemory
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.search.job_memory import JobMemory, StageDetail
 

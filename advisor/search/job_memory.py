@@ -27,9 +27,8 @@ from advisor.memory.chunk import NO_MASK, ChunkFootprint, ChunkTrace, chunk_foot
 from advisor.memory.chunk_units import bytes_on_host, kept_bytes
 from advisor.memory.events import Peak
 from advisor.memory.imbalance import EVEN, UnevenStage, most_uneven, routed_bytes, uneven_stage
-from advisor.memory.resident import NamedBytes
 from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, simulate, weight_sizes
-from advisor.memory.static import stage_weights
+from advisor.memory.static import NamedBytes, stage_weights
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import TransformerImpl

@@ -18,8 +18,8 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.heads.chunked import CHUNKED
 from advisor.layers.shape import RankShape, output_weights
 from advisor.layers.transformer import transformer_layer
-from advisor.memory.resident import NamedBytes
 from advisor.memory.static import (
+    NamedBytes,
     StaticMemory,
     layer_elements,
     scale_bytes,
