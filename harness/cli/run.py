@@ -19,9 +19,8 @@ from harness.execution.runner import exit_code
 from harness.execution.signals import Stop
 from harness.judge.predicted import page
 from harness.trial.result import TrialResult
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
-from harness.trial.trial import Prediction
+from harness.trial.trial import PlannedSetting, Prediction, RunPlan
 
 UNFINISHED: Final = 3
 FAILED: Final = 4

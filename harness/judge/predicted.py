@@ -14,8 +14,7 @@ from advisor.report.breaking import spec_cell
 from advisor.report.text import on_screen
 from harness.base.collections import known
 from harness.trial.result import TrialResult, TrialStatus, most, reason
-from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Prediction
+from harness.trial.trial import PlannedSetting, Prediction, RunPlan
 
 Value = TypeVar("Value")
 _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)

@@ -9,8 +9,7 @@ from advisor.report.breaking import spec_cell
 from advisor.report.text import on_screen
 from harness.rehearsal.prediction import difference, explained
 from harness.trial.result import StagePeaks, TrialResult, reason
-from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Device, Prediction
+from harness.trial.trial import Device, PlannedSetting, Prediction, RunPlan
 
 _PHASES: Final = ("static", "forward", "backward", "optimizer", "peak")
 _SPARE: Final = {"static": 1, "optimizer": 2}

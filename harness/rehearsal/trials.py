@@ -28,12 +28,13 @@ from harness.backends.lone_ranks import as_installed, check, computes_in_8_bits
 from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences
 from harness.rehearsal.prediction import predicted_stages, rank_seconds, reserved_alone
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import (
     Backend,
     Device,
     MeasurementPlan,
+    PlannedSetting,
     Prediction,
+    RunPlan,
     Trial,
     Workload,
     variables_of_trials,
