@@ -5,7 +5,7 @@ GB = 10**9 bytes, GiB = 2**30 bytes; a bare suffix never means both.
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
@@ -68,6 +68,12 @@ def significant(value: float, digits: int) -> float:
 def gib(num_bytes: float) -> str:
     """``12.34`` for 12.34 GiB; the caller's header says GiB."""
     return f"{num_bytes / GIB:.2f}"
+
+
+def in_gib(values: dict[str, Any]) -> dict[str, Any]:
+    """Bytes as GiB, under names that say so."""
+    sizes = {name: value / GIB for name, value in values.items() if name.endswith("_bytes")}
+    return {name.replace("_bytes", "_gib"): sizes.get(name, v) for name, v in values.items()}
 
 
 def unit_of(sizes: Iterable[float]) -> tuple[int, str]:
