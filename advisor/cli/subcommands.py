@@ -280,8 +280,7 @@ def _table(
     lines of its own, and those called `spare` are left out, the first of them first."""
     from functools import partial
 
-    from advisor.report.blocks import Column, Fitted, group, table
-    from advisor.report.breaking import spec_cell
+    from advisor.report.blocks import Column, Fitted, group, spec_cell, table
 
     found = table(
         Column(

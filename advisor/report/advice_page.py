@@ -12,8 +12,17 @@ from advisor.frameworks.registry import parts_of
 from advisor.job.job import LIKELY, Job
 from advisor.report import setting_flags as flags
 from advisor.report import wording
-from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
-from advisor.report.breaking import dotted_lines
+from advisor.report.blocks import (
+    Block,
+    Column,
+    Fitted,
+    Indented,
+    Text,
+    dotted_lines,
+    group,
+    labelled_rows,
+    table,
+)
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
 

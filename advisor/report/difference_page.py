@@ -15,10 +15,10 @@ from advisor.report.blocks import (
     Text,
     group,
     labelled_rows,
+    spec_cell,
     table,
     verbatim,
 )
-from advisor.report.breaking import spec_cell
 from advisor.report.wording import PHASES, gib
 
 _STEP: Final = "Step time, s; difference in % of the first step time"

@@ -9,8 +9,18 @@ from advisor.answer.answer import RankedEvaluation
 from advisor.base.grouping import grouped
 from advisor.base.key_value import join_key_values
 from advisor.base.units import percent, signed_percent
-from advisor.report.blocks import Block, Column, Indented, Line, Span, Table, Text, group, table
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import (
+    Block,
+    Column,
+    Indented,
+    Line,
+    Span,
+    Table,
+    Text,
+    group,
+    spec_cell,
+    table,
+)
 from advisor.report.wording import reserved_gib, seconds
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Final
 
 from advisor.base.key_value import key_of
 from advisor.base.units import counted
-from advisor.report.blocks import Column, Indented, group, table, verbatim
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import Column, Indented, group, spec_cell, table, verbatim
 from advisor.report.command_help import CommandHelp, read_page
 from advisor.report.text import on_screen
 from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of

@@ -8,8 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from advisor.report.blocks import Block, Fitted, group, wrapped
-from advisor.report.breaking import hanging
+from advisor.report.blocks import Block, Fitted, group, hanging, wrapped
 from advisor.report.text import on_screen
 from harness.judge.trial_rows import ComparisonRow
 from harness.judge.verdict import Verdict

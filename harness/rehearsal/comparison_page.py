@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from advisor.base.units import gib, human_bytes, milliseconds, signed_percent
-from advisor.report.blocks import Block, Column, group, table
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import Block, Column, group, spec_cell, table
 from advisor.report.text import on_screen
 from harness.rehearsal.prediction import difference, explained
 from harness.trial.result import StagePeaks, TrialResult, reason
