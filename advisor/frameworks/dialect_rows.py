@@ -30,9 +30,8 @@ from advisor.frameworks.option import Option, Status, listed, meant, options_fil
 from advisor.job.job import Job, JobConfig
 from advisor.job.tuning import ALL_LINEAR
 from advisor.reading.command_options import options
-from advisor.reading.document_keys import as_whole_number, truth
 from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, as_whole_number, truth
 from advisor.reading.shell import ShellCommand
 
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))

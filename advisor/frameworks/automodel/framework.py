@@ -35,7 +35,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.samples import Packing
 from advisor.layers.shape import RankShape
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Keys
 
 _NAME: Final = str(Framework.AUTOMODEL)
 _CHECKPOINTING: Final = "distributed.activation_checkpointing"

@@ -41,13 +41,16 @@ from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
 from advisor.reading import document_tree, key_rules, python_source, words
 from advisor.reading.command_options import CommandOption, options, program_at, unread_words
-from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.read_configuration import (
     Document,
+    Keys,
     ReadConfiguration,
     ReadValue,
     UnknownValue,
     Untaken,
+    known,
+    put_mapping,
+    put_tree,
 )
 from advisor.reading.shell import Note, ShellCommand
 

@@ -17,7 +17,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.setting import Granularity
 from advisor.job.job import Job
-from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Keys
 
 _TYPE, _LAYERS = "finetuning_type", "freeze_trainable_layers"
 

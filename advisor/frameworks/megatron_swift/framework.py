@@ -24,8 +24,7 @@ from advisor.job.reinforcement import Algorithm
 from advisor.models.presets import model_names
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import ReadConfiguration, Untaken
+from advisor.reading.read_configuration import Keys, ReadConfiguration, Untaken
 
 _NAME: Final = str(Framework.MEGATRON_SWIFT)
 _LENGTH, _TYPE = "max_length", "rlhf_type"

@@ -23,9 +23,8 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.setting import Granularity as Checkpoints
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys
 from advisor.reading.inherited import DEFAULTS
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 from advisor.reading.shell import Note
 
 _MEGATRON: Final = "megatron_cfg"

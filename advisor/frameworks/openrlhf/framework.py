@@ -16,8 +16,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import stack
 from advisor.job.job import Job
 from advisor.models.options import CpCommType, TransformerImpl
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 
 _PROGRAM: Final = re.compile(r"train_(ppo_ray|sft|dpo|rm)")
 _PPO: Final = "ppo_ray"

@@ -25,8 +25,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 
 _OFF: Final = ("none", "null", "false")
 _AC: Final = "model.ac"

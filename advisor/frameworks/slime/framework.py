@@ -19,8 +19,14 @@ from advisor.frameworks.megatron.options.table import option_of_flag
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import dashed
 from advisor.job.job import Job
-from advisor.reading.document_keys import Keys, known, near
-from advisor.reading.read_configuration import Document, ReadConfiguration, Untaken
+from advisor.reading.read_configuration import (
+    Document,
+    Keys,
+    ReadConfiguration,
+    Untaken,
+    known,
+    near,
+)
 from advisor.reading.shell import ShellCommand
 
 _BATCH: Final = ("global_batch_size", "num_steps_per_rollout", "rollout_batch_size")

@@ -18,8 +18,7 @@ from advisor.frameworks.torch.rules import Rules, stated
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.job.tuning import StoredAs
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 
 _PROGRAM: Final = re.compile(r"\b(sft|dpo|grpo|kto|rloo|reward|ppo|distillation)(?:\.py)?(?= |$)")
 _TRAINER: Final = "trainer"

@@ -17,8 +17,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch import rules, stack
 from advisor.frameworks.torch.setting import Granularity, Modifier
 from advisor.models.options import CpCommType
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 
 _MEGATRON: Final = "actor.megatron"
 _FSDP: Final = "actor.fsdp_config"

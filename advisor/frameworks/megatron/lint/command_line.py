@@ -28,8 +28,7 @@ from advisor.reading.command_options import (
     program_at,
     unread_words,
 )
-from advisor.reading.document_keys import near, truth
-from advisor.reading.read_configuration import ReadValue, Untaken
+from advisor.reading.read_configuration import ReadValue, Untaken, near, truth
 from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 
