@@ -14,7 +14,7 @@ from msgspec.structs import force_setattr
 from advisor.answer import answer, evaluation, notebook
 from advisor.answer.phases import Phase
 from advisor.base.errors import UserError, require
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.plain_json import from_text, to_plain, to_text
 from advisor.base.units import GIB, amount, in_gib, percent, rate_words, signed_percent
 from advisor.hardware.gpu import GpuFields

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.answer.advice import Candidate, frame
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.plain_json import to_plain, to_text
 from advisor.base.units import in_gib
 from advisor.job.layout import SHORT_NAMES

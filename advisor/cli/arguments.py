@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from advisor.api.asked_files import AskedFiles, PlotKind
 from advisor.base.errors import UserError
-from advisor.base.key_value import key_of
+from advisor.base.fields import key_of
 from advisor.cli.help import RANKING, SUBCOMMANDS
 from advisor.report.command_help import CommandHelp, Flag, FlagKind
 from advisor.request.request import Quantity, Request, SearchScope

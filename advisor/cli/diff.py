@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
-from advisor.base.key_value import key_of
+from advisor.base.fields import key_of
 from advisor.cli.arguments import (
     OutputFormat,
     RankingOptions,

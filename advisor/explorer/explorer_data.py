@@ -15,7 +15,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.plain_json import to_plain
 from advisor.base.units import human_count
 from advisor.explorer import step_numbers as numbers

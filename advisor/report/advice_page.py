@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
+from advisor.base.fields import join_key_values
 from advisor.base.grouping import grouped
-from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import LIKELY, Job

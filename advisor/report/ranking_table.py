@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, field
 
 from advisor.answer.answer import RankedEvaluation
+from advisor.base.fields import join_key_values
 from advisor.base.grouping import grouped
-from advisor.base.key_value import join_key_values
 from advisor.base.units import percent, signed_percent
 from advisor.report.blocks import (
     Block,

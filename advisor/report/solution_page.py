@@ -6,7 +6,7 @@ from typing import Final
 from advisor.answer.advice import Candidate
 from advisor.answer.answer import Answer
 from advisor.answer.solution import Solution, Trial
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.units import DASH, amount, percent
 from advisor.job.layout import SHORT_NAMES
 from advisor.report.blocks import Block, Column, Indented, Table, Text, group, spec_cell, table

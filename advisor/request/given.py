@@ -9,8 +9,15 @@ from msgspec.structs import fields
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError, nearest_names
-from advisor.base.fields import field_types, is_record, parse, parse_all, spelled, takes
-from advisor.base.key_value import split_key_value
+from advisor.base.fields import (
+    field_types,
+    is_record,
+    parse,
+    parse_all,
+    spelled,
+    split_key_value,
+    takes,
+)
 from advisor.base.units import parse_bytes
 from advisor.frameworks.registry import known_framework
 from advisor.job.job import JobConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from advisor.base.errors import UserError, nearest_names, show
-from advisor.base.key_value import key_of
+from advisor.base.fields import key_of
 from advisor.report.command_help import CommandHelp, Flag, FlagKind, help_page
 from advisor.report.text import on_screen
 

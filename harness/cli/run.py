@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Final
 
-from advisor.base.key_value import key_of
+from advisor.base.fields import key_of
 from advisor.base.units import counted
 from advisor.report.blocks import Column, Indented, group, spec_cell, table, verbatim
 from advisor.report.command_help import CommandHelp, read_page

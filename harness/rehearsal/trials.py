@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from advisor.base.configuration import ConfigGroup, config_names, load_config
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError, nearest_names, show
-from advisor.base.fields import parse_all
-from advisor.base.key_value import split_key_values
+from advisor.base.fields import parse_all, split_key_values
 from advisor.base.units import whole_number
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
-from advisor.base.key_value import split_key_values
+from advisor.base.fields import split_key_values
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
