@@ -46,6 +46,7 @@ class Admission(Struct, frozen=True, kw_only=True):
         job: model and GPUs in words.
         unknown: what of the job no prediction includes, or was not read.
         phase: of a cycle, the one that decides and has this peak; empty where a step is all.
+        refused: options of the file that its framework refuses: the job ends before it runs.
     """
 
     verdict: Verdict
@@ -56,6 +57,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     job: str
     unknown: tuple[str, ...] = ()
     phase: str = ""
+    refused: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -73,7 +75,8 @@ class Admission(Struct, frozen=True, kw_only=True):
             f"{self.verdict}: {self.job}, recompute {self.recompute}: {peak:.1f} of {budget:.1f} "
             f"GiB{where}, {probability * 100:.3g} % likely to fit"
         )
-        return f"{said}; not included: {', '.join(self.unknown)}" if self.unknown else said
+        notes = {"not included": self.unknown, "refused by the framework": self.refused}
+        return said + "".join(f"; {how}: {', '.join(what)}" for how, what in notes.items() if what)
 
     def to_json(self) -> str:
         """The fields as one JSON object."""
@@ -86,7 +89,10 @@ def admission(request: Request, read: "ReadConfiguration | None") -> Admission:
     spec = spec or _usual(request.framework if read is None else None)
     spec = spec or parts_of(request.framework or "").settings.none.spec
     asked = replace(request, recompute=(spec,), quick=True)
-    return _of(answer_to(asked, read=read, remedies=False), tuple(_unknown(read)) if read else ())
+    answer = answer_to(asked, read=read, remedies=False)
+    found = _of(answer, tuple(_unknown(read)) if read else ())
+    refused = [f"line {one.place.line}: {one.reason}" for one in read.refused] if read else ()
+    return replace(found, refused=tuple(refused))
 
 
 def _usual(framework: str | None) -> str | None:
@@ -106,6 +112,8 @@ def _of(answer: "Answer", unknown: tuple[str, ...]) -> Admission:
     found = answer.candidates[0].evaluation
     job, probability, phase = found.job, found.fit_probability, found.phase
     verdict = Verdict.UNKNOWN
+    if found.fits:
+        unknown += tuple(f"images ({t})" for t in answer.assumptions if t.startswith("text alone"))
     if not unknown and found.fits:
         verdict = Verdict.FITS
     elif not unknown and probability <= 1 - job.config.certainty:

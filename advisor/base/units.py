@@ -94,7 +94,7 @@ def human_bytes(num_bytes: float) -> str:
 def human_count(count: float) -> str:
     """``70.6 B`` for 70.6e9 parameters, ``1.23 M`` for 1.23e6."""
     for scale, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if count >= scale:
+        if significant(count, 3) >= scale:
             return f"{count / scale:.3g} {unit}"
     return f"{count:.0f}"
 

@@ -19,13 +19,7 @@ from msgspec import Struct, convert
 
 from advisor.base.rule import Match
 from advisor.frameworks.dialect import DialectReader, keys_in
-from advisor.frameworks.dialect_rows import (
-    file_of,
-    names_of,
-    rows_of,
-    value_of,
-    written,
-)
+from advisor.frameworks.dialect_rows import file_of, names_of, rows_of, value_of, written
 from advisor.frameworks.torch.keyed_reader import KeyedReader, meaning
 from advisor.frameworks.torch.setting import as_torch
 from advisor.frameworks.torch.stack import TorchSpelling
@@ -80,7 +74,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
     def written(self, name: str, job: Job) -> str:
         """A row's name, or its beginning, as a program of the job has it; empty for none."""
         plus, own = "++" * name.startswith(self.added), self.supervised
-        if job.config.rl.algorithm.rolls_out:
+        if job.config.rl.algorithm.rolls_out or not own.printed:
             begun = (one for one, starts in self.prefixes.items() if name.startswith(starts))
             return plus + next(begun, "") + name
         names = {new: old for old, new in own.names.items()} | own.printed
@@ -278,6 +272,10 @@ class CycleSpelling(TorchSpelling):
     def said(self, job: Job) -> dict[str, Any]:
         """The job by the names of the rows."""
         return said_of(self.facts.framework, job)
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Nothing of the allocator where an engine inherits it, whose sleep it would break."""
+        return () if job.config.rl.shares_gpus else super().environment(setting, job)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """The switch that means a recompute, off where it is none's."""

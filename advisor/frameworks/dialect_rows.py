@@ -302,13 +302,13 @@ def written(name: str, job: Job) -> dict[str, Any]:
 
 
 def usual(framework: str, said: Mapping[str, str]) -> dict[str, str]:
-    """Defaults of a dialect's heads by their paths, and of its adapters and phases where there are
-    any, as KEY=VALUE has them; not of what is `said`, nor of lengths, which are the job's."""
+    """Defaults of a dialect's heads by their paths, of how it deals samples, and of adapters and
+    phases where there are any, as KEY=VALUE; not of what is `said`, nor of lengths, the job's."""
     name = framework.removesuffix("_megatron")
     if name not in dialect_names():
         return {}
     asked = [path for path, none in _SWITCHES.items() if said.get(path, none) != none]
-    groups = tuple(f"{path.partition('.')[0]}." for path in (_HEAD, *asked))
+    groups = (_BALANCED, *(f"{path.partition('.')[0]}." for path in (_HEAD, *asked)))
     rows = [row for row in rows_of(name) if row.ours.startswith(groups)]
     options = {r.name: r.spelled(said[r.ours]) for r in rows if r.ours in said}
     found = dict[str, str]()
@@ -327,13 +327,21 @@ def usual(framework: str, said: Mapping[str, str]) -> dict[str, str]:
 
 _SWITCHES: Final = {"tuning.adapter": "none", "rl.algorithm": "sft"}
 _LENGTHS: Final = ("rl.prompt_length", "rl.response_length", *_SWITCHES)
-_HEAD: Final = "head.implementation"
+_HEAD, _BALANCED = "head.implementation", "samples.balanced"
+
+
+def has_cycle(framework: str) -> bool:
+    """Whether a dialect's programs run phases in turn."""
+    name = framework.removesuffix("_megatron")
+    return name in dialect_names() and "cycle" in file_of(name)
 
 
 def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfig:
-    """A job with what a dialect's file says under `assumed`, a value by its path, where it is not
-    `given` (``job.NAME``): within a group of keys where it is not set otherwise."""
-    for path, value in file_of(name).get("assumed", {}).items():
+    """A job with what a dialect's file says under `assumed`, and under `assumed_with_engine` where
+    one shares the GPUs, a value by its path, where it is not `given` (``job.NAME``): within a group
+    of keys where it is not set otherwise."""
+    of_all, of_engines = (file_of(name).get(key, {}) for key in ("assumed", "assumed_with_engine"))
+    for path, value in {**of_all, **(of_engines if config.rl.shares_gpus else {})}.items():
         group, _, field = path.partition(".")
         record: Struct = config if group == "job" else getattr(config, group)
         if getattr(record, field) != plain(path) or (group == "job" and path in given):

@@ -30,6 +30,7 @@ from advisor.reading.read_configuration import (
     UnknownValue,
     Untaken,
 )
+from advisor.request.given import SAMPLES
 from advisor.request.request import Request
 
 T = TypeVar("T")
@@ -198,7 +199,8 @@ def request_from(
 def is_given(path: str, given: Mapping[str, Any]) -> bool:
     """Whether the command line says a field, by its flag or as KEY=VALUE."""
     taken = map(key_of, given.get("overrides", ()))
-    return path in taken or given.get(path.partition(".")[2] or path) not in (None, ())
+    field = path.partition(".")[2] or path
+    return path in taken or given.get(SAMPLES.get(field, field)) not in (None, ())
 
 
 def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Any:

@@ -175,10 +175,7 @@ def tuning_words(job: Job) -> str:
 
 
 _ADAPTERS: Final = {Adapter.LORA: "LoRA", Adapter.DORA: "DoRA"}
-_STORED: Final = {
-    StoredAs.NF4: " over NF4 weights (QLoRA)",
-    StoredAs.INT8: " over 8-bit weights",
-}
+_STORED: Final = {StoredAs.NF4: " over NF4 weights (QLoRA)", StoredAs.INT8: " over 8-bit weights"}
 _FROZEN: Final = {
     "the embedding": "freeze_embedding",
     "the output layer": "freeze_output",

@@ -25,6 +25,10 @@ _BEST: Final[dict[str, str]] = {
     Quantity.GLOBAL_BATCH_SIZE: "Largest global batch that fits",
     Quantity.MEMORY: "Least memory of each GPU that fits",
 }
+_ENDS: Final[dict[str, str]] = {
+    Quantity.GPUS: "the fewest there are",
+    Quantity.TOKENS: "a GPU has no more tokens in a step",
+}
 _UNITS: Final[dict[str, str]] = {
     Quantity.SEQ_LENGTH: " tokens",
     Quantity.TOKENS: " tokens per GPU",
@@ -57,8 +61,7 @@ def verdict(solution: Solution) -> str:
     changes = f", with {words}" if quantity == Quantity.GPUS and (words := _changes(best)) else ""
     said = f"{_BEST[quantity]}: {_likely(best, quantity)}, {_row(best.best)}{changes}"
     if harder is None:
-        end = "the fewest there are" if quantity == Quantity.GPUS else "the most that is looked at"
-        return f"{said}; {end}."
+        return f"{said}; {_ENDS.get(quantity, 'the most that is looked at')}."
     refused = f": {harder.refused}" * bool(harder.refused)
     return f"{said}. Next: {_likely(harder, quantity)}{refused}."
 
@@ -73,7 +76,8 @@ def beyond_words(beyond: Trial, quantity: Quantity, answer: Answer | None) -> st
         words = change_words(found, answer.job, answer.origin)
         likely = percent(beyond.best.fit_probability)
         return f"At {value} change {words} ({likely} likely), {_row(beyond.best)}."
-    others = (one for one in answer.remedies if not one.change.startswith(TITLES[quantity]))
+    same = (TITLES[quantity], f"--max-{quantity}")
+    others = (one for one in answer.remedies if not one.change.startswith(same))
     if beyond.fits or (remedy := next(others, None)) is None:
         return ""
     if remedy.fit_probability < answer.job.config.certainty:

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.base.units import human_bytes
+from advisor.frameworks.dialect_rows import has_cycle
 from advisor.frameworks.newer_releases import as_newest, is_newer
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.job import NEWEST_TRANSFORMER_ENGINE, CudaGraphImpl, JobConfig
@@ -164,20 +165,23 @@ def _of_phases(facts: Facts) -> Iterator[str]:
     said, rl = (*facts.given.keys, *facts.given.omitted), facts.config.rl
     if rl.has_phases and facts.choice.preset and "micro_batch_size" not in facts.given.job_fields:
         yield "micro batch 1"
+    unsaid = "rl.algorithm" not in said and facts.given.takes_recipe
+    if unsaid and has_cycle(facts.config.framework):
+        yield "the update alone (rl.algorithm=grpo counts all phases)"
     if rl.reference is Reference.GPU and "rl.reference" not in said:
         yield "a reference model (rl.reference=none if its log-probabilities are computed before)"
 
 
 def _of_images(facts: Facts) -> Iterator[str]:
     """Whether a tower that the model has is predicted."""
-    own = facts.config.samples
+    said = {*facts.given.keys} - facts.given.omitted if not facts.sees else frozenset()
     if facts.sees and facts.model.vision is None:
         yield f"text alone: vision towers are not modelled for {facts.config.framework}"
     elif facts.sees and not facts.config.samples.image_tokens:
         yield "text alone, the tower does not run: samples.image_tokens=N gives it images"
     elif facts.config.samples.max_pixels:
         yield "each image as large as max_pixels"
-    elif not facts.sees and facts.given.job_fields.get("samples", own).image_tokens:
+    elif {"samples.image_tokens", "tuning.freeze_vision_model"} & said:
         yield f"text alone: no vision tower is modelled for {facts.model.name}"
 
 

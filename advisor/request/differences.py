@@ -4,7 +4,6 @@ precision, from the degrees of a search's row, and as the line of `harness run` 
 
 import re
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -182,14 +181,12 @@ def _layout_fields(made: ParallelLayout, wanted: ParallelLayout) -> Mapping[str,
 
 def _spelled(value: object) -> str:
     """In the grammar that `harness run` reads."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_spelled, value))}]"
-    text = value.value if isinstance(value, StrEnum) else str(value)
-    if isinstance(value, str) and not _PLAIN.fullmatch(text):
-        text = text.replace("'", "\\'")
-        return f"'{text}'"
-    return text
+    if isinstance(value, Struct):
+        said = _fields(type(value)(), value).items()
+        return f"{{{','.join(f'{name}:{_spelled(one)}' for name, one in said)}}}"
+    plain = not isinstance(value, str) or _PLAIN.fullmatch(value)
+    return str(value) if plain else "'" + str(value).replace("'", "\\'") + "'"

@@ -23,8 +23,10 @@ PARTS = ("model", "layout", "config")
 
 
 def changes(job: Job, effects: frozenset[Effect] = frozenset(Effect)) -> Iterator[JobChange]:
-    """The framework's own that have one of `effects`, and the allocator's segments."""
-    if Effect.FREE in effects and not job.config.expandable_segments:
+    """The framework's own that have one of `effects`, and the allocator's segments, which vLLM's
+    sleep mode refuses (device_allocator/cumem.py)."""
+    sleeps = job.config.rl.shares_gpus and job.config.rl.sleep_level
+    if Effect.FREE in effects and not (job.config.expandable_segments or sleeps):
         yield JobChange(
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             "less fragmentation",

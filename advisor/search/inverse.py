@@ -70,7 +70,11 @@ def values_of(quantity: Quantity, request: Request) -> tuple[list[int], int]:
         counts = sorted({asked, *_counts()}, reverse=True)
         return counts, counts.index(asked)
     if quantity is Quantity.TOKENS:
-        budgets = list(_doublings(_FEWEST, _MOST_TOKENS))
+        job = advise(as_typed(request)).job
+        held = -(-job.config.global_batch_size // job.layout.data_parallel_size)
+        step = held * job.config.seq_length // job.layout.context_parallel_size
+        most = min(_MOST_TOKENS, max(2 * _FIRST, step))
+        budgets = sorted({*_doublings(_FEWEST, most), most})
         return budgets, budgets.index(_FIRST)
     if quantity is Quantity.SEQ_LENGTH:
         lengths = list(_doublings(_unit(request), _MOST_TOKENS))

@@ -9,13 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.huggingface.options import (
-    FP8,
-    PARALLELISM,
-    TO_HOST,
-    fp8_keys,
-    parallelism,
-)
+from advisor.frameworks.huggingface.options import FP8, PARALLELISM, TO_HOST, fp8_keys, parallelism
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding

@@ -58,12 +58,12 @@ class _Reader(engine_dialect.MegatronCycleReader):
         own = {f"{_SECTION}.{_BRIDGES.get(k, k)}": one for k, one in keys.values.items()}
         read = self.megatrons(replace(keys, values=own))
         read.is_whole = found.model in model_names()  # else its shape is not known
-        if (keys.number("tensor_model_parallel_size") or 1) == 1:
+        if (width := keys.number("tensor_model_parallel_size") or 1) == 1:
             read.put("sequence_parallel", False, "sequence_parallel", keys.place)
+        if (width > 1 or keys.has("expert_model_parallel_size")) and not keys.has(_ETP):
+            read.put(_ETP, 1, f"{_ETP} by default", keys.place)
         if "muon" in str(keys.get("optimizer")):  # _check_muon
             read.put("use_distributed_optimizer", False, "optimizer", keys.where("optimizer"))
-        if keys.has("expert_model_parallel_size") and not keys.has(_ETP):
-            read.put(_ETP, 1, f"{_ETP} by default", keys.place)
         kind = keys.get(_GRANULARITY)
         if kind not in (None, "selective"):
             for name in (_GRANULARITY, "recompute_modules"):

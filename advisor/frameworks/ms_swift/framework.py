@@ -63,7 +63,8 @@ class _Spelling(trainer.DialectSpelling):
             said["quant_method"] = "bnb"
         if job.config.rl.algorithm is Algorithm.GRPO:
             said["max_length"] -= job.config.rl.response_length or 512
-            said["beta"] = 0.0 if job.config.rl.reference is Reference.NONE else 0.04
+            if job.config.rl.reference is Reference.NONE:
+                said["beta"] = 0.0
         return said
 
 

@@ -11,12 +11,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.answer.answer import Rejection
 from advisor.frameworks.cycle_dialect import CycleSpelling, Made, numbers, words_of
 from advisor.frameworks.dialect import dialect_parts
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface import framework as trainer
 from advisor.frameworks.huggingface.trainer_dialect import EngineJobs
 from advisor.frameworks.megatron import engine_dialect
+from advisor.frameworks.megatron.candidates import MegatronSettings
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.setting import Granularity, as_megatron
 from advisor.frameworks.names import Framework
@@ -40,6 +42,7 @@ _TOKENS: Final = "sequence_packing.train_mb_tokens"
 _LENGTH: Final = ("max_total_sequence_length", "train_micro_batch_size")
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
 _FORWARD: Final = "sequence_packing.logprob_mb_tokens"
+_FULL: Final = "full:uniform:1"
 _PROGRAM: Final = re.compile(r"\brun_(sft|dpo|rm)")
 
 
@@ -155,13 +158,27 @@ class _MegatronSpelling(engine_dialect.BridgeSpelling):
         return words_of(self.dialect, said, job)
 
 
+class _Settings(MegatronSettings):
+    """Full recompute is of one kind."""
+
+    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
+        """Bridge's rules, and what setup.py makes of `full`."""
+        if setting.spec.startswith("full:") and setting.spec.partition("+")[0] != _FULL:
+            why, where = "full recompute is uniform, of one layer", "megatron/setup.py"
+            return (
+                Rejection(setting=setting, rule="uniform", reason=why, fix=_FULL, source=where),
+            )
+        return super().check(setting, job)
+
+
 READER: Final = _Reader()
 
 
 def parts(framework: Framework) -> FrameworkParts:
     """Those of one backend."""
     if framework == Framework.NEMO_RL_MEGATRON:
-        return engine_dialect.megatron_parts(READER, framework, _MegatronSpelling)
+        found = engine_dialect.megatron_parts(READER, framework, _MegatronSpelling)
+        return replace(found, settings=_Settings(Framework.MEGATRON_BRIDGE))
     return dialect_parts(
         READER,
         "0.5",

@@ -131,12 +131,7 @@ class _Memory(titan.TitanMemory):
         States do not lie in what the first passes left: so say its published peaks with whole
         logits; the cause is not read."""
         found = memory_model.eager_memory(
-            job,
-            shape,
-            chunks,
-            root_holds_ends=False,
-            wraps_one_gpu=True,
-            pools_reductions=False,
+            job, shape, chunks, root_holds_ends=False, wraps_one_gpu=True, pools_reductions=False
         )
         found, its = replace(found, thirds_with_model=3), found.working_set
         if not job.config.optimizer_cpu_offload or its is None:

@@ -11,13 +11,7 @@ from typing import Any, Final
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torchtitan.checks import RULES
-from advisor.frameworks.torchtitan.options import (
-    AC,
-    MODES,
-    OPTIONS,
-    PARALLELISM,
-    SECTIONS,
-)
+from advisor.frameworks.torchtitan.options import AC, MODES, OPTIONS, PARALLELISM, SECTIONS
 from advisor.reading.command_options import options, unread_words
 from advisor.reading.document_tree import Tree
 from advisor.reading.model_names import named_model

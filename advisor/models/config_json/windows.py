@@ -115,8 +115,7 @@ def _global_heads(config: HuggingFaceConfig, windowed: list[bool]) -> tuple[int,
     others = [layers.get(layer, {}) for layer, has in enumerate(windowed) if has]
     if len(layers) < len(read) or any(others) or any(one != own[0] for one in own):
         raise config.refuse(
-            "per_layer_config",
-            "must be the same of all layers without a window, and of no other",
+            "per_layer_config", "must be the same of all layers without a window, and of no other"
         )
     if not set(own[0]) <= {"head_dim", "num_key_value_heads"}:
         raise config.refuse("per_layer_config", "must hold head_dim and num_key_value_heads alone")

@@ -30,7 +30,5 @@ class ExportOrigin(Struct, frozen=True, kw_only=True):
 def origin_of(advice: Answer, row: RankedEvaluation, asked: str) -> ExportOrigin:
     """`asked`: the command or call."""
     return ExportOrigin(
-        request=asked,
-        row=row_title(advice, row).replace("\n", "; "),
-        version=installed_version(),
+        request=asked, row=row_title(advice, row).replace("\n", "; "), version=installed_version()
     )

@@ -120,9 +120,7 @@ def legend_below(figure: "Figure", looks: Iterable[Look], *, columns: int) -> No
     )
 
 
-def memory_parts(
-    memory: Sequence[MemoryBreakdown | PhaseMemory],
-) -> list[tuple[Look, list[float]]]:
+def memory_parts(memory: Sequence[MemoryBreakdown | PhaseMemory]) -> list[tuple[Look, list[float]]]:
     """GiB by component, a bar each of `memory`: what some have."""
     parts = {part: [getattr(one, part, 0) / GIB for one in memory] for part in _LOOKS}
     return [(_LOOKS[name], bars) for name, bars in parts.items() if any(bars)]

@@ -5,7 +5,7 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, parse
 from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
-from advisor.base.units import parse_bytes, parse_gpus, whole_number
+from advisor.base.units import human_count, parse_bytes, parse_gpus, whole_number
 
 pytestmark = pytest.mark.every_python
 
@@ -44,3 +44,9 @@ def test_quantities_and_counts(digits: int) -> None:
         parse_bytes("9" * digits + "GiB", "--memory-budget")
     with pytest.raises(UserError, match="is more than 1000000 GPUs"):
         parse_gpus("9" * digits + "xH100")
+
+
+def test_a_count_is_rounded_into_the_next_unit() -> None:
+    assert [human_count(count) for count in (999_885_952, 999_499_999, 70.55e9)] == [
+        *("1 B", "999 M", "70.5 B"),
+    ]

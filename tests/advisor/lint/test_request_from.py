@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.cli import main as cli
 from advisor.lint.request_from import read_job
 from advisor.models.options import CrossEntropyFusion, PositionEmbedding
+from advisor.request.request import Request
 from advisor.request.resolve import resolve
 
 CORRECT = Path(__file__).parent / "configurations" / "correct"
@@ -56,6 +58,25 @@ def test_what_the_command_line_says_wins() -> None:
     assert (request.seq_length, request.model) == (2048, "llama3_70b")
     pair = "layout.overlap_param_gather=true"
     assert job("megatron_slurm_srun.sbatch", overrides=(pair,)).request.overrides.count(pair) == 1
+
+
+def test_verl_deals_samples_by_length_with_a_file_or_without() -> None:
+    named = Request(model="qwen3_8b", gpus="8xH100", framework="verl")
+    assert resolve(named).config.samples.balanced
+    assert not resolve(
+        replace(named, overrides=("samples.balanced=false",))
+    ).config.samples.balanced
+
+
+def test_a_flag_of_samples_wins() -> None:
+    command = (
+        "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B "
+        "actor_rollout_ref.actor.use_dynamic_bsz=true "
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=24576"
+    )
+    for given, budget in (({}, 24576), ({"max_tokens_per_gpu": 49152}, 49152)):
+        found = resolve(read_job(command, {"gpus": "8xH100", **given}).request)
+        assert found.config.samples.token_budget == budget
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ SAMPLES = {
         ("torchtitan", "packed", "60GiB"),
         ("huggingface", "tokens", "60GiB"),
         ("verl", "padded", "60GiB"),
-        ("verl", "tokens", "20GiB"),
+        ("verl", "tokens", "30GiB"),
     ],
 )
 def test_the_search_finds_the_best_layout_of_samples_of_several_lengths(

@@ -153,6 +153,12 @@ def test_where_samples_must_be_cut() -> None:
     assert small.value < 7000
 
 
+def test_a_larger_budget_is_not_mended_by_a_smaller_one() -> None:
+    found = advisor.solve("tokens", **{**FULL, "lengths": "max=8192", "quick": False})
+    assert found.value is not None
+    assert "use --max-tokens-per-gpu" not in found.verdict
+
+
 def test_a_budget_that_the_first_packs_exceed() -> None:
     """Full packs are in every step, however rare samples of their length are."""
     note = _packed(gpus="8xA100-80GB", max_tokens_per_gpu=32768).samples

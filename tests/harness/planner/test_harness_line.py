@@ -29,6 +29,14 @@ REQUESTS: list[dict[str, Any]] = [
         {"model": "llama3_8b", "gpus": "8xH100", "framework": framework}
         for framework in ("torchtitan", "fsdp2", "deepspeed", "huggingface")
     ),
+    *(
+        {"model": "qwen3_8b", "gpus": "8xH100", "framework": framework, "overrides": overrides}
+        for framework, overrides in (
+            ("verl", ("rl.algorithm=grpo", "rl.engine=vllm", "rl.sleep_level=2")),
+            ("trl", ("tuning.adapter=lora", "tuning.modules_to_save=lm_head")),
+            ("fsdp2", ("samples.lengths=p50=900,max=8192", "head.implementation=liger")),
+        )
+    ),
 ]
 
 

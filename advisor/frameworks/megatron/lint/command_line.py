@@ -21,13 +21,7 @@ from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettin
 from advisor.frameworks.megatron.options.table import known_spellings, option_of_flag
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECISION_NAMES
 from advisor.frameworks.names import Framework
-from advisor.reading.command_options import (
-    CommandOption,
-    beyond,
-    options,
-    program_at,
-    unread_words,
-)
+from advisor.reading.command_options import CommandOption, beyond, options, program_at, unread_words
 from advisor.reading.read_configuration import ReadValue, Untaken, near, truth
 from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word

@@ -98,7 +98,8 @@ def _said(read: ReadSettings, name: str) -> ReadValue | None:
     place = read.places.get(name)
     if place is None or name in read.given.unresolved:
         return None
-    same = (given.written for given in read.loose.values() if given.place == place)
+    each = (read.loose.get(name), *read.loose.values())
+    same = (given.written for given in each if given and given.place == place)
     return ReadValue(value=read.given.values[name], written=next(same, name), place=place)
 
 

@@ -51,9 +51,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Match | None:
 
 
 ROUTER_RULES: Final = stated(
-    "expert_layers.router",
-    expert_bias_under_etp=_sharded_experts,
-    router_padding=_router_padding,
+    "expert_layers.router", expert_bias_under_etp=_sharded_experts, router_padding=_router_padding
 )
 """Megatron checks these after them. A bias of the router goes with sqrtsoftplus, which is not
 modelled, since 0.18."""
