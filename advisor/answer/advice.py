@@ -14,9 +14,9 @@ from msgspec.structs import force_setattr
 from advisor.answer import answer, evaluation, notebook
 from advisor.answer.phases import Phase
 from advisor.base.errors import UserError, require
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.plain_json import from_text, to_plain, to_text
-from advisor.base.units import GIB, amount, percent, rate_words, signed_percent
+from advisor.base.units import GIB, amount, in_gib, percent, rate_words, signed_percent
 from advisor.hardware.gpu import GpuFields
 from advisor.job.job import JobConfig
 from advisor.job.layout import SHORT_NAMES, ParallelLayout
@@ -450,16 +450,9 @@ def frame(rows: list[dict[str, Any]]) -> Any:
     return require("pandas", "a DataFrame", "report").DataFrame(rows)
 
 
-def in_gib(values: dict[str, Any]) -> dict[str, Any]:
-    """Bytes as GiB, under names that say so."""
-    sizes = {name: value / GIB for name, value in values.items() if name.endswith("_bytes")}
-    return {name.replace("_bytes", "_gib"): sizes.get(name, v) for name, v in values.items()}
-
-
 def _stage(stage: evaluation.StageMemory) -> dict[str, Any]:
     row = to_plain(stage)
-    parts = row.pop("memory_bytes").items()
-    return in_gib(row | {f"{name}_bytes": size for name, size in parts})
+    return in_gib(row | {f"{name}_bytes": size for name, size in row.pop("memory_bytes").items()})
 
 
 def _all_flags(best: Candidate) -> dict[str, str]:

@@ -10,7 +10,6 @@ from typing import Final
 
 from msgspec import Struct
 
-_LEFT: Final = ("layout", "recompute", "note")
 _CELL: Final = "padding:0.2em 0.7em;border:none;background:none;vertical-align:top"
 
 
@@ -64,7 +63,7 @@ def _table(table: NotebookTable) -> str:
 
 
 def _cell(tag: str, text: str, title: str) -> str:
-    side = "left" if title in _LEFT else "right"
+    side = "left" if title in ("layout", "recompute", "note") else "right"
     width = "min-width:20em" if title == "note" else "white-space:nowrap"
     return f'<{tag} style="{_CELL};text-align:{side};{width}">{escape(text)}</{tag}>'
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from advisor.answer.advice import Candidate, frame, in_gib
-from advisor.base.key_value import join_key_values
+from advisor.answer.advice import Candidate, frame
+from advisor.base.fields import join_key_values
 from advisor.base.plain_json import to_plain, to_text
+from advisor.base.units import in_gib
 from advisor.job.layout import SHORT_NAMES
 
 SCHEMA_VERSION: Final = 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from msgspec.structs import asdict
 
@@ -15,8 +15,7 @@ from advisor.api.answering import answer_to
 from advisor.api.asked_files import AskedFiles, check_files, check_path, write_answer, write_files
 from advisor.api.in_python import in_python
 from advisor.api.keywords import AdviseKeywords, JobKeywords, given_by, job_of, taken
-from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.errors import UserError, show
 from advisor.base.json_schema import json_schema as schema_of
 from advisor.hardware import catalogue
 from advisor.models import presets
@@ -25,7 +24,6 @@ from advisor.report.plain_advice import plain_advice
 from advisor.report.text import plain_lines
 from advisor.request.request import Request
 
-_ENDINGS: Final = (".html", ".json", ".csv")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -68,7 +66,7 @@ def advise(request: Request | None = None, **keywords: Unpack[AdviseKeywords]) -
     if files != AskedFiles():
         check_files(files)
     if files.written:
-        check_path("-o", files.written, _ENDINGS)
+        check_path("-o", files.written, (".html", ".json", ".csv"))
     job, read = job_of(given, request)
     answer = answer_to(job, read=read, **asked)
     found = plain_advice(answer, read=read, explained=asked.get("explain"), **shown)

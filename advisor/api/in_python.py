@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.api.keywords import KNOWN, SHORT
-from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.errors import UserError, show
 from advisor.request.given import GROUPS
 
 _OTHER: Final = {"from": "source", "as-typed": "quick", "o": "output"}
-_SWITCHES: Final = ("sp", "sequence_parallel", "quick", "front")
 _WORDS: Final = (
     r"(?<![\w-])--?(no-)?([a-z][a-z-]*)",
     r"[ =](?!(?:and|or|of)\b)([\w./][\w./:+#-]*\b)",
@@ -45,7 +43,7 @@ def _keyword(flag: str) -> str:
 def _flag(match: re.Match[str]) -> str:
     off, flag, value = match.groups(default="")
     name = _keyword(flag)
-    if name in _SWITCHES:
+    if name in ("sp", "sequence_parallel", "quick", "front"):
         return f"{name}={not off} {value}".rstrip()
     if not name or not value:
         return name or match[0]

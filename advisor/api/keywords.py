@@ -8,9 +8,8 @@ from msgspec.structs import asdict
 
 from advisor.api.answering import checked_price
 from advisor.api.asked_files import PlotKind
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, field_types, optional_type, show, spelled
-from advisor.base.units import nearest_names
+from advisor.base.errors import UserError, nearest_names, show
+from advisor.base.fields import convert, field_types, optional_type, spelled
 from advisor.job.layout import SHORT_NAMES
 from advisor.models.presets import ModelSource
 from advisor.request.given import GROUPS
@@ -182,7 +181,6 @@ def _size(value: object, name: str) -> str:
 
 
 def _reader(kind: Any) -> Callable[[object, str], Any]:
-    """What reads values of a type."""
     return lambda value, name: convert(value, kind, "", name)
 
 

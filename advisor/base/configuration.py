@@ -20,10 +20,8 @@ from typing import Any, Final
 from msgspec import Raw, Struct, msgpack
 
 from advisor.base.documents import read_text, read_yaml
-from advisor.base.errors import UserError
-from advisor.base.fields import show, show_path
+from advisor.base.errors import UserError, nearest_names, show, show_path
 from advisor.base.limits import MOST_CONFIG_BYTES
-from advisor.base.units import nearest_names
 
 FILE: Final = Path(__file__).parents[1] / "configs" / "compiled.msgpack"
 _GROUPS: Final = ("model", "hardware", "calibration", "layout", "experiment", "recompute", "sweep")

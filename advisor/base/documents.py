@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.base import limits
-from advisor.base.errors import DocumentError, UserError
-from advisor.base.fields import show, show_path
+from advisor.base.errors import DocumentError, UserError, show, show_path
 
 _TOO_DEEP: Final = f"nests deeper than {limits.MOST_DEPTH} levels"
 _TOO_LONG: Final = f"a number of more than {limits.MOST_DIGITS} digits"

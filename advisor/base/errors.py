@@ -1,12 +1,17 @@
-"""The one exception that a user's mistake raises; what to do about a missing package."""
+"""The one exception that a user's mistake raises, and its words: the value, what is right instead,
+what to do about a missing package."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
+from math import isqrt
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_SHOWN_LENGTH = 60
+_ALL_SHOWN = 12
 
 
 class UserError(ValueError):
@@ -75,3 +80,60 @@ def require(module: str, asked: str, extra: str) -> Any:
         return import_module(module)
     except ImportError:
         raise missing_package(asked, module.partition(".")[0], extra) from None
+
+
+def show(value: object) -> str:
+    """`value` on one short line, for an error."""
+    other = str(value).lower() if isinstance(value, bool) else repr(value)
+    text = value if isinstance(value, str) and value.isprintable() and value else other
+    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
+
+
+def show_path(path: object) -> str:
+    """A path on one line, whole."""
+    text = str(path)
+    return text if text.isprintable() and text else repr(text)
+
+
+def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """``did you mean a or b?``: known names that begin with `name`, else those near to it; where
+    there is none, all of a few, or the nearest of many; empty where nothing is known."""
+    from difflib import get_close_matches
+
+    names = sorted(known)
+    lowered = {candidate.lower(): candidate for candidate in names}
+    begun = sorted((n for n in names if name and n.lower().startswith(name.lower())), key=len)
+    tries = (get_close_matches(name.lower(), lowered, limit, cutoff) for cutoff in (0.8, 0.4))
+    close = [lowered[c] for c in next(filter(None, tries), ())]
+    if near := begun[: 2 * limit] or close:
+        return f"did you mean {either(near)}?"
+    if len(names) <= _ALL_SHOWN:
+        return f"use {either(names)}" if names else ""
+    far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
+    return f"similar: {', '.join(far)}"
+
+
+def either(names: Iterable[str]) -> str:
+    """``a``, ``a or b``, ``a, b or c``; empty for no names."""
+    *first, last = list(names) or [""]
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def likely_names(name: str, known: Iterable[str]) -> str:
+    """The same where one is near, and nothing otherwise: for an error that names all of them."""
+    hint = nearest_names(name, known)
+    return hint if hint.startswith("did you mean") else ""
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, ascending."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
+def nearest_divisors(number: int, wanted: int, more: int = 0) -> str:
+    """The divisors of `number` on both sides of `wanted`, each with `more` added, for an error's
+    last words."""
+    below = [d for d in divisors(number) if d <= wanted][-1:]
+    above = [d for d in divisors(number) if d > wanted][:1]
+    return " or ".join(str(d + more) for d in below + above)

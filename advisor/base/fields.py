@@ -1,7 +1,8 @@
-"""Strict reading of plain values into records: wrong keys and types are UserErrors."""
+"""Strict reading of plain values into records: wrong keys and types are UserErrors; and KEY=VALUE,
+the one grammar of overrides, environment variables and words of a command."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from types import UnionType
@@ -10,9 +11,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from msgspec import Struct
 from msgspec.structs import fields
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, likely_names, nearest_names, show
 from advisor.base.limits import LARGEST
-from advisor.base.units import likely_names, nearest_names, parse_bytes
+from advisor.base.units import parse_bytes
 
 T = TypeVar("T", bound=Struct)
 
@@ -20,7 +21,6 @@ _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
-_SHOWN_LENGTH = 60
 
 
 def read_record(cls: type[T], values: Mapping[str, object], file: object, prefix: str = "") -> T:
@@ -152,19 +152,6 @@ def _where(file: object, path: str) -> str:
     return f"{file}: {path}" if file else path
 
 
-def show(value: object) -> str:
-    """`value` on one short line, for an error."""
-    other = spelled(value) if isinstance(value, bool) else repr(value)
-    text = value if isinstance(value, str) and value.isprintable() and value else other
-    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
-
-
-def show_path(path: object) -> str:
-    """A path on one line, whole."""
-    text = str(path)
-    return text if text.isprintable() and text else repr(text)
-
-
 @cache
 def field_types(cls: type[Struct]) -> dict[str, Any]:
     """Field names of a record, with their types."""
@@ -252,3 +239,31 @@ def _hint(value: object, annotation: Any) -> str:
     if isinstance(value, float) and annotation is int and value.is_integer():
         return f"write {int(value)}"
     return ""
+
+
+def split_key_value(text: str, field: str = "argument") -> tuple[str, str]:
+    """What stands before and after the first ``=``; UserError, about `field`, where there is none
+    or no key.
+
+    >>> split_key_value("model.activation=swiglu")
+    ('model.activation', 'swiglu')
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(field, show(text), "is not KEY=VALUE")
+    return key, value
+
+
+def key_of(text: str) -> str:
+    """The key of KEY=VALUE; of ``--flag`` and any other word without a value, the word."""
+    return text.partition("=")[0]
+
+
+def split_key_values(pairs: Iterable[str], field: str = "argument") -> dict[str, str]:
+    """Values by key, of a key given twice the last; UserError as for `split_key_value`."""
+    return dict(split_key_value(pair, field) for pair in pairs)
+
+
+def join_key_values(values: Mapping[str, object]) -> str:
+    """``layout.data_parallel_sharding=full job.torch_compile=true``: what a command line takes."""
+    return " ".join(f"{key}={spelled(value)}" for key, value in values.items())

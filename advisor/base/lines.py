@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.documents import refuse_endless
-from advisor.base.errors import UserError
-from advisor.base.fields import show_path
+from advisor.base.errors import UserError, show_path
 
 BLOCK_BYTES: Final = 1 << 20
 LINE_CHARACTERS: Final = 1 << 14

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args, get_origin
 from msgspec import Struct
 
 from advisor.base.documents import parse_json
-from advisor.base.errors import DocumentError, UserError
-from advisor.base.fields import field_types, is_record, optional_type, read_record, show
+from advisor.base.errors import DocumentError, UserError, show
+from advisor.base.fields import field_types, is_record, optional_type, read_record
 
 T = TypeVar("T", bound=Struct)
 

@@ -5,8 +5,7 @@ GB = 10**9 bytes, GiB = 2**30 bytes; a bare suffix never means both.
 
 import re
 from collections.abc import Iterable, Sequence
-from math import isqrt
-from typing import Final
+from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
@@ -69,6 +68,12 @@ def significant(value: float, digits: int) -> float:
 def gib(num_bytes: float) -> str:
     """``12.34`` for 12.34 GiB; the caller's header says GiB."""
     return f"{num_bytes / GIB:.2f}"
+
+
+def in_gib(values: dict[str, Any]) -> dict[str, Any]:
+    """Bytes as GiB, under names that say so."""
+    sizes = {name: value / GIB for name, value in values.items() if name.endswith("_bytes")}
+    return {name.replace("_bytes", "_gib"): sizes.get(name, v) for name, v in values.items()}
 
 
 def unit_of(sizes: Iterable[float]) -> tuple[int, str]:
@@ -163,53 +168,6 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-_ALL_SHOWN = 12
-
-
-def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
-    """``did you mean a or b?``: known names that begin with `name`, else those near to it; where
-    there is none, all of a few, or the nearest of many; empty where nothing is known."""
-    from difflib import get_close_matches
-
-    names = sorted(known)
-    lowered = {candidate.lower(): candidate for candidate in names}
-    begun = sorted((n for n in names if name and n.lower().startswith(name.lower())), key=len)
-    tries = (get_close_matches(name.lower(), lowered, limit, cutoff) for cutoff in (0.8, 0.4))
-    close = [lowered[c] for c in next(filter(None, tries), ())]
-    if near := begun[: 2 * limit] or close:
-        return f"did you mean {either(near)}?"
-    if len(names) <= _ALL_SHOWN:
-        return f"use {either(names)}" if names else ""
-    far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
-    return f"similar: {', '.join(far)}"
-
-
-def either(names: Iterable[str]) -> str:
-    """``a``, ``a or b``, ``a, b or c``; empty for no names."""
-    *first, last = list(names) or [""]
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-def likely_names(name: str, known: Iterable[str]) -> str:
-    """The same where one is near, and nothing otherwise: for an error that names all of them."""
-    hint = nearest_names(name, known)
-    return hint if hint.startswith("did you mean") else ""
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """All divisors of a positive number, ascending."""
-    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return tuple(sorted({*small, *(number // d for d in small)}))
-
-
-def nearest_divisors(number: int, wanted: int, more: int = 0) -> str:
-    """The divisors of `number` on both sides of `wanted`, each with `more` added, for an error's
-    last words."""
-    below = [d for d in divisors(number) if d <= wanted][-1:]
-    above = [d for d in divisors(number) if d > wanted][:1]
-    return " or ".join(str(d + more) for d in below + above)
 
 
 def whole_number(text: str) -> int | None:

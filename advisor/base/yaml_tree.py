@@ -12,8 +12,7 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct
 
-from advisor.base.errors import DocumentError
-from advisor.base.fields import show
+from advisor.base.errors import DocumentError, show
 from advisor.base.limits import MOST_DEPTH, MOST_DIGITS, MOST_EXPANDED
 
 Path = tuple[str, ...]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from advisor.api.asked_files import AskedFiles, PlotKind
 from advisor.base.errors import UserError
-from advisor.base.key_value import key_of
+from advisor.base.fields import key_of
 from advisor.cli.help import RANKING, SUBCOMMANDS
 from advisor.report.command_help import CommandHelp, Flag, FlagKind
 from advisor.request.request import Quantity, Request, SearchScope
@@ -266,7 +266,7 @@ def _decimal(option: str, text: str, flag: Flag) -> float | tuple[float, ...]:
 
 def _choice(option: str, text: str, flag: Flag) -> Any:
     """One of an enum's strings, upper or lower case; the enum is imported when it is needed."""
-    from advisor.base.units import nearest_names
+    from advisor.base.errors import nearest_names
 
     names = [str(name) for name in flag.choices or choices(flag.name)]
     if text.lower() not in names:

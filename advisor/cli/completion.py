@@ -6,8 +6,7 @@ from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from advisor.base.errors import UserError, require
-from advisor.base.units import either, nearest_names
+from advisor.base.errors import UserError, either, nearest_names, require
 from advisor.report.command_help import CommandHelp, Flag, FlagKind
 
 SHELLS: Final = ("bash", "zsh", "fish")

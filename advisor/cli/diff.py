@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
-from advisor.base.key_value import key_of
+from advisor.base.fields import key_of
 from advisor.cli.arguments import (
     OutputFormat,
     RankingOptions,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _RELEASE: Final = re.compile(r"[\w.]+")
-_JOB_FLAGS: Final = ("--model", "--from")
 _FORMATS: Final = (OutputFormat.TABLE, OutputFormat.JSON)
 
 
@@ -63,7 +62,7 @@ def against(arguments: Sequence[str], options: RankingOptions) -> Outcome:
 
 
 def _names_a_job(words: Sequence[str]) -> bool:
-    return not set(map(key_of, words)).isdisjoint(_JOB_FLAGS)
+    return not set(map(key_of, words)).isdisjoint(("--model", "--from"))
 
 
 def words_of(text: str) -> list[str]:

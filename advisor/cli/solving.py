@@ -3,8 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Final
 
-from advisor.base.errors import UserError
-from advisor.base.units import either
+from advisor.base.errors import UserError, either
 from advisor.cli.arguments import OutputFormat, RankingOptions
 from advisor.cli.outcome import FITS, NOTHING_FITS, Outcome
 

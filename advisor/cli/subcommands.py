@@ -87,7 +87,7 @@ def _files(word: str) -> list[str]:
     """A file, or those of a folder that may be launch scripts or configurations, none hidden."""
     from glob import glob
 
-    from advisor.base.fields import show_path
+    from advisor.base.errors import show_path
 
     if not Path(word).exists():
         raise UserError("lint", show_path(word), "is neither a file nor flags")
@@ -152,8 +152,7 @@ def _advise_line(found: "Diagnosis") -> str:
     try:
         words, ran = job_words(found.head)
         for line in (words, (*words, "--search", "layout")):
-            answer = answer_to(parse(line).request)
-            rows = (one.evaluation for one in answer.candidates)
+            rows = (one.evaluation for one in answer_to(parse(line).request).candidates)
             if fitting := [one.setting.spec for one in rows if one.fits]:
                 doubt = " (it says that what ran fits, too: compare --explain with the log)"
                 return join(("advise", *line)) + (doubt if ran in fitting else "")
@@ -163,7 +162,8 @@ def _advise_line(found: "Diagnosis") -> str:
 
 
 def _models(arguments: Sequence[str]) -> Outcome:
-    from advisor.base.units import human_count, nearest_names
+    from advisor.base.errors import nearest_names
+    from advisor.base.units import human_count
     from advisor.layers.parameters import parameter_count
     from advisor.models.presets import load_preset, model_names
 
@@ -223,7 +223,7 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
 
 
 def _recipes(arguments: Sequence[str]) -> Outcome:
-    from advisor.base.units import nearest_names
+    from advisor.base.errors import nearest_names
     from advisor.models.presets import hub_ids
     from advisor.request.recipes import load_recipes, recipe_models
 
@@ -280,8 +280,7 @@ def _table(
     lines of its own, and those called `spare` are left out, the first of them first."""
     from functools import partial
 
-    from advisor.report.blocks import Column, Fitted, group, table
-    from advisor.report.breaking import spec_cell
+    from advisor.report.blocks import Column, Fitted, group, spec_cell, table
 
     found = table(
         Column(

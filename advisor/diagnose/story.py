@@ -16,7 +16,6 @@ WORLD: Final = re.compile(r"\b(?:world[_ ]size|num_processes|WORLD_SIZE)[ .:='\"
 APART: Final = 40
 _SHORT: Final = 1000  # bytes
 FOLDED: Final = bytes.maketrans(b"023456789", b"111111111")
-_BEGINS: Final = "Traceback (most recent call last)"
 _MARKED: Final = re.compile(r"❱|^-+> ?\d+ ")  # the source line, as Rich and notebooks mark it
 _WORKER: Final = re.compile(r"^\([\w.:<>-]+ pid=\d+[^)]*\) *")  # Ray's prefix
 _FILE: Final = packaged_configs() / "failures" / "log_lines.yaml"
@@ -102,7 +101,7 @@ def frames(before: Sequence[bytes], line: bytes, most: int = APART) -> tuple[str
             source, apart = "", 0
         elif text.startswith("Exception ignored in"):
             return ()
-        elif _BEGINS in source or apart == most:
+        elif "Traceback (most recent call last)" in source or apart == most:
             break
         else:
             source, apart = source if _MARKED.search(source) else text, apart + 1

@@ -15,7 +15,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.plain_json import to_plain
 from advisor.base.units import human_count
 from advisor.explorer import step_numbers as numbers
@@ -79,7 +79,6 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
 
 
 def _subject(answer: Answer, job: Job) -> dict[str, Any]:
-    """The head of the page."""
     best = answer.candidates[0].evaluation
     return {
         "model": job.model.name,
@@ -211,7 +210,6 @@ class _Page(Struct, frozen=True):
         return [jobs.index(row.job), row.setting.spec]
 
     def setting(self, setting: Setting) -> int:
-        """Its number."""
         spec = setting.spec
         if spec not in self._numbers:
             self._numbers[spec] = len(self.settings)
@@ -222,7 +220,6 @@ class _Page(Struct, frozen=True):
         return self._numbers[spec]
 
     def rows(self, number: int) -> Iterator[dict[str, Any]]:
-        """Those of a job."""
         job, evaluations = self.grid.jobs[number]
         evaluator = evaluate.Evaluator(job, evaluations[0].calibration)
         for evaluation in evaluations:

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError, if_legal
+from advisor.base.errors import UserError, divisors, if_legal
 from advisor.base.pareto import dominators
-from advisor.base.units import divisors
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job, JobConfig

@@ -26,10 +26,9 @@ from advisor.frameworks.torch.stack import TorchSpelling
 from advisor.job.job import Job
 from advisor.job.reinforcement import Reference
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys, known
 from advisor.reading.key_rules import did_you_mean
 from advisor.reading.model_names import named_model
-from advisor.reading.read_configuration import Document, ReadValue
+from advisor.reading.read_configuration import Document, Keys, ReadValue, known
 
 Made = tuple[Any, Iterable[str]]
 """A value, None where there is none, and the options that make it."""

@@ -15,16 +15,21 @@ from advisor.frameworks.key_rows import written
 from advisor.frameworks.option import Option, meant
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torch.memory_model import TorchMemory
-from advisor.frameworks.torch.recompute_settings import TorchSettings
-from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
+from advisor.frameworks.torch.stack import TorchSettings, TorchSpelling, torch_parts
 from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
 from advisor.job.job import JobConfig
 from advisor.models.spec import ModelSpec
 from advisor.reading.command_options import options, program_at
-from advisor.reading.document_keys import Keys, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.model_names import named_model
-from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue
+from advisor.reading.read_configuration import (
+    Document,
+    Keys,
+    ReadConfiguration,
+    ReadValue,
+    put_mapping,
+    put_tree,
+)
 from advisor.reading.shell import ShellCommand
 
 _PROCESSES: Final = ("NPROC_PER_NODE", "NNODES")

@@ -30,14 +30,12 @@ from advisor.frameworks.option import Option, Status, listed, meant, options_fil
 from advisor.job.job import Job, JobConfig
 from advisor.job.tuning import ALL_LINEAR
 from advisor.reading.command_options import options
-from advisor.reading.document_keys import as_whole_number, truth
 from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, as_whole_number, truth
 from advisor.reading.shell import ShellCommand
 
 LAUNCHERS: Final = frozenset(("compute_environment", "zero_optimization", "distributed_type"))
 """Keys of the files of Accelerate and DeepSpeed, one of which each has."""
-_OTHERS: Final = "*"
 _LINEAR: Final = (
     *(f"self_attn.{name}_proj" for name in "qkvo"),
     *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
@@ -66,7 +64,7 @@ class Row(Option, frozen=True, kw_only=True):
     def spelled(self, ours: Any) -> Any:
         """The value of its own that means `ours`; None where there is none."""
         names = (name for name, meant in self.values.items() if text_of(meant) == text_of(ours))
-        found = next((name for name in names if name != _OTHERS), None)
+        found = next((name for name in names if name != "*"), None)
         if found is None:
             if isinstance(ours, tuple) and getattr(self.means, "func", None) is _names:
                 return ",".join(ours) if self.joined else [*ours]
@@ -221,7 +219,6 @@ def _files() -> dict[str, _File]:
 
 @cache
 def _marks() -> dict[str, _Marks]:
-    """Of each dialect."""
     return {name: its.marks for name, its in _files().items() if its.marks}
 
 

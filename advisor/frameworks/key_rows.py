@@ -19,12 +19,11 @@ from typing import Any, Final
 
 from msgspec import json
 
-from advisor.base.rule import Match, Verdict
-from advisor.base.rule_rows import rows_of
-from advisor.base.units import either
+from advisor.base.errors import either
+from advisor.base.rule import Match, Verdict, rows_of
 from advisor.frameworks.option import Option, keys_of, names_in
 from advisor.reading import key_rules
-from advisor.reading.document_keys import Keys, known, truth
+from advisor.reading.read_configuration import Keys, known, truth
 
 _KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "boolean": key_rules.is_boolean,

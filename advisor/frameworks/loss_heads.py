@@ -5,8 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.units import either
+from advisor.base.errors import UserError, either
 from advisor.frameworks.part_types import Effect, JobChange
 from advisor.job.job import Job, JobConfig
 from advisor.job.loss_head import HeadImplementation as Name

@@ -12,8 +12,7 @@ from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import Stages
 from advisor.layers.shape import RankShape
-from advisor.memory.resident import NamedBytes
-from advisor.memory.static import GRADIENT_COPIES, StaticMemory
+from advisor.memory.static import GRADIENT_COPIES, NamedBytes, StaticMemory
 from advisor.memory.working_set import WorkingSet
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting

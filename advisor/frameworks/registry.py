@@ -7,9 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show
-from advisor.base.units import likely_names
+from advisor.base.errors import UserError, likely_names, show
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
 from advisor.models.spec import ModelSpec

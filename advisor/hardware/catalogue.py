@@ -15,9 +15,9 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.configuration import ConfigGroup, config_names, load_config
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, read_record, show
-from advisor.base.units import GIB, nearest_names
+from advisor.base.errors import UserError, nearest_names, show
+from advisor.base.fields import convert, read_record
+from advisor.base.units import GIB
 from advisor.hardware.gpu import Gpu, HostProcessor, Vendor
 
 _FLAG: Final = "--gpus"

@@ -8,10 +8,8 @@ from typing import ClassVar, Final
 from msgspec import Struct
 
 from advisor.base.dtypes import DType, Precision
-from advisor.base.errors import UserError
-from advisor.base.rule import Match, Rule, refuse
-from advisor.base.rule_rows import refusals
-from advisor.base.units import nearest_divisors
+from advisor.base.errors import UserError, nearest_divisors
+from advisor.base.rule import Match, Rule, refusals, refuse
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.loss_head import LossHead

@@ -8,10 +8,8 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError
-from advisor.base.rule import Match, Rule, refuse
-from advisor.base.rule_rows import refusals
-from advisor.base.units import divisors, nearest_divisors
+from advisor.base.errors import UserError, divisors, nearest_divisors
+from advisor.base.rule import Match, Rule, refusals, refuse
 from advisor.models.layer_kinds import sharded_heads
 from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec

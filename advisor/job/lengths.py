@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from msgspec import DecodeError, Struct, json
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show, show_path
+from advisor.base.errors import UserError, show, show_path
 
 _KEY: Final = "samples.lengths"
 _LEAST_RARE, _STEP = 1e-4, 0.02

@@ -6,8 +6,7 @@ from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from advisor.base.rule import Rule, refuse
-from advisor.base.rule_rows import refusals
+from advisor.base.rule import Rule, refusals, refuse
 
 
 class HeadImplementation(StrEnum):

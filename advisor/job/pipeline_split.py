@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, nearest_divisors
 from advisor.base.record import defaults
-from advisor.base.units import nearest_divisors, whole_number
+from advisor.base.units import whole_number
 from advisor.job.layout import END_STAGES, EVEN, ParallelLayout
 from advisor.models.layer_kind import LayerKind, Role
 from advisor.models.layer_kinds import hybrid_segments

@@ -7,8 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.base.rule import Rule, refuse
-from advisor.base.rule_rows import refusals
+from advisor.base.rule import Rule, refusals, refuse
 
 
 class Adapter(StrEnum):

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from advisor.layers.family import implementation_of_towers
 from advisor.layers.operators import Weight
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, embedding_weights, output_weights
 from advisor.layers.transformer import transformer_layer, vision_ends, vision_operators
-from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
 from advisor.models.spec import ModelSpec
 

@@ -12,7 +12,7 @@ from advisor.job.job import Job
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, plain_job
 from advisor.learning.time_residual import BAND, JobTimes, Known, setting_sigma, shares
 from advisor.memory.allocator import Reserved
-from advisor.memory.resident import NamedBytes
+from advisor.memory.static import NamedBytes
 from advisor.plan.recompute_plan import Setting, words_of
 
 _WIDEST: Final = 0.95

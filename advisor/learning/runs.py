@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.documents import read_json
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, read_record, show_path
+from advisor.base.errors import UserError, show_path
+from advisor.base.fields import convert, read_record
 from advisor.base.limits import LARGEST
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.catalogue import load_gpu

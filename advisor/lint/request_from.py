@@ -11,11 +11,10 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 from msgspec.structs import fields as struct_fields
 
-from advisor.base.errors import UserError
-from advisor.base.fields import field_types, parse, show_path
-from advisor.base.key_value import key_of, split_key_values
+from advisor.base.errors import UserError, nearest_divisors, show_path
+from advisor.base.fields import field_types, key_of, parse, split_key_values
 from advisor.base.rule import Level
-from advisor.base.units import counted, nearest_divisors, parse_gpus, whole_number
+from advisor.base.units import counted, parse_gpus, whole_number
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import JobConfig

@@ -11,8 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.documents import read_text
-from advisor.base.errors import UserError
-from advisor.base.fields import show, show_path
+from advisor.base.errors import UserError, show, show_path
 from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level, Verdict

@@ -9,7 +9,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.units import MIB
 from advisor.job.layout import ParallelLayout
 from advisor.memory.imbalance import EVEN, Unevenness
-from advisor.memory.resident import NamedBytes
+from advisor.memory.static import NamedBytes
 
 _USUAL = 0.039, 0.034
 _USUAL_EXPANDABLE = 0.005, 0.008

@@ -9,14 +9,20 @@ from msgspec import Struct
 from advisor.base.dtypes import DType
 from advisor.layers.family import VisionEnd, family_of
 from advisor.layers.operators import Module
-from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, trains_tower, vision_ends, vision_operators
-from advisor.layers.weights import embedding_weights, tied_weight_gradient
+from advisor.layers.shape import RankShape, embedding_weights, tied_weight_gradient
+from advisor.layers.transformer import (
+    LAYER_INPUT,
+    trains_tower,
+    transformer_layer,
+    vision_ends,
+    vision_operators,
+)
 from advisor.memory import chunk_units, liveness
 from advisor.memory.events import Peak, Segment, highest, in_a_row
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import Role
-from advisor.plan.recompute_plan import RecomputePlan
+from advisor.plan.recompute_plan import RecomputePlan, kept_tensors
+from advisor.plan.recompute_plan import Segment as Layers
 
 
 class ChunkFootprint(Struct, frozen=True, kw_only=True):
@@ -202,8 +208,14 @@ def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     if shape.per_layer_input_bytes or not family_of(shape.model).holds_embedding:
         return 0
     first = next(segment for segment in plan.segments if not segment.sees)
-    kept = chunk_units.keeps_input(shape, first)
-    return 0 if kept else shape.hidden(LAYER_INPUT).num_bytes
+    return 0 if _keeps_input(shape, first) else shape.hidden(LAYER_INPUT).num_bytes
+
+
+def _keeps_input(shape: RankShape, layers: Layers) -> bool:
+    """Whether the input of its first layer stays on the device until the backward."""
+    if layers.whole:
+        return not layers.input.offloaded
+    return LAYER_INPUT in kept_tensors(transformer_layer(shape, layers.layers[0]), layers.runs)
 
 
 def _vision_outputs(shape: RankShape) -> int:
@@ -269,7 +281,7 @@ def sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:
 def _kept_apart(shape: RankShape, plan: RecomputePlan) -> int:
     """Of shared keys and values, bytes that checkpoints around layers keep from the embedding on,
     less the first one's input where the projection of all layers' own inputs keeps it as well."""
-    twice = shape.per_layer_input_bytes and chunk_units.keeps_input(shape, plan.segments[0])
+    twice = shape.per_layer_input_bytes and _keeps_input(shape, plan.segments[0])
     return shape.shared_key_bytes - (shape.hidden(LAYER_INPUT).num_bytes if twice else 0)
 
 

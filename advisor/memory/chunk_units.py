@@ -18,7 +18,7 @@ from advisor.base.dtypes import DType
 from advisor.base.units import MIB
 from advisor.layers.family import VisionEnd
 from advisor.layers.operators import Module, Operator
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, tied_weight_gradient
 from advisor.layers.transformer import (
     LAYER_INPUT,
     embedding_operators,
@@ -27,7 +27,6 @@ from advisor.layers.transformer import (
     vision_ends,
     vision_operators,
 )
-from advisor.layers.weights import tied_weight_gradient
 from advisor.memory import liveness
 from advisor.memory.events import (
     GIVE,
@@ -195,9 +194,8 @@ def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
 def _kept(shape: RankShape, layers: Layers) -> int:
     if layers.whole:
         return kept_input(shape, layers)
-    (operators,), runs = _layers_of(shape, layers), layers.runs
-    away = offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
-    return liveness.layer_kept_bytes(operators, runs) - away
+    (operators,) = _layers_of(shape, layers)
+    return liveness.layer_kept_bytes(operators, layers.runs) - _on_host(shape, layers)
 
 
 @lru_cache(maxsize=8192)
@@ -232,13 +230,6 @@ def kept_input(shape: RankShape, layers: Layers) -> int:
         return 0
     hidden = _hidden(shape, layers)
     return -(-hidden // shape.tp) if layers.shards_input else hidden
-
-
-def keeps_input(shape: RankShape, layers: Layers) -> bool:
-    """Whether the input of its first layer stays on the device until the backward."""
-    if layers.whole:
-        return not layers.input.offloaded
-    return LAYER_INPUT in kept_tensors(transformer_layer(shape, layers.layers[0]), layers.runs)
 
 
 def _layers_of(shape: RankShape, row: Row) -> "_Each":

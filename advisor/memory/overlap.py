@@ -15,9 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.layers.operators import Module, Operator, total_bytes
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, tied_weight_gradient
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.layers.weights import tied_weight_gradient
 from advisor.memory.chunk import ChunkFootprint, sent_bytes
 from advisor.memory.chunk_units import rows_of, unit_of
 from advisor.memory.events import Peak, highest

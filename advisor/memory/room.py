@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from advisor.layers.shape import RankShape
-from advisor.layers.weights import tied_weight_gradient
+from advisor.layers.shape import RankShape, tied_weight_gradient
 from advisor.memory.chunk import tied_gradient_sum
 from advisor.memory.chunk_units import Unit, rows_of, unit_of
 from advisor.memory.working_set import ShardingOverhead, WorkingSet

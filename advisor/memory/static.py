@@ -1,4 +1,5 @@
-"""Weights, gradients and optimizer states of one rank: what lives from the first step to the last.
+"""Weights, gradients and optimizer states of one rank, and libraries' buffers that torch counts as
+allocated: what lives from the first step to the last.
 
 Source: megatron-core 0.16.1 distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py.
 """
@@ -12,20 +13,46 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
+from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.job import JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs, Tuning
 from advisor.layers.operators import Weight
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, embedding_weights, output_weights
 from advisor.layers.transformer import (
     transformer_layer,
     vision_ends,
     vision_operators,
     with_constant,
 )
-from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import CpCommType
+
+_CUBLAS_WORKSPACE_BYTES = 8_519_680  # :4096:2:16:8 (pytorch CublasHandlePool.cpp)
+_CUBLAS_WORKSPACE_HOPPER_BYTES = 33_554_432  # 4096 KiB x 8, the default of 9.0 alone
+_HIPBLAS_WORKSPACE_BYTES = 134_217_728  # of gfx942 and gfx950
+_CUBLAS_HANDLES = 2  # one of the forward's thread, one of autograd's
+
+
+class NamedBytes(Struct, frozen=True):
+    """A term of the memory that is no activation: name, bytes, source."""
+
+    name: str
+    num_bytes: int
+    source: str
+
+
+def cublas_workspaces(gpu: Gpu, *, deterministic: bool = False) -> NamedBytes:
+    """Workspaces of torch's matmuls, bytes: one of the forward's thread, one of autograd's; the
+    default of CUBLAS_WORKSPACE_CONFIG (pytorch CublasHandlePool.cpp), or :4096:8 where runs repeat
+    to the bit; on AMD hipBLAS's default."""
+    amd = gpu.vendor is Vendor.AMD
+    large = deterministic or gpu.cuda_capability == 9.0
+    each = _CUBLAS_WORKSPACE_HOPPER_BYTES if large else _CUBLAS_WORKSPACE_BYTES
+    each = _HIPBLAS_WORKSPACE_BYTES if amd else each
+    name = "hipBLAS workspaces" if amd else "cuBLAS workspaces"
+    return NamedBytes(name, each * _CUBLAS_HANDLES, "pytorch CublasHandlePool.cpp")
+
 
 PLAIN_OPTIMIZER_BYTES = 3 * DType.FP32.itemsize
 """Main parameter, exp_avg and exp_avg_sq of one element, fp32 each."""

@@ -8,9 +8,8 @@ from math import inf, nextafter
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
-from advisor.base.rule import Match, Rule, refuse
-from advisor.base.rule_rows import rows_of
-from advisor.base.units import nearest_divisors
+from advisor.base.errors import nearest_divisors
+from advisor.base.rule import Match, Rule, refuse, rows_of
 from advisor.models.layer_kind import LayerKind, Mixer
 from advisor.models.layer_kinds import (
     LINEAR_MIXERS,

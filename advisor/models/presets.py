@@ -23,10 +23,9 @@ from advisor.base.configuration import (
     unknown_name,
 )
 from advisor.base.documents import read_text, read_yaml
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, field_types, read_record, show, show_path
+from advisor.base.errors import UserError, nearest_names, show, show_path
+from advisor.base.fields import convert, field_types, read_record
 from advisor.base.limits import MOST_CONFIG_BYTES
-from advisor.base.units import nearest_names
 from advisor.models.spec import ModelSpec
 
 _FLAG = "--model"
@@ -136,7 +135,6 @@ _BASE: Final = re.compile(r"""(?m)^base: *["']?([\w.-]+)""")
 
 
 def _texts(config_dir: Path | None) -> dict[Path, str]:
-    """Of all presets."""
     paths = (find_config(ConfigGroup.MODEL, name, config_dir) for name in model_names(config_dir))
     return {path: read_text(path, MOST_CONFIG_BYTES) for path in paths if path}
 

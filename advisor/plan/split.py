@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.base.units import divisors
+from advisor.base.errors import divisors
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from advisor.plan.flops import layer_weights

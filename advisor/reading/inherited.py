@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.base.documents import read_text
-from advisor.base.fields import show_path
+from advisor.base.errors import show_path
 from advisor.base.limits import MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.reading.document_tree import Tree, read_tree
@@ -26,8 +26,7 @@ def with_inherited(tree: Tree, folder: Path, depth: int = 0) -> Tree:
         if below is not None:
             below = with_inherited(below, path.parent, depth + 1)
             values = {**_over(tree.values, below.values), DEFAULTS: below.get(DEFAULTS)}
-            places = {**below.places, **tree.places}
-            tree = replace(tree, values=values, places=places)
+            tree = replace(tree, values=values, places={**below.places, **tree.places})
     return tree
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from advisor.base.rule import NOWHERE, Finding, Match, Rule, Verdict
-from advisor.reading.document_keys import Keys, as_whole_number, near, truth
+from advisor.reading.read_configuration import Keys, as_whole_number, near, truth
 
 
 class KeyRule(Rule[[Keys]], frozen=True, kw_only=True):

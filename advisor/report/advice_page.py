@@ -5,15 +5,24 @@ from functools import partial
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
+from advisor.base.fields import join_key_values
 from advisor.base.grouping import grouped
-from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import LIKELY, Job
 from advisor.report import setting_flags as flags
 from advisor.report import wording
-from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
-from advisor.report.breaking import dotted_lines
+from advisor.report.blocks import (
+    Block,
+    Column,
+    Fitted,
+    Indented,
+    Text,
+    dotted_lines,
+    group,
+    labelled_rows,
+    table,
+)
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
 
@@ -136,7 +145,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     found = [(c, c.verification) for c in shown if c.verification is not None]
     if not found:
         return None
-    rows = table([Column(title=title, left=title in _WORDS) for title in _VERIFIED])
+    rows = table([Column(title=title, left=title in ("recompute", "")) for title in _VERIFIED])
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
     by = parts_of(job.config.framework).harness.rehearsed_by(len(found))
@@ -152,7 +161,6 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
 
 _OF_ANOTHER_JOB = "predicted GiB are of the rehearsed job, which differs from the job ranked above"
 _VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
-_WORDS = ("recompute", "")
 
 
 def _verdict_of(seen: Verification) -> list[str]:

@@ -12,8 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.report.blocks import Block, Fitted, Indented, Text, group, wrapped
-from advisor.report.breaking import command_lines
+from advisor.report.blocks import Block, Fitted, Indented, Text, command_lines, group, wrapped
 
 _MARGIN: Final = 26
 _INDENT: Final = 2

@@ -15,15 +15,13 @@ from advisor.report.blocks import (
     Text,
     group,
     labelled_rows,
+    spec_cell,
     table,
     verbatim,
 )
-from advisor.report.breaking import spec_cell
 from advisor.report.wording import PHASES, gib
 
 _STEP: Final = "Step time, s; difference in % of the first step time"
-_OTHER_BATCH: Final = "The steps train different numbers of tokens: compare tokens/s/GPU."
-_SAME: Final = "The jobs are the same."
 _SHOWN_BYTES: Final = GIB / 20
 _SHOWN_SHARE: Final = 0.0005
 """Of a step: less is 0.0 %."""
@@ -35,7 +33,7 @@ def difference_page(found: Difference) -> Block:
         labelled_rows([("first", _heading(found.first)), ("second", _heading(found.second))]),
         "",
         Text("The job", "bold"),
-        Indented(_job(found.job), 2) if found.job else _SAME,
+        Indented(_job(found.job), 2) if found.job else "The jobs are the same.",
         "",
         Text("Chosen rows", "bold"),
         Indented(_rows(found), 2),
@@ -47,7 +45,7 @@ def difference_page(found: Difference) -> Block:
         parts.append(Indented(labelled_rows(moments), 2))
         parts += ["", Text(_STEP, "bold"), Indented(_time(found), 2)]
         if {one.field for one in found.job} & {"job.global_batch_size", "job.seq_length"}:
-            parts.append(_OTHER_BATCH)
+            parts.append("The steps train different numbers of tokens: compare tokens/s/GPU.")
     return group(*parts, "", *_flags(found))
 
 

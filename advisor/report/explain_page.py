@@ -10,8 +10,17 @@ from typing import Final
 from advisor.answer.answer import MemoryLine, TimeLine
 from advisor.answer.evaluation import Evaluation, MemoryBreakdown, StageMemory
 from advisor.base.units import human_bytes
-from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
-from advisor.report.breaking import spec_lines
+from advisor.report.blocks import (
+    Block,
+    Column,
+    Fitted,
+    Indented,
+    Text,
+    group,
+    labelled_rows,
+    spec_lines,
+    table,
+)
 from advisor.report.wording import PHASES, gib
 
 COMPONENTS = MemoryBreakdown.__struct_fields__

@@ -16,8 +16,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.reinforcement import Engine, Reference, Reinforcement
 from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
-from advisor.report.blocks import Block, Fitted, group, labelled_rows
-from advisor.report.breaking import dotted_lines
+from advisor.report.blocks import Block, Fitted, dotted_lines, group, labelled_rows
 from advisor.report.wording import gib
 
 _PROVENANCE = {

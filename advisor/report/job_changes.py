@@ -6,8 +6,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.fields import spelled
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values, spelled
 from advisor.base.units import DASH
 from advisor.job.job import Job
 from advisor.job.layout import DEGREES, EVEN, SHORT_NAMES

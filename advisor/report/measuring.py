@@ -5,8 +5,7 @@ from typing import Final
 
 from advisor.answer.answer import LearnedNote, Toss
 from advisor.base.units import counted
-from advisor.report.blocks import Block, Fitted, group
-from advisor.report.breaking import command_lines
+from advisor.report.blocks import Block, Fitted, command_lines, group
 
 _SHOWN: Final = 5e-4
 _TERMS: Final = {

@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, field
 
 from advisor.answer.answer import RankedEvaluation
+from advisor.base.fields import join_key_values
 from advisor.base.grouping import grouped
-from advisor.base.key_value import join_key_values
 from advisor.base.units import percent, signed_percent
-from advisor.report.blocks import Block, Column, Indented, Line, Span, Table, Text, group, table
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import (
+    Block,
+    Column,
+    Indented,
+    Line,
+    Span,
+    Table,
+    Text,
+    group,
+    spec_cell,
+    table,
+)
 from advisor.report.wording import reserved_gib, seconds
 
 if TYPE_CHECKING:
@@ -18,7 +28,6 @@ if TYPE_CHECKING:
 
 _USUAL_ROWS: Final = 10
 _NAMED: Final = 4
-_NONE: Final = "none"
 _INDENT: Final = 5
 
 
@@ -76,7 +85,7 @@ def overhead_words(
     candidates: Sequence[RankedEvaluation], shown: Sequence[RankedEvaluation]
 ) -> str:
     """Over which row the overhead of the rows `shown` is; empty where that row is among them."""
-    nones = [c for c in candidates if c.evaluation.setting.spec == _NONE]
+    nones = [c for c in candidates if c.evaluation.setting.spec == "none"]
     jobs = [c.evaluation.job for c in nones if c in shown]
     slower = [c.evaluation.job for c in shown if c.evaluation.recompute_overhead]
     open_jobs = [job for job in slower if job not in jobs]

@@ -8,8 +8,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
-from advisor.report.blocks import Block, Fitted, wrapped
-from advisor.report.breaking import command_lines, packed
+from advisor.report.blocks import Block, Fitted, command_lines, packed, wrapped
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
 _MARGIN: Final = 17

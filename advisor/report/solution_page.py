@@ -6,11 +6,10 @@ from typing import Final
 from advisor.answer.advice import Candidate
 from advisor.answer.answer import Answer
 from advisor.answer.solution import Solution, Trial
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.units import DASH, amount, percent
 from advisor.job.layout import SHORT_NAMES
-from advisor.report.blocks import Block, Column, Indented, Table, Text, group, table
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import Block, Column, Indented, Table, Text, group, spec_cell, table
 from advisor.report.job_changes import change_words
 from advisor.report.setting_flags import command_block
 from advisor.report.wording import gib, seconds

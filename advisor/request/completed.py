@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
-from advisor.base.rule_rows import rows_of
+from advisor.base.rule import rows_of
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
@@ -195,8 +195,7 @@ def _with_phases(config: Sourced[JobConfig], given: Given) -> Sourced[JobConfig]
     if rl.has_phases and "micro_batch_size" not in given.job_fields:
         found["micro_batch_size"] = 1
     if rl.algorithm is Algorithm.DPO and "rl.reference" not in (*given.keys, *given.omitted):
-        has_adapter = config.value.tuning.has_adapter
-        its = Reference.ADAPTER_OFF if has_adapter else Reference.GPU
+        its = Reference.ADAPTER_OFF if config.value.tuning.has_adapter else Reference.GPU
         found["rl"] = replace(rl, reference=its)
     return config.with_fields(assumed("as the algorithm needs it"), found)
 

@@ -8,10 +8,17 @@ from msgspec import Struct, field
 from msgspec.structs import fields
 
 from advisor.base.dtypes import Precision
-from advisor.base.errors import UserError
-from advisor.base.fields import field_types, is_record, parse, parse_all, spelled, takes
-from advisor.base.key_value import split_key_value
-from advisor.base.units import nearest_names, parse_bytes
+from advisor.base.errors import UserError, nearest_names
+from advisor.base.fields import (
+    field_types,
+    is_record,
+    parse,
+    parse_all,
+    spelled,
+    split_key_value,
+    takes,
+)
+from advisor.base.units import parse_bytes
 from advisor.frameworks.registry import known_framework
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
-from advisor.base.errors import UserError
-from advisor.base.units import nearest_divisors
+from advisor.base.errors import UserError, nearest_divisors
 from advisor.job.job import Optimizer
 from advisor.job.layout import EVEN, SHORT_NAMES, ParallelLayout, fits_layout
 from advisor.job.pipeline_split import holds_layers

@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from advisor.base.configuration import ConfigGroup, config_folders, config_names, load_config
 from advisor.base.documents import read_csv
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, field_types, parse, read_fields, read_record, show
-from advisor.base.units import nearest_divisors, nearest_names, parse_gpus
+from advisor.base.errors import UserError, nearest_divisors, nearest_names, show
+from advisor.base.fields import convert, field_types, parse, read_fields, read_record
+from advisor.base.units import parse_gpus
 from advisor.frameworks.registry import framework_of_recipe
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig

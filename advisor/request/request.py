@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from advisor.base.key_value import key_of
+from advisor.base.fields import key_of
 
 if TYPE_CHECKING:
     from advisor.models.presets import ModelSource

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy, Toss
 from advisor.answer.evaluation import Evaluation, UnevenRouting
 from advisor.base.errors import UserError
+from advisor.base.fields import join_key_values
 from advisor.base.grouping import grouped
-from advisor.base.key_value import join_key_values
 from advisor.base.units import human_bytes, percent
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration

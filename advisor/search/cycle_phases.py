@@ -24,14 +24,12 @@ from advisor.job.pipeline_split import Pipeline, Stages
 from advisor.job.reinforcement import Algorithm, Engine, Reference
 from advisor.layers.shape import RankShape
 from advisor.memory.allocator import Reserved
-from advisor.memory.resident import NamedBytes
 from advisor.memory.rollout_engine import rollout_engine
-from advisor.memory.static import StaticMemory
+from advisor.memory.static import NamedBytes, StaticMemory
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.search.job_memory import JobMemory, StageDetail
 
 _NOTHING: Final = StaticMemory(weights=0, gradients=0, optimizer=0)
-_MODELS: Final = ("policy", "reference model", "critic")
 _FORWARD: Final = (PhaseName.LOG_PROBS, PhaseName.REFERENCE, PhaseName.VALUES)
 _Models = tuple[StaticMemory, StaticMemory, StaticMemory]
 """States of the model that is trained, of the reference and of the critic."""
@@ -170,7 +168,7 @@ class Cycle:
         for stage in self._stages:
             here = [states.total for states in self._here(name, stage)]
             here[trained] = 0
-            waiting.append(_terms(zip(_MODELS, here, strict=True)))
+            waiting.append(_terms(zip(("policy", "reference model", "critic"), here, strict=True)))
         return memory.next_to(waiting, self._others(name))
 
     def _quiet(self, name: PhaseName, stage: int) -> _Taken:

@@ -9,7 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.base.units import GIB, divisors, parse_gpus
+from advisor.base.errors import divisors
+from advisor.base.units import GIB, parse_gpus
 from advisor.job.lengths import read_lengths
 from advisor.request.given import read_given
 from advisor.request.request import Quantity, Request

@@ -27,9 +27,8 @@ from advisor.memory.chunk import NO_MASK, ChunkFootprint, ChunkTrace, chunk_foot
 from advisor.memory.chunk_units import bytes_on_host, kept_bytes
 from advisor.memory.events import Peak
 from advisor.memory.imbalance import EVEN, UnevenStage, most_uneven, routed_bytes, uneven_stage
-from advisor.memory.resident import NamedBytes
 from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, simulate, weight_sizes
-from advisor.memory.static import stage_weights
+from advisor.memory.static import NamedBytes, stage_weights
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import TransformerImpl
@@ -337,8 +336,7 @@ class JobMemory:
     def with_unused(self, detail: StageDetail, unused: int, returnable: int = 0) -> StageDetail:
         """`detail` where the allocator leaves so many bytes unused, as a simulation says, and gives
         so many of them back to a card that is full."""
-        allocated = detail.reserved.allocated
-        found = self._with_allocated(detail, allocated, unused, returnable)
+        found = self._with_allocated(detail, detail.reserved.allocated, unused, returnable)
         return replace(detail, reserved=found)
 
     def _with_allocated(

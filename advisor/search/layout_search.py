@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import SAME_TIME, Rejection
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError, if_legal
-from advisor.base.units import divisors, either
+from advisor.base.errors import UserError, divisors, either, if_legal
 from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.units import divisors
+from advisor.base.errors import UserError, divisors
 from advisor.frameworks.part_types import Degrees
 from advisor.frameworks.registry import parts_of, runs_recipes
 from advisor.job.job import Job
@@ -240,8 +239,7 @@ def seeds(resolution: Resolution) -> tuple[Job, ...]:
     """Legal jobs with the layouts of recipes for whatever GPUs, from which a search may start."""
     if resolution.wanted is None or not runs_recipes(resolution.config.framework):
         return ()
-    elsewhere = layouts_elsewhere(resolution.wanted)
-    return _legal(resolution, _with_layouts(resolution, elsewhere))
+    return _legal(resolution, _with_layouts(resolution, layouts_elsewhere(resolution.wanted)))
 
 
 def _with_layouts(

@@ -9,8 +9,7 @@ from statistics import median
 from typing import Final
 
 from advisor.base.documents import read_yaml
-from advisor.base.errors import UserError
-from advisor.base.fields import show_path
+from advisor.base.errors import UserError, show_path
 from advisor.base.grouping import grouped
 from advisor.hardware.calibration import Calibration, read_calibration
 from advisor.hardware.gpu import Gpu

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import if_legal
-from advisor.base.units import divisors
+from advisor.base.errors import divisors, if_legal
 from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job

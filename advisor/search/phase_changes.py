@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.sharing import first_equal
 from advisor.frameworks.part_types import Effect, JobChange
 from advisor.frameworks.registry import parts_of

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, Rejection, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.base.key_value import join_key_values
+from advisor.base.fields import join_key_values
 from advisor.base.units import GIB
 from advisor.frameworks.part_types import Effect
 from advisor.frameworks.registry import parts_of

@@ -195,7 +195,6 @@ def _places(
 
 
 def _work(operator: Operator) -> Iterator[str]:
-    """What it computes and sends."""
     gemm, kernel = operator.gemm, operator.attention
     if gemm is not None:
         groups = f" in {gemm.groups} experts" if gemm.groups > 1 else ""

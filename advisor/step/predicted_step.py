@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.memory.events import Peak
-from advisor.memory.resident import NamedBytes
+from advisor.memory.static import NamedBytes
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.time.job_time import StepTail

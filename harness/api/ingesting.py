@@ -9,9 +9,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, show
-from advisor.base.key_value import key_of
+from advisor.base.errors import UserError, show
+from advisor.base.fields import convert, key_of
 from harness.api.overrides import Overrides, hydra_overrides, texts
 from harness.api.running import run_folder
 from harness.judge.results import load_results

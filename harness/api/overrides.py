@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show, spelled
+from advisor.base.errors import UserError, show
+from advisor.base.fields import spelled
 
 Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 

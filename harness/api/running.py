@@ -23,8 +23,8 @@ from harness.planner.run_request import compose
 from harness.rehearsal.trials import parse_asked, rehearsal_plan
 from harness.report.tracking import TrackerName, parse_trackers
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
+from harness.trial.trial import RunPlan
 
 REHEARSAL: Final = (sys.executable, "-m", "harness.rehearsal")
 

@@ -16,7 +16,7 @@ from harness.planner.run_request import RunConfig, compose_sweep
 from harness.report.tracking import TrackerName, parse_trackers
 from harness.sweeps import history, loop, priority, sweep_page
 from harness.sweeps.space import Point, Space, make_space
-from harness.trial import result, run_plan, trial
+from harness.trial import result, trial
 
 
 class SweepOutcome(Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ def plan_sweep(
         raise UserError("backend", config.backend, relation, hint)
     machine = machine_of(config, dry_run=dry_run)
     space = make_space(config, machine, options)
-    plan = run_plan.RunPlan(
+    plan = trial.RunPlan(
         experiment=config.experiment_name,
         device_name=device_name(space.target.job, machine.device),
         settings=(),

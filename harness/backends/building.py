@@ -3,8 +3,7 @@
 from importlib import import_module
 from typing import Final, cast
 
-from advisor.base.errors import UserError
-from advisor.base.units import either
+from advisor.base.errors import UserError, either
 from harness.measure.training_step import StepFactory
 from harness.trial.trial import Backend
 

@@ -6,8 +6,7 @@ import shlex
 from typing import Final
 
 from advisor.base.configuration import load_yaml, packaged_configs
-from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
+from advisor.base.errors import UserError, nearest_names
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import parts_of

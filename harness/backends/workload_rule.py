@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Self
 
 from advisor.base.record import defaults
-from advisor.base.rule import Rule
-from advisor.base.rule_rows import rows_of
+from advisor.base.rule import Rule, rows_of
 from advisor.models.model_fields import ModelFields
 from advisor.models.variants import PLAIN
 from harness.trial.trial import Workload

@@ -3,8 +3,7 @@
 import re
 from typing import Final
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.errors import UserError, show
 
 _UNITS: Final = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
 _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*")

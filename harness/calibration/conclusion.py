@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.documents import read_json_lines, read_text
-from advisor.base.errors import UserError
-from advisor.base.fields import show_path
+from advisor.base.errors import UserError, show_path
 from advisor.hardware.calibration import EFFICIENCIES, Calibration, Provenance
 from advisor.hardware.gpu import Gpu
 from advisor.time.machine import power_ratio

@@ -5,8 +5,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from advisor.base.errors import UserError, require
-from advisor.base.fields import show
+from advisor.base.errors import UserError, require, show
 from advisor.hardware.calibration import EFFICIENCIES
 from advisor.report.blocks import Block, Column, Indented, group, table, verbatim
 from advisor.report.command_help import read_page

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.base.key_value import split_key_value
+from advisor.base.fields import split_key_value
 from advisor.report.command_help import read_page
 from harness.api.comparing import compare
 from harness.cli.flags import Parser

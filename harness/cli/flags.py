@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show
-from advisor.base.key_value import key_of
-from advisor.base.units import nearest_names
+from advisor.base.errors import UserError, nearest_names, show
+from advisor.base.fields import key_of
 from advisor.report.command_help import CommandHelp, Flag, FlagKind, help_page
 from advisor.report.text import on_screen
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from advisor.base.key_value import key_of, split_key_values
+from advisor.base.fields import key_of, split_key_values
 from advisor.base.units import counted, gib
-from advisor.report.blocks import Fitted
-from advisor.report.breaking import hanging
+from advisor.report.blocks import Fitted, hanging
 from advisor.report.command_help import read_page
 from advisor.report.text import on_screen
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs

@@ -73,9 +73,7 @@ def _pipe(stream: TextIO) -> TextIO:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from advisor.base.errors import UserError
-    from advisor.base.fields import show
-    from advisor.base.units import nearest_names
+    from advisor.base.errors import UserError, nearest_names, show
 
     if "_ARGCOMPLETE" in os.environ:
         from harness.cli.shells import answer_shell

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Final
 
-from advisor.base.key_value import key_of
+from advisor.base.fields import key_of
 from advisor.base.units import counted
-from advisor.report.blocks import Column, Indented, group, table, verbatim
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import Column, Indented, group, spec_cell, table, verbatim
 from advisor.report.command_help import CommandHelp, read_page
 from advisor.report.text import on_screen
 from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
@@ -19,9 +18,8 @@ from harness.execution.runner import exit_code
 from harness.execution.signals import Stop
 from harness.judge.predicted import page
 from harness.trial.result import TrialResult
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
-from harness.trial.trial import Prediction
+from harness.trial.trial import PlannedSetting, Prediction, RunPlan
 
 UNFINISHED: Final = 3
 FAILED: Final = 4

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.key_value import split_key_values
+from advisor.base.fields import split_key_values
 from harness.backends.command_flags import OTHER
 from harness.execution.launchers import local
 from harness.execution.signals import StopSignals

@@ -12,9 +12,8 @@ from harness.execution.runner import Runner, label_of
 from harness.execution.signals import StopSignals
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import PlannedSetting, RunPlan, same_trial
 from harness.trial.store import RunFolder, TrialFolder
-from harness.trial.trial import Trial
+from harness.trial.trial import PlannedSetting, RunPlan, Trial, same_trial
 
 _LOOK_SECONDS: Final = 0.5
 _OTHERS_SECONDS: Final = 10.0

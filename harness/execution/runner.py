@@ -15,9 +15,8 @@ from harness.execution.progress import Progress
 from harness.execution.signals import StopSignals
 from harness.trial.files import exclusive
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import PlannedSetting, RunPlan, same_question
 from harness.trial.store import RunFolder, TrialFolder
-from harness.trial.trial import Trial
+from harness.trial.trial import PlannedSetting, RunPlan, Trial, same_question
 
 MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED, {TrialStatus.PRUNED})

@@ -5,9 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from typing import Any
 
 
 class Stop(BaseException):
@@ -34,7 +32,7 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 # what is ignored on purpose (nohup) stays ignored
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._receive)

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.key_value import split_key_values
+from advisor.base.fields import split_key_values
 from harness.backends.building import factory
 from harness.execution.launchers.local import descendants, group_leaders, kill_groups
 from harness.execution.launchers.parent_death import die_with_parent

@@ -11,8 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from advisor.base.fields import read_record
-from advisor.base.key_value import split_key_values
+from advisor.base.fields import read_record, split_key_values
 from harness.base.collections import Scalar, flatten
 from harness.trial.result import TrialResult
 from harness.trial.trial import Workload, world_size

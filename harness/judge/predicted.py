@@ -9,13 +9,11 @@ from msgspec.structs import astuple
 
 from advisor.base.errors import UserError, require
 from advisor.base.units import DASH, MIB, signed_percent, unit_of
-from advisor.report.blocks import Column, group, table
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import Column, group, spec_cell, table
 from advisor.report.text import on_screen
 from harness.base.collections import known
 from harness.trial.result import TrialResult, TrialStatus, most, reason
-from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Prediction
+from harness.trial.trial import PlannedSetting, Prediction, RunPlan
 
 Value = TypeVar("Value")
 _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)

@@ -8,8 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from advisor.report.blocks import Block, Fitted, group, wrapped
-from advisor.report.breaking import hanging
+from advisor.report.blocks import Block, Fitted, group, hanging, wrapped
 from advisor.report.text import on_screen
 from harness.judge.trial_rows import ComparisonRow
 from harness.judge.verdict import Verdict
@@ -41,14 +40,13 @@ def _lines(line: str, width: int) -> list[str]:
 
 def _note(text: str, width: int) -> list[str]:
     """A reason wraps; a command to copy does not."""
-    lines = [text] if _COMMAND in text else wrapped(text, width - _INDENT)
+    lines = [text] if "harness run " in text else wrapped(text, width - _INDENT)
     return [" " * _INDENT + line for line in lines]
 
 
 _INDENT: Final = 6
 _FIGURE: Final = 30
 """Columns of the longest figure, with its interval."""
-_COMMAND: Final = "harness run "
 
 
 def environment_lines(comparison: "Comparison") -> list[str]:

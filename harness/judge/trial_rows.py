@@ -8,9 +8,9 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, nearest_names
 from advisor.base.grouping import grouped
-from advisor.base.units import human_bytes, nearest_names
+from advisor.base.units import human_bytes
 from harness.judge import metrics, stats
 from harness.judge.golden import Golden, by_day
 from harness.judge.golden_update import session_of, sessions_of

@@ -23,8 +23,7 @@ from harness.planner.planning import make_plan
 from harness.planner.run_request import RecomputeChoice, RunConfig
 from harness.trial import files, store
 from harness.trial.result import TrialResult
-from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
+from harness.trial.trial import Backend, Device, MeasurementPlan, PlannedSetting, RunPlan, Trial
 
 EXPERIMENT: Final = "ingested"
 """Of the plan that is made of logs."""

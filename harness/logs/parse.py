@@ -132,7 +132,6 @@ class _Scan:
         )
 
     def _read_lines(self, text: str, tells: Callable[[str], bool]) -> None:
-        """Enter each line that tells something."""
         for part in text.split("\n") if tells(text) else (text,):
             if len(part) < LINE_CHARACTERS and tells(part):
                 self._read(part)

@@ -20,7 +20,6 @@ from harness.logs.plain_pickle import NotPlainError, read_plain
 
 BEFORE: Final = "alive before the recording"
 UNKNOWN: Final = "without a stack"
-_OTHER: Final = "allocated in other code"
 _LONGEST: Final = 300
 CATEGORIES: Final = {
     "parameter": "weights",
@@ -72,7 +71,7 @@ class AllocationKinds:
             if id(frame) not in self._of_frames:
                 self._of_frames[id(frame)] = _phase(frame)
             found.add(self._of_frames[id(frame)])
-        return next((phase for phase in _PHASES if phase in found), _OTHER)
+        return next((phase for phase in _PHASES if phase in found), "allocated in other code")
 
 
 def _phase(frame: object) -> str | None:

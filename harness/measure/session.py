@@ -71,9 +71,6 @@ class PhasePeaks:
         self._gauge.restart()
 
 
-_ORDER: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.REPLAY, Phase.OPTIMIZER)
-
-
 class PhaseTimes:
     """A recorder of when each phase begins, for the GPU (idle at first) and its processor."""
 
@@ -109,7 +106,7 @@ class PhaseTimes:
                     (s for _, _, s in stretches[phase] if s is not None), default=None
                 ),
             )
-            for phase in _ORDER
+            for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.REPLAY, Phase.OPTIMIZER)
             if phase in stretches
         )
 

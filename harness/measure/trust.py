@@ -116,12 +116,11 @@ _ADVICE: Final[Mapping[str, str]] = convert(
     load_yaml(packaged_configs() / "failures" / "measured_concerns.yaml").values, dict[str, str]
 )
 _FATAL: Final = ("allocator_retries", "other_processes", "throttling")
-_OF_TIMES: Final = ("spread", "drift")
 
 
 def _concern(name: str, seen: str, limit: float | str, times_count: bool = True) -> Concern:
     """Where times do not count, those that are about times alone are no reason for anything."""
-    of_times = name in _OF_TIMES
+    of_times = name in ("spread", "drift")
     return Concern(
         name=name,
         seen=seen,

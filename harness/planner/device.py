@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.errors import UserError, show
 from advisor.base.units import whole_number
 from harness.trial.trial import Device
 

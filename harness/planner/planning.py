@@ -28,8 +28,15 @@ from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences, predict
 from harness.planner.launcher_options import LauncherKind
 from harness.planner.run_request import RunConfig
-from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Backend, Device, TrainingCommand, Trial, variables_of_trials
+from harness.trial.trial import (
+    Backend,
+    Device,
+    PlannedSetting,
+    RunPlan,
+    TrainingCommand,
+    Trial,
+    variables_of_trials,
+)
 
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
 

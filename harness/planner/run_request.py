@@ -15,10 +15,15 @@ import yaml
 from msgspec import Struct, field
 
 from advisor.base import configuration
-from advisor.base.errors import UserError, missing_package
-from advisor.base.fields import field_types, optional_type, parse, read_fields, read_record, show
-from advisor.base.key_value import split_key_values
-from advisor.base.units import likely_names, nearest_names
+from advisor.base.errors import UserError, likely_names, missing_package, nearest_names, show
+from advisor.base.fields import (
+    field_types,
+    optional_type,
+    parse,
+    read_fields,
+    read_record,
+    split_key_values,
+)
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec

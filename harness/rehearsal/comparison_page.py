@@ -4,13 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from advisor.base.units import gib, human_bytes, milliseconds, signed_percent
-from advisor.report.blocks import Block, Column, group, table
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import Block, Column, group, spec_cell, table
 from advisor.report.text import on_screen
 from harness.rehearsal.prediction import difference, explained
 from harness.trial.result import StagePeaks, TrialResult, reason
-from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Device, Prediction
+from harness.trial.trial import Device, PlannedSetting, Prediction, RunPlan
 
 _PHASES: Final = ("static", "forward", "backward", "optimizer", "peak")
 _SPARE: Final = {"static": 1, "optimizer": 2}

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from advisor.base.configuration import ConfigGroup, config_names, load_config
 from advisor.base.dtypes import DType, Precision
-from advisor.base.errors import UserError
-from advisor.base.fields import parse_all, show
-from advisor.base.key_value import split_key_values
-from advisor.base.units import nearest_names, whole_number
+from advisor.base.errors import UserError, nearest_names, show
+from advisor.base.fields import parse_all, split_key_values
+from advisor.base.units import whole_number
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
@@ -28,12 +27,13 @@ from harness.backends.lone_ranks import as_installed, check, computes_in_8_bits
 from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences
 from harness.rehearsal.prediction import predicted_stages, rank_seconds, reserved_alone
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import (
     Backend,
     Device,
     MeasurementPlan,
+    PlannedSetting,
     Prediction,
+    RunPlan,
     Trial,
     Workload,
     variables_of_trials,

@@ -10,8 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.report.blocks import Block, Column, Fitted, Text, group, table
-from advisor.report.breaking import packed
+from advisor.report.blocks import Block, Column, Fitted, Text, group, packed, table
 
 
 class Table(Struct, frozen=True, kw_only=True):

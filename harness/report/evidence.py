@@ -14,7 +14,7 @@ from harness.judge.predicted import or_dash
 from harness.report.document import Picture, Section, Table, table_of
 from harness.report.facts import Facts, Numbers, numbers_of, peaks
 from harness.trial.result import TrialResult
-from harness.trial.run_plan import PlannedSetting
+from harness.trial.trial import PlannedSetting
 
 
 def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:

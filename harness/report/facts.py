@@ -24,9 +24,8 @@ from harness.judge.results import Loaded, load_results, reproduction_command
 from harness.judge.stats import iqr
 from harness.judge.trial_rows import CompareOptions
 from harness.trial.result import MemoryPeak, TrialResult, most
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
-from harness.trial.trial import Device, Trial, world_size
+from harness.trial.trial import Device, PlannedSetting, RunPlan, Trial, world_size
 
 
 class Numbers(Struct, frozen=True, kw_only=True):

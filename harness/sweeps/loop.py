@@ -15,8 +15,8 @@ from harness.sweeps.space import Point, Space
 from harness.sweeps.workers.opening import open_study
 from harness.sweeps.workers.study import Claim, Study, trial_of
 from harness.trial.result import TrialStatus
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
+from harness.trial.trial import PlannedSetting, RunPlan
 
 
 class Sweep(Struct, frozen=True, kw_only=True):

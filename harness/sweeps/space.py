@@ -26,8 +26,7 @@ from harness.planner.forecast import predict
 from harness.planner.launcher_options import SweepOptions
 from harness.planner.planning import Target, bare_trial, find_target
 from harness.planner.run_request import RunConfig
-from harness.trial.run_plan import PlannedSetting
-from harness.trial.trial import AsRun, Backend, Device, Workload, layout_name
+from harness.trial.trial import AsRun, Backend, Device, PlannedSetting, Workload, layout_name
 
 _BUDGET: Final = "sweep.memory_budget"
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from advisor.base.pareto import pareto_front
 from advisor.base.units import human_bytes, percent
-from advisor.report.blocks import Block, Column, group, table
-from advisor.report.breaking import spec_cell
+from advisor.report.blocks import Block, Column, group, spec_cell, table
 from advisor.report.text import on_screen
 from harness.judge.predicted import or_dash
 from harness.sweeps.history import Outcome
@@ -101,7 +100,6 @@ def _names(space: Space, point: Point) -> list[Block]:
 
 
 def _predicted(predicted: Prediction | None) -> tuple[str, str, str]:
-    """Step, peak and probability to fit."""
     predicted = predicted or Prediction()
     step, peak = predicted.step_time_seconds, predicted.peak_reserved_bytes
     fits = or_dash(predicted.fit_probability, percent)

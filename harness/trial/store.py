@@ -36,15 +36,14 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from advisor.base.documents import read_json
-from advisor.base.errors import UserError
-from advisor.base.fields import read_record, show
+from advisor.base.errors import UserError, show
+from advisor.base.fields import read_record
 from advisor.base.limits import LARGEST, LARGEST_FLOAT
 from advisor.base.record import as_dict
 from advisor.base.units import whole_number
 from harness.trial.files import Reservation, in_turn, remove_temporaries, tail, write_atomic
 from harness.trial.result import SCHEMA_VERSION, Phase, TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan, joined_plan, same_trial
-from harness.trial.trial import Device, Trial
+from harness.trial.trial import Device, RunPlan, Trial, joined_plan, same_trial
 
 _STATE_BYTES: Final = 160
 

@@ -11,9 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import load_yaml
-from advisor.base.errors import UserError
-from advisor.base.fields import read_record, show
-from advisor.base.units import nearest_names
+from advisor.base.errors import UserError, nearest_names, show
+from advisor.base.fields import read_record
 
 OUT = "{out}"
 """Stands for the campaign's folder in an item's arguments."""

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final
 
 from advisor.base.dtypes import Precision
-from advisor.base.key_value import split_key_values
+from advisor.base.fields import split_key_values
 from research.rows.bridge_runs import BridgeRun, bridge_job
 from research.rows.row import (
     PACKED_SEQUENCE,

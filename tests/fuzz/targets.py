@@ -145,8 +145,8 @@ def _resume(folder: Path, _: Sequence[str]) -> int:
     is run again. The other trial's result is never lost."""
     from harness.execution.progress import Progress
     from harness.execution.runner import Runner
-    from harness.trial.run_plan import PlannedSetting, RunPlan
     from harness.trial.store import RunFolder
+    from harness.trial.trial import PlannedSetting, RunPlan
     from tests.harness.conftest import TRIAL
 
     plan = RunPlan(

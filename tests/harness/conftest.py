@@ -18,9 +18,17 @@ from harness.execution.launchers.local import LocalLauncher
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner
 from harness.trial.result import TrialStatus
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
-from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from harness.trial.trial import (
+    Backend,
+    Device,
+    MeasurementPlan,
+    PlannedSetting,
+    Prediction,
+    RunPlan,
+    Trial,
+    Workload,
+)
 from tests.advisor.jobs import batches
 from tests.advisor.toys import toy_model
 from tests.harness import drive

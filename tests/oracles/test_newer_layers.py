@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from advisor.frameworks.torch.expert_models import eager_experts
+from advisor.frameworks.torch.supported_jobs import eager_experts
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.config_json.importer import load_config_json

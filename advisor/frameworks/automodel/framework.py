@@ -35,7 +35,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.samples import Packing
 from advisor.layers.shape import RankShape
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Keys
 
 _NAME: Final = str(Framework.AUTOMODEL)
 _CHECKPOINTING: Final = "distributed.activation_checkpointing"
@@ -45,7 +45,6 @@ _SETTINGS: Final[dict[TorchSetting, bool | str]] = {
     op(OpPolicy.TORCHTITAN): "selective",
 }
 _PACKED: Final = "packed_sequence.packed_sequence_size"
-_ADAPTER: Final = "nemo_automodel.components._peft.lora.PeftConfig"
 
 
 class _Reader(DialectReader):
@@ -62,7 +61,6 @@ class _Reader(DialectReader):
         return next(setting.spec for setting, value in _SETTINGS.items() if value == meant)
 
     def model_named(self, keys: Keys) -> str:
-        """The checkpoint."""
         its = str(keys.get("model.pretrained_model_name_or_path") or "")
         return its or str(keys.get("model.config.pretrained_model_name_or_path") or "")
 
@@ -100,15 +98,12 @@ class _Spelling(stack.TorchSpelling):
     """The YAML file, or options over one."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
-        """The switch."""
         return _words({_CHECKPOINTING: self._switch(as_torch(setting))})
 
     def layout_flags(self, job: Job) -> str:
-        """All others."""
         return _words(self._job(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
-        """Sections of the YAML file."""
         said = self._job(job) | {_CHECKPOINTING: self._switch(as_torch(setting))}
         import yaml
 
@@ -124,7 +119,7 @@ class _Spelling(stack.TorchSpelling):
         if job.config.samples.packing is Packing.PACKED:
             own[_PACKED] = own.pop("dataset.seq_length")
         if job.config.tuning.has_adapter:
-            own["peft._target_"] = _ADAPTER
+            own["peft._target_"] = "nemo_automodel.components._peft.lora.PeftConfig"
         return own
 
 

@@ -15,8 +15,7 @@ from advisor.frameworks.torch.rules import Rules, stated
 from advisor.frameworks.torch.setting import ALL_TO_HOST, TorchSetting
 from advisor.job.job import Job
 from advisor.job.tuning import StoredAs
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document, Untaken
+from advisor.reading.read_configuration import Document, Keys, Untaken
 
 _DEPRECATED: Final = {"offload": True, "offload_disk": "disk"}
 """Values of gradient_checkpointing that mean true, and those of activation_offloading."""
@@ -56,7 +55,7 @@ class _Reader(trainer.TrainerDialectReader):
 class _Settings(TrainerSettings):
     """All activations go to the host with an adapter alone."""
 
-    own_rules: ClassVar[Rules] = {**TrainerSettings.own_rules, **stated("axolotl", {})}
+    own_rules: ClassVar[Rules] = {**TrainerSettings.own_rules, **stated("axolotl")}
 
 
 class _Spelling(trainer.DialectSpelling):

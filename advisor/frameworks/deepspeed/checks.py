@@ -21,8 +21,8 @@ from advisor.frameworks.deepspeed.options import (
     STEPS,
 )
 from advisor.frameworks.key_rows import written
-from advisor.reading.document_keys import Keys
 from advisor.reading.key_rules import is_count
+from advisor.reading.read_configuration import Keys
 
 
 def _faults(keys: Keys, *, twice: bool) -> Iterator[Match]:

@@ -24,7 +24,7 @@ from advisor.frameworks.huggingface.training_arguments import (
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
 from advisor.frameworks.registry import parts_of
-from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, stack, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
 from advisor.frameworks.torch.supported_jobs import KERNEL_OPTIONS
 from advisor.job.job import AttnImplementation, Job
@@ -141,7 +141,7 @@ class ZeroMemory(memory_model.TorchMemory):
         return static.zero_memory(job, shape, chunks)
 
 
-class ZeroSettings(recompute_settings.TorchSettings):
+class ZeroSettings(stack.TorchSettings):
     """Checkpoints of DeepSpeed's function, or of its pipeline engine."""
 
     own_rules = rules.RULES
@@ -213,7 +213,6 @@ class _Spelling(stack.TorchSpelling):
         return said if calls_deepspeed(job) else (*said, *parallelism_variables(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
-        """The JSON file alone."""
         return json.dumps(json.loads(deepspeed_config(as_torch(setting), job)), indent=2) + "\n"
 
 

@@ -19,7 +19,7 @@ from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torch.setting import Modifier
 from advisor.job.layout import DataParallelSharding
 from advisor.reading import document_tree, python_source, read_configuration
-from advisor.reading.document_keys import Keys, put_mapping, put_tree
+from advisor.reading.read_configuration import Keys, put_mapping, put_tree
 
 _SWITCHES: Final = tuple(option for option in Modifier if option is not Modifier.OFFLOAD)
 

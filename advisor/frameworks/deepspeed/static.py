@@ -16,11 +16,10 @@ from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.heads.chunked import CHUNKED
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, output_weights
 from advisor.layers.transformer import transformer_layer
-from advisor.layers.weights import output_weights
-from advisor.memory.resident import NamedBytes
 from advisor.memory.static import (
+    NamedBytes,
     StaticMemory,
     layer_elements,
     scale_bytes,

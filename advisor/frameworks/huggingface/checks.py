@@ -15,7 +15,7 @@ from advisor.frameworks import key_rows
 from advisor.frameworks.huggingface import options
 from advisor.frameworks.option import names_in
 from advisor.reading import key_rules
-from advisor.reading.document_keys import Keys, as_whole_number, known
+from advisor.reading.read_configuration import Keys, as_whole_number, known
 
 _ARGUMENTS: Final = "transformers 5.23.0 training_args.py"
 _PARSER: Final = "transformers 5.23.0 hf_argparser.py"

@@ -23,7 +23,7 @@ from advisor.frameworks.huggingface.training_arguments import (
     training_arguments,
     words,
 )
-from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, stated
 from advisor.frameworks.torch.setting import (
     ALL_TO_HOST,
@@ -82,8 +82,7 @@ class TrainerJobs(supported_jobs.TorchJobs):
         if config.precision is Precision.FP8_CURRENT and "job.fp8_param_gather" not in given:
             config = replace(config, fp8_param_gather=not config.flat_parameters)
         if config.tuning.has_adapter and config.tuning.adapter_dtype is None:
-            tuning = replace(config.tuning, adapter_dtype=DType.FP32)
-            config = replace(config, tuning=tuning)
+            config = replace(config, tuning=replace(config.tuning, adapter_dtype=DType.FP32))
         own = self.reduce_dtype and config.precision.parameter_dtype
         reduces_in = own or config.main_grads_dtype
         return model, replace(config, main_grads_dtype=reduces_in, weights_dtype=dtype)
@@ -228,7 +227,7 @@ def _refused_fp8(setting: TorchSetting, job: Job, _: object) -> Iterator[Match]:
     yield from (Match(reason, fix) for holds, reason, fix in refused if holds)
 
 
-class TrainerSettings(recompute_settings.TorchSettings):
+class TrainerSettings(stack.TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
     own_rules: ClassVar[Rules] = stated("huggingface", {"fp8": _refused_fp8})

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from advisor.frameworks.huggingface.options import CHECKPOINTING, FP8, FSDP
-from advisor.reading.document_keys import Keys, put_mapping
 from advisor.reading.python_source import Call, PythonSource, Unknown, Way
+from advisor.reading.read_configuration import Keys, put_mapping
 
 _ARGUMENTS: Final = re.compile(
     r"(?:TrainingArguments|(?:SFT|DPO|GRPO|KTO|ORPO|PPO|Reward|CPO)Config)$"

@@ -41,13 +41,16 @@ from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
 from advisor.reading import document_tree, key_rules, python_source, words
 from advisor.reading.command_options import CommandOption, options, program_at, unread_words
-from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.read_configuration import (
     Document,
+    Keys,
     ReadConfiguration,
     ReadValue,
     UnknownValue,
     Untaken,
+    known,
+    put_mapping,
+    put_tree,
 )
 from advisor.reading.shell import Note, ShellCommand
 
@@ -63,7 +66,6 @@ _ON_HOST: Final = {
     "offload_optimizer_device": "job.optimizer_cpu_offload",
     "offload_param_device": "job.param_cpu_offload",
 }
-_LAUNCHERS_FILE: Final = "config_file"
 _HYBRID: Final = frozenset(("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5"))
 """A machine has all shards (torch 2.13 distributed/fsdp/_init_utils.py)."""
 _SHARDINGS: Final = {
@@ -193,7 +195,7 @@ class HuggingFaceReader(DialectReader):
                 path="layout.data_parallel_replicate_size",
             )
         path = "layout.data_parallel_sharding"
-        files = (_deepspeed_file(keys), keys.values.get(_LAUNCHERS_FILE))
+        files = (_deepspeed_file(keys), keys.values.get("config_file"))
         for file in filter(None, files if "file" not in keys.about else files[:1]):
             yield UnknownValue(
                 written=file.written, text=str(file.value), place=file.place, path=path

@@ -29,8 +29,7 @@ from advisor.job.reinforcement import Algorithm, Reference
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
+from advisor.reading.read_configuration import Keys, ReadConfiguration, ReadValue, UnknownValue
 
 _OLDEST_NAMES: Final = "4"
 """transformers 5 takes the names of 4 as well, and dialects know no others."""

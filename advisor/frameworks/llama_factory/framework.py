@@ -17,7 +17,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.setting import Granularity
 from advisor.job.job import Job
-from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Keys
 
 _TYPE, _LAYERS = "finetuning_type", "freeze_trainable_layers"
 
@@ -60,7 +60,6 @@ class _Spelling(trainer.DialectSpelling):
     """Frozen layers are a type of fine-tuning."""
 
     def finished(self, said: dict[str, Any], job: Job) -> dict[str, Any]:
-        """With that type."""
         layers = job.config.tuning.num_trainable_layers
         return said if layers is None else said | {_TYPE: "freeze", _LAYERS: layers}
 

@@ -13,8 +13,7 @@ from advisor.layers.megatron.quantization import weight_copies
 from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, head_operators, transformer_layer
-from advisor.memory.resident import NamedBytes, cublas_workspaces
-from advisor.memory.static import with_one_token
+from advisor.memory.static import NamedBytes, cublas_workspaces, with_one_token
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.models.options import AttentionBackend, PositionEmbedding, TokenDispatcher
 

@@ -31,8 +31,14 @@ from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model, model_names
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys, known
-from advisor.reading.read_configuration import Checked, LentJob, ReadConfiguration, ReadValue
+from advisor.reading.read_configuration import (
+    Checked,
+    Keys,
+    LentJob,
+    ReadConfiguration,
+    ReadValue,
+    known,
+)
 
 _READER: Final = MegatronReader()
 _TAKEN: Final = ("rl.", "head.", "samples.", "tuning.")

@@ -15,9 +15,9 @@ from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.job.job import Job
 from advisor.job.layout import SHARDED_GRADIENTS, DataParallelSharding
 from advisor.layers.shape import RankShape
-from advisor.memory.resident import NamedBytes
 from advisor.memory.static import (
     GRADIENT_COPIES,
+    NamedBytes,
     StaticMemory,
     num_elements,
     stage_elements,

@@ -15,9 +15,8 @@ from advisor.frameworks.megatron.buffers import Chunks
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.operators import Weight
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, embedding_weights, output_weights
 from advisor.layers.transformer import transformer_layer
-from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.static import num_elements, with_one_token
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 

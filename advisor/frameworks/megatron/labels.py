@@ -1,7 +1,7 @@
 """Megatron's recompute modules: what each label replays in a layer, and what it is tried with.
 
 A new label is a row here, its first release in revisions.py, and a row of what stands against it in
-rules/recompute_labels.py; settings, plans, candidates and pages follow.
+rules/recompute_fields.py; settings, plans, candidates and pages follow.
 
 Source: megatron-core 0.16.1 transformer_layer.py, attention.py, moe_layer.py, experts.py and 0.19.0
 ssm/gated_delta_net/gdn.py; run there through tests/oracles. Under Transformer Engine the norms of

@@ -12,9 +12,8 @@ from typing import Any, Final
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.rule_rows import rows_of
-from advisor.base.units import either
+from advisor.base.errors import UserError, either
+from advisor.base.rule import rows_of
 from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
 from advisor.job.job import JobConfig

@@ -6,8 +6,8 @@ from typing import TypedDict
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.units import nearest_names, whole_number
+from advisor.base.errors import UserError, nearest_names
+from advisor.base.units import whole_number
 from advisor.plan.recompute_plan import Setting
 
 

@@ -7,18 +7,17 @@ times were measured with); Megatron Bridge 0.3.1 models/gpt_provider.py,
 training/mixed_precision.py, training/comm_overlap.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import prod
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, nearest_divisors
 from advisor.base.record import defaults
-from advisor.base.rule import Match, Rule, refuse
-from advisor.base.rule_rows import rows_of, rules_of
-from advisor.base.units import nearest_divisors
+from advisor.base.rule import Match, R, Rule, refuse, rows_of, rules_of, with_sides
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.megatron.options.table import SETTINGS
@@ -27,11 +26,10 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Degrees, JobChange, LayerSplits
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.job.tuning import ALL_LINEAR, Adapter, StoredAs, Tuning
+from advisor.job.tuning import ALL_LINEAR, Tuning
 from advisor.layers.megatron.adapters import LINEAR_NAMES
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import (
-    AttentionBackend,
     CpCommType,
     CrossEntropyFusion,
     FlexBackend,
@@ -114,59 +112,31 @@ def _te_layers(_: str, model: ModelSpec) -> str:
     return "dsa" if model.has_sparse_attention else " or ".join(sorted(linear))
 
 
-def _is_local_latent(_: str, model: ModelSpec) -> bool:
-    own = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
-    return own and model.multi_latent_attention and model.transformer_impl is TransformerImpl.LOCAL
-
-
 def _unknown_targets(tuning: Tuning, _: Revision) -> Match | None:
     unknown = [name for name in tuning.target_modules if name not in (ALL_LINEAR, *LINEAR_NAMES)]
     fix = f"use {ALL_LINEAR} or {', '.join(LINEAR_NAMES)}"
     return Match(fix=fix, found=unknown[0]) if tuning.has_adapter and unknown else None
 
 
-_ROWS: Final = rows_of("megatron_support.json")
+def _stated(kind: type[R], table: str, whens: Mapping[str, Callable[..., object]]) -> tuple[R, ...]:
+    rows = rows_of("megatron_support.json")[table]
+    return tuple(rules_of(kind, rows, whens, partial(with_sides, kind)).values())
+
+
 _LAYER_RULES: Final = (
     *(_only_elsewhere(field, plain) for field, plain in PLAIN if field != "no_rope_freq"),
-    *rules_of(
-        _LayerRule,
-        _ROWS["layers"],
-        {
-            "eager_layers": lambda _, model: model.transformer_impl.is_eager,
-            "local_latent_attention": _is_local_latent,
-            "transformer_engine_layers": _te_layers,
-        },
-    ).values(),
+    *_stated(_LayerRule, "layers", {"transformer_engine_layers": _te_layers}),
 )
-_OPTION_RULES: Final = rules_of(
+_OPTION_RULES: Final = _stated(
     _OptionRule,
-    _ROWS["options"],
+    "options",
     {
-        "host_optimizer": lambda job, revision: (
-            job.optimizer_cpu_offload
-            and not job.use_precision_aware_optimizer
-            and revision.framework == Framework.MEGATRON_LM
-        ),
         "muon_release": lambda job, revision: (
             job.optimizer.is_muon and not revision.at_least(*FIRST_WITH_MUON)
-        ),
-        "muon_of_all_weights": lambda job, _: job.optimizer.is_muon and not job.tuning.trains_all,
+        )
     },
 )
-_TUNING_RULES: Final = rules_of(
-    _TuningRule,
-    _ROWS["tuning"],
-    {
-        "no_adapters": lambda tuning, revision: (
-            tuning.has_adapter and revision.framework == Framework.MEGATRON_LM
-        ),
-        "no_dora": lambda tuning, _: tuning.adapter is Adapter.DORA and tuning.cut_by_tokens,
-        "known_targets": _unknown_targets,
-        "base_weights": lambda tuning, _: tuning.base_weights is not StoredAs.AS_LOADED,
-        "adapter_dtype": lambda tuning, _: tuning.adapter_dtype not in (None, DType.BF16),
-        "num_trainable_layers": lambda tuning, _: tuning.num_trainable_layers is not None,
-    },
-)
+_TUNING_RULES: Final = _stated(_TuningRule, "tuning", {"known_targets": _unknown_targets})
 
 
 class MegatronJobs(JobSupport):
@@ -219,8 +189,8 @@ class MegatronJobs(JobSupport):
         (arguments.py, a check that Bridge 0.6.2 and NeMo 2 do not have)."""
         super().check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
-        refuse(_OPTION_RULES.values(), config, revision)
-        refuse(_TUNING_RULES.values(), config.tuning, revision)
+        refuse(_OPTION_RULES, config, revision)
+        refuse(_TUNING_RULES, config.tuning, revision)
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]

@@ -24,8 +24,7 @@ from advisor.job.reinforcement import Algorithm
 from advisor.models.presets import model_names
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import ReadConfiguration, Untaken
+from advisor.reading.read_configuration import Keys, ReadConfiguration, Untaken
 
 _NAME: Final = str(Framework.MEGATRON_SWIFT)
 _LENGTH, _TYPE = "max_length", "rlhf_type"
@@ -46,12 +45,10 @@ class _Reader(engine_dialect.MegatronCycleReader):
     label = "Megatron-SWIFT"
 
     def called(self, keys: Keys) -> str:
-        """Its release, not Megatron's."""
         return f"{self.label} {_RELEASE}"
 
     @classmethod
     def unknown_keys(cls, keys: Keys) -> Iterator[Match]:
-        """Arguments."""
         return unknown_names(_NAME, keys)
 
     def _configuration(self, keys: Keys) -> ReadConfiguration:
@@ -88,7 +85,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
             yield "rl.reference", (its, (_TYPE,))
 
     def num_gpus(self, keys: Keys) -> int | None:
-        """Those of its environment."""
         return keys.num_gpus
 
     def recompute(self, keys: Keys) -> str | None:
@@ -104,7 +100,6 @@ class _Spelling(MegatronSpelling):
         return _options(super().setting_flags(setting, job))
 
     def layout_flags(self, job: Job) -> str:
-        """Layout, batch, lengths, adapters and phases."""
         own = {_LENGTH: job.config.seq_length} | written(_NAME, job)
         if job.config.rl.algorithm is Algorithm.GRPO:
             own[_LENGTH] -= job.config.rl.response_length or 512

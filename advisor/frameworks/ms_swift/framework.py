@@ -14,8 +14,7 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.models.options import CpCommType
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document, ReadValue
+from advisor.reading.read_configuration import Document, Keys, ReadValue
 
 _SAMPLES: Final = 16
 """Samples of a step that gradients are accumulated over where nothing says it."""

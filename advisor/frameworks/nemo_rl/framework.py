@@ -26,9 +26,8 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.setting import Granularity as Checkpoints
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
-from advisor.reading.document_keys import Keys
 from advisor.reading.inherited import DEFAULTS
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 from advisor.reading.shell import Note
 
 _MEGATRON: Final = "megatron_cfg"
@@ -85,7 +84,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
         return str(keys.get("algorithm")) == "sft"
 
     def trains_with_megatron(self, keys: Keys) -> bool:
-        """By its switch."""
         return keys.truth(f"{_MEGATRON}.enabled") is True
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
@@ -137,7 +135,6 @@ class _Spelling(CycleSpelling):
     """Words of Hydra over a file."""
 
     def said(self, job: Job) -> dict[str, Any]:
-        """With packing."""
         return _packing(super().said(job), job)
 
 
@@ -145,11 +142,9 @@ class _MegatronSpelling(engine_dialect.BridgeSpelling):
     """Bridge's overrides below megatron_cfg."""
 
     def said(self, job: Job) -> dict[str, Any]:
-        """With packing."""
         return _packing(super().said(job), job)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
-        """A switch, and what it reads."""
         own = as_megatron(setting)
         said: dict[str, Any] = {_SWITCH: own.granularity is not Granularity.NONE}
         if said[_SWITCH]:

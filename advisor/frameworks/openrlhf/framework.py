@@ -13,11 +13,10 @@ from advisor.frameworks.deepspeed import framework as deepspeed
 from advisor.frameworks.dialect import DialectJobs, dialect_parts
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import recompute_settings
+from advisor.frameworks.torch import stack
 from advisor.job.job import Job
 from advisor.models.options import CpCommType, TransformerImpl
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 
 _PROGRAM: Final = re.compile(r"train_(ppo_ray|sft|dpo|rm)")
 _PPO: Final = "ppo_ray"
@@ -87,14 +86,13 @@ class _Jobs(DialectJobs, deepspeed.ZeroJobs):
 class _Settings(deepspeed.ZeroSettings):
     """Whose notes are on DeepSpeed's own checkpoints."""
 
-    notes = recompute_settings.TorchSettings.notes
+    notes = stack.TorchSettings.notes
 
 
 class _Spelling(CycleSpelling):
     """Its arguments."""
 
     def said(self, job: Job) -> dict[str, Any]:
-        """With what several of them say."""
         rl, said = job.config.rl, super().said(job)
         if said[READER.cycle.dynamic]:
             said["ds.packing_samples"] = True

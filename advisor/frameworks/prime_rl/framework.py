@@ -15,7 +15,7 @@ from advisor.frameworks.dialect import dialect_parts
 from advisor.frameworks.dialect_rows import as_it_runs
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import memory_model, plan, recompute_settings, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, stack, supported_jobs
 from advisor.frameworks.torch.setting import Granularity, Modifier, as_torch
 from advisor.frameworks.torchtitan import framework as titan
 from advisor.frameworks.torchtitan import sharding
@@ -25,13 +25,11 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 
 _OFF: Final = ("none", "null", "false")
 _AC: Final = "model.ac"
 _AWAY: Final = "model.ac_offloading"
-_BATCH: Final = "orchestrator.batch_size"
 _HEAD: Final = "model.fused_lm_head_token_chunk_size"
 _START: Final = "prime_rl_"
 _WHOLE: Final = f"{_START}logits"
@@ -53,7 +51,6 @@ class _Reader(CycleReader):
             yield keys
 
     def is_supervised(self, keys: Keys) -> bool:
-        """By its data."""
         return any(map(keys.has, _SUPERVISED))
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
@@ -68,7 +65,7 @@ class _Reader(CycleReader):
         else:
             ranks = (self.num_gpus(keys) or 1) // (said["layout.context_parallel_size"] or 1)
             rows = -(-(said["job.global_batch_size"] or 128) // max(1, ranks)) * max(1, ranks)
-            yield "job.global_batch_size", (rows, (_BATCH,))
+            yield "job.global_batch_size", (rows, ("orchestrator.batch_size",))
         yield from super().made(keys, said)
 
     def recompute(self, keys: Keys) -> str | None:
@@ -83,7 +80,6 @@ class _Reader(CycleReader):
         return (f"selective:{every}" if every > 1 else "full") + "+offload" * away
 
     def num_gpus(self, keys: Keys) -> int | None:
-        """The trainer's."""
         return next(filter(None, map(keys.number, _GPUS)), None) or keys.num_gpus or 1
 
 
@@ -105,7 +101,6 @@ class _Jobs(supported_jobs.TorchJobs):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """See dialect_rows.as_it_runs."""
         config = as_it_runs(self.framework, config, given)
         model, config = super().configure(model, config, given)
         if model.attention_backend is AttentionBackend.AUTO:  # FlashAttention 3
@@ -145,7 +140,7 @@ class _Memory(titan.TitanMemory):
         return replace(found, static=static, working_set=replace(its, step=its.step + states))
 
 
-class _Settings(recompute_settings.TorchSettings):
+class _Settings(stack.TorchSettings):
     """torchtitan's degrees."""
 
     layout_rules = sharding.LAYOUT_RULES
@@ -155,14 +150,12 @@ class _Spelling(CycleSpelling):
     """Options of `rl`, or of `sft`, whose model is at the top."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
-        """Both switches."""
         own = as_torch(setting)
         is_on = own.granularity is not Granularity.NONE
         said = {f"{_AC}.freq": own.num_layers or 1} if is_on else {_AC: "None"}
         return words_of(self.facts.framework, said | ({} if own.offloads else {_AWAY: "None"}), job)
 
     def said(self, job: Job) -> dict[str, Any]:
-        """With what several options say."""
         said = super().said(job)
         if job.config.head.implementation in (_WHOLE, f"{_START}cross_entropy"):
             said[_HEAD] = "disabled"

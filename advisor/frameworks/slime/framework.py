@@ -19,8 +19,14 @@ from advisor.frameworks.megatron.options.table import option_of_flag
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import dashed
 from advisor.job.job import Job
-from advisor.reading.document_keys import Keys, known, near
-from advisor.reading.read_configuration import Document, ReadConfiguration, Untaken
+from advisor.reading.read_configuration import (
+    Document,
+    Keys,
+    ReadConfiguration,
+    Untaken,
+    known,
+    near,
+)
 from advisor.reading.shell import ShellCommand
 
 _BATCH: Final = ("global_batch_size", "num_steps_per_rollout", "rollout_batch_size")
@@ -77,7 +83,6 @@ class _Reader(engine_dialect.MegatronCycleReader):
         yield from (one for one in flags if not option_of_flag(one.written))
 
     def is_supervised(self, keys: Keys) -> bool:
-        """By its loss."""
         return str(keys.get("loss_type")) == "sft_loss"
 
     def made(self, keys: Keys, said: Mapping[str, Any]) -> Iterator[tuple[str, Made]]:
@@ -104,7 +109,6 @@ class _Spelling(MegatronSpelling):
     """Megatron's flags and its own."""
 
     def layout_flags(self, job: Job) -> str:
-        """Both; prompts that make one step."""
         rl = job.config.rl
         said = said_of(Framework.SLIME, job)
         said["rollout_batch_size"] = max(1, job.config.global_batch_size // rl.num_generations)

@@ -5,9 +5,9 @@ from typing import ClassVar, Final
 from advisor.base.dtypes import Precision
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import stack, supported_jobs
 from advisor.frameworks.torch.rules import Rules, stated
-from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting, as_torch
+from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, as_torch
 from advisor.frameworks.torch.snippet import snippet
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
@@ -30,28 +30,8 @@ _FACTS: Final = supported_jobs.StackFacts(
 )
 
 
-def _segments_of_shards(setting: TorchSetting, job: Job, _: supported_jobs.StackFacts) -> bool:
-    return setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
-
-
-class _Settings(recompute_settings.TorchSettings):
-    own_rules: ClassVar[Rules] = stated(
-        "fsdp2",
-        {
-            "float8.fsdp1": lambda _, job, __: (
-                job.config.flat_parameters and job.config.fp8_param_gather
-            ),
-            "checkpoint_sequential.reentrant": lambda setting, job, facts: (
-                setting.use_reentrant and _segments_of_shards(setting, job, facts)
-            ),
-            "checkpoint_sequential.fsdp1": lambda setting, job, facts: (
-                _segments_of_shards(setting, job, facts) and job.config.flat_parameters
-            ),
-            "checkpoint_sequential.offload": lambda setting, _, __: (
-                setting.granularity is Granularity.SEQUENTIAL and setting.options
-            ),
-        },
-    )
+class _Settings(stack.TorchSettings):
+    own_rules: ClassVar[Rules] = stated("fsdp2")
 
 
 class _Spelling(stack.TorchSpelling):

@@ -13,16 +13,18 @@ from advisor.frameworks.newer_releases import with_newest
 from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import parts_of
 from advisor.reading.command_options import is_number, program_at, unread_words
-from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.key_rules import KeyRule, key_findings
 from advisor.reading.python_source import text_of
 from advisor.reading.read_configuration import (
     Checked,
     Document,
+    Keys,
     ReadConfiguration,
     ReadValue,
     UnknownValue,
     Untaken,
+    known,
+    truth,
 )
 from advisor.reading.shell import Note, ShellCommand
 

@@ -28,12 +28,12 @@ from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import StoredAs
 from advisor.layers.operators import Weight
-from advisor.layers.shape import RankShape
-from advisor.layers.weights import embedding_weights, output_weights
-from advisor.memory.resident import NamedBytes, cublas_workspaces
+from advisor.layers.shape import RankShape, embedding_weights, output_weights
 from advisor.memory.static import (
     TOWER_ENDS,
+    NamedBytes,
     StaticMemory,
+    cublas_workspaces,
     scale_bytes,
     stage_weights,
     tower_weights,

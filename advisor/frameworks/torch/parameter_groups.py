@@ -17,9 +17,8 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.job.tuning import FULL, StoredAs, Tuning
 from advisor.layers.family import family_of
 from advisor.layers.operators import Weight
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, embedding_weights, output_weights
 from advisor.layers.transformer import transformer_layer
-from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.static import TOWER_ENDS, StaticMemory, stage_weights, tower_weights
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import LayerKind
@@ -179,7 +178,6 @@ class _Layers(Struct, frozen=True):
 
     @staticmethod
     def of(shape: RankShape, sharding: Sharding) -> "_Layers":
-        """Those of the whole model."""
         kinds = shape.model.layer_kinds
         each = {kind: _of_layers(shape, (kind,)) for kind in dict.fromkeys(kinds)}
         largest = max(each, key=lambda kind: each[kind][0].all)

@@ -11,9 +11,8 @@ from itertools import chain
 from typing import ClassVar, Final
 
 from advisor.base.dtypes import DType
-from advisor.base.rule import Match, Rule
-from advisor.base.rule_rows import rows_of, rules_of, with_sides
-from advisor.base.units import either
+from advisor.base.errors import either
+from advisor.base.rule import Match, Rule, rows_of, rules_of, with_sides
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.block_regimes import INPUT, decisions
 from advisor.frameworks.torch.budget import unknown_operator
@@ -39,9 +38,10 @@ Rules = Mapping[str, TorchRule]
 Condition = Callable[[TorchSetting, Job, StackFacts], object]
 
 
-def stated(table: str, whens: Mapping[str, Condition]) -> dict[str, TorchRule]:
+def stated(table: str, whens: Mapping[str, Condition] | None = None) -> dict[str, TorchRule]:
     """The rules of a table of configs/rules/torch.json with their conditions."""
-    return rules_of(TorchRule, rows_of("torch.json")[table], whens, partial(with_sides, TorchRule))
+    rows = rows_of("torch.json")[table]
+    return rules_of(TorchRule, rows, whens or {}, partial(with_sides, TorchRule))
 
 
 def in_release(rules: Rules, version: str) -> Rules:
@@ -49,32 +49,12 @@ def in_release(rules: Rules, version: str) -> Rules:
     return {name: one for name, one in rules.items() if version in (one.versions or (version,))}
 
 
-_HOPPER: Final = 9
-"""Major compute capability."""
-
-
-def _without_mask(_: TorchSetting, job: Job, __: StackFacts) -> bool:
-    masked = job.model.window_size is not None or job.model.attn_logit_softcapping is not None
-    return masked or job.config.attn_implementation is AttnImplementation.EAGER
-
-
-def over_ranks(_: TorchSetting, job: Job, __: StackFacts) -> bool:
-    """Whether ranks share a sequence."""
-    return job.layout.context_parallel_size > 1
-
-
 CONTEXT_RULES: Final = stated(
     "context",
     {
-        "layout.cp_comm_type": lambda setting, job, facts: (
-            over_ranks(setting, job, facts) and job.layout.cp_comm_type not in facts.context_kinds
-        ),
-        "layout.context_parallel_attention": lambda setting, job, facts: (
-            over_ranks(setting, job, facts) and _without_mask(setting, job, facts)
-        ),
-        "layout.context_parallel_fsdp1": lambda setting, job, facts: (
-            over_ranks(setting, job, facts) and job.config.flat_parameters
-        ),
+        "layout.cp_comm_type": lambda _, job, facts: (
+            job.layout.cp_comm_type not in facts.context_kinds
+        )
     },
 )
 """Attention that does not run over context-parallel ranks, and groups that they do not share."""
@@ -127,17 +107,9 @@ SETTING_RULES: Final[Rules] = stated(
             and (setting, facts.framework, job.config.framework_version)
             != (FULL, Framework.HUGGINGFACE, facts.versions[-1])
         ),
-        "optimizer_in_backward.accumulation": lambda _, job, __: (
-            job.config.optimizer_in_backward and job.num_microbatches > 1
-        ),
-        "attn_implementation.flash_attention_3": lambda _, job, __: (
-            job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
-            and int(job.gpu.cuda_capability) != _HOPPER
-        ),
         "checkpoint_sequential.segments": lambda setting, job, _: (
             (setting.segments or 0) > job.model.num_layers
         ),
-        "checkpoint_sequential.last_segment": lambda setting, _, __: setting.segments == 1,
         "checkpoint.every_n_blocks": lambda setting, job, _: (
             (setting.num_layers or 0) > job.model.num_layers
         ),

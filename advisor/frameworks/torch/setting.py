@@ -6,8 +6,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
+from advisor.base.errors import UserError, nearest_names
 from advisor.frameworks.torch.block_regimes import BlockRegime, blocks_spec, parse_blocks
 from advisor.plan.recompute_plan import Setting
 
@@ -102,7 +101,6 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
 
 NONE: Final = TorchSetting()
 FULL: Final = TorchSetting(granularity=Granularity.FULL)
-_WITHOUT_SUFFIX: Final = (Granularity.OP, Granularity.BUDGET, Granularity.BLOCKS)
 _KINDS: Final = {"use_reentrant": True, "no_reentrant": False}
 _SUFFIXES: Final = (*_KINDS, *Modifier)
 _FORMS: Final = "none, full, selective:2, sequential:8, uniform:2, op:save_attention or budget:0.5"
@@ -156,7 +154,7 @@ def parse_setting(text: str) -> TorchSetting:
         if suffix not in _SUFFIXES:
             raise _wrong(text, f"+{suffix} is not known", nearest_names(suffix, _SUFFIXES))
         none = setting.granularity is Granularity.NONE and suffix != Modifier.OFFLOAD
-        if none or setting.granularity in _WITHOUT_SUFFIX:
+        if none or setting.granularity in (Granularity.OP, Granularity.BUDGET, Granularity.BLOCKS):
             raise _wrong(text, f"+{suffix} has nothing to act on", "leave it out")
         if suffix in _KINDS:
             setting = replace(setting, use_reentrant=_KINDS[suffix])

@@ -7,19 +7,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, divisors, either
 from advisor.base.fields import spelled
 from advisor.base.record import defaults
-from advisor.base.rule import Rule, refuse
-from advisor.base.rule_rows import refusals
-from advisor.base.units import divisors, either
+from advisor.base.rule import Rule, refusals, refuse
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.loss_heads import check_head, head_changes
 from advisor.frameworks.names import Framework
 from advisor.frameworks.newer_releases import is_newer
 from advisor.frameworks.option import Option
 from advisor.frameworks.part_types import Degrees, Effect, JobChange
-from advisor.frameworks.torch.expert_models import eager_experts
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
@@ -28,9 +25,36 @@ from advisor.job.tuning import ALL_LINEAR, Tuning
 from advisor.layers.eager.adapters import target_names
 from advisor.layers.operators import WIDEST_FLASH_HEAD
 from advisor.layers.shape import RankShape
-from advisor.models.options import AttentionBackend, CpCommType, CrossEntropyFusion, TransformerImpl
+from advisor.models.options import (
+    AttentionBackend,
+    CpCommType,
+    CrossEntropyFusion,
+    LoadBalancing,
+    TokenDispatcher,
+    TransformerImpl,
+)
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import PLAIN, of_providers
+
+
+def eager_experts(model: ModelSpec, impl: TransformerImpl) -> ModelSpec:
+    """`model` with one grouped GEMM over all experts, and nothing that is Megatron's alone: a
+    router in fp32 is transformers' as well."""
+    transformers = impl is TransformerImpl.TRANSFORMERS
+    return replace(
+        model,
+        moe_grouped_gemm=True,
+        moe_token_dispatcher_type=TokenDispatcher.ALLTOALL,
+        moe_router_dtype=model.moe_router_dtype if transformers else None,
+        moe_aux_loss_coeff=0.0,
+        moe_z_loss_coeff=None,
+        moe_router_load_balancing_type=LoadBalancing.NONE,
+        moe_shared_expert_overlap=False,
+        moe_router_fusion=False,
+        moe_permute_fusion=False,
+        moe_use_legacy_grouped_gemm=False,
+    )
+
 
 DATA_PARALLEL_ONLY: Final = (
     "tensor_model_parallel_size",
@@ -221,8 +245,7 @@ def _unknown_targets(asked: Asked) -> dict[str, str] | None:
         return None
     if model.num_moe_experts is not None:
         model = eager_experts(model, asked.impl)
-    one = RankShape(model=model, seq_length=1, micro_batch_size=1)
-    known = target_names(one)
+    known = target_names(RankShape(model=model, seq_length=1, micro_batch_size=1))
     unknown = next((name for name in wanted if name not in (ALL_LINEAR, *known)), "")
     return {"name": unknown, "known": either((ALL_LINEAR, *known))} if unknown else None
 

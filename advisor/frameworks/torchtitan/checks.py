@@ -11,8 +11,8 @@ from advisor.base.rule import Match
 from advisor.base.units import whole_number
 from advisor.frameworks.key_rows import written
 from advisor.frameworks.torchtitan import options
-from advisor.reading.document_keys import Keys, as_whole_number, near
 from advisor.reading.key_rules import is_count
+from advisor.reading.read_configuration import Keys, as_whole_number, near
 
 _MODE: Final = f"{options.AC}.mode"
 _OPTION: Final = f"{options.AC}.selective_ac_option"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks import framework_parts, names, part_types
-from advisor.frameworks.torch import memory_model, plan, recompute_settings, stack, supported_jobs
+from advisor.frameworks.torch import memory_model, plan, stack, supported_jobs
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.rules import Rules, block_shape, stated
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, as_torch
@@ -25,12 +25,10 @@ from advisor.models.options import AttentionBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
-_GROUPED_GEMM = 9.0  # compute capability
 _NO_SUCH_MODEL = (
     "torchtitan has no Mixtral: build a custom model from Llama 3's attention and "
     "torchtitan's experts"
 )
-_FLOAT8_NOTE = "float8: all linear layers except the output (torchao)"
 _COMPILE_NOTE = (
     "memory_budget needs compile.enable: torchtitan compiles each block instead of wrapping it in "
     "a checkpoint"
@@ -117,30 +115,11 @@ class TitanMemory(memory_model.TorchMemory):
         return memory_model.eager_memory(job, shape, chunks, root_holds_ends=False)
 
 
-class _Settings(recompute_settings.TorchSettings):
+class _Settings(stack.TorchSettings):
     """The modes of each version."""
 
     layout_rules = sharding.LAYOUT_RULES
-    own_rules: ClassVar[Rules] = stated(
-        "torchtitan",
-        {
-            "moe.use_grouped_mm": lambda _, job, __: (
-                job.gpu.compute_capability < _GROUPED_GEMM
-                and job.model.num_moe_experts
-                and (job.model.multi_latent_attention or not job.model.qk_layernorm)
-            ),
-            "selective_ac_option.layer_frequency": lambda setting, _, __: (
-                setting.granularity is Granularity.SELECTIVE
-            ),
-            "blocks.version": lambda setting, _, __: setting.granularity is Granularity.BLOCKS,
-            "compile.components": lambda _, job, __: (
-                job.config.torch_compile and not job.config.compiles_loss
-            ),
-            "float8.enable_fsdp_float8_all_gather": lambda _, job, __: job.config.fp8_param_gather,
-            "mode.memory_budget": lambda setting, _, __: setting.granularity is Granularity.BUDGET,
-            "checkpoint.reentrant": lambda setting, _, __: setting.use_reentrant,
-        },
-    )
+    own_rules: ClassVar[Rules] = stated("torchtitan")
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """A budget needs torch.compile; Mixtral needs a model of one's own."""
@@ -149,7 +128,7 @@ class _Settings(recompute_settings.TorchSettings):
         if model.num_moe_experts and not (model.qk_layernorm or model.multi_latent_attention):
             said += (_NO_SUCH_MODEL,)
         if job.config.precision.is_quantized:
-            said += (_FLOAT8_NOTE,)
+            said += ("float8: all linear layers except the output (torchao)",)
         granularity = as_torch(setting).granularity
         if granularity is Granularity.BLOCKS and job.config.framework_version == "0.3":
             said += (_APPLY_NOTE,)
@@ -164,7 +143,6 @@ class _Spelling(stack.TorchSpelling):
         return shlex.join(flags.mode_flags(as_torch(setting), job.config.framework_version))
 
     def layout_flags(self, job: Job) -> str:
-        """Batch, sequence and FSDP."""
         return shlex.join(flags.job_flags(job))
 
     def omitted(self, job: Job) -> str:

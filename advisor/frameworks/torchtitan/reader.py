@@ -13,11 +13,10 @@ from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torchtitan.checks import RULES
 from advisor.frameworks.torchtitan.options import AC, MODES, OPTIONS, PARALLELISM, SECTIONS
 from advisor.reading.command_options import options, unread_words
-from advisor.reading.document_keys import Keys, as_whole_number, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.model_names import named_model
 from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys, as_whole_number, put_tree
 from advisor.reading.shell import Note, ShellCommand
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")

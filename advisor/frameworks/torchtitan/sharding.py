@@ -6,9 +6,8 @@ Source: torchtitan 0.2.2 distributed/parallel_dims.py, models/llama4/infra/paral
 
 from typing import Any, Final
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, divisors, either
 from advisor.base.rule import Match
-from advisor.base.units import divisors, either
 from advisor.frameworks.torch.rules import CONTEXT_RULES, Rules, stated
 from advisor.frameworks.torch.setting import TorchSetting
 from advisor.frameworks.torch.supported_jobs import (
@@ -86,14 +85,8 @@ LAYOUT_RULES: Final[Rules] = CONTEXT_RULES | stated(
     {
         "parallelism.data_parallel_replicate_degree": _no_shards,
         "parallelism.expert_tensor_parallel_degree": _other_expert_degree,
-        "parallelism.enable_async_tensor_parallel": lambda _, job, __: (
-            job.layout.tp_comm_overlap and not job.config.torch_compile
-        ),
         "parallelism.tensor_parallel_degree": lambda _, job, __: (
             job.model.num_query_groups % job.layout.tensor_model_parallel_size
-        ),
-        "head.implementation": lambda _, job, __: (
-            job.layout.tensor_model_parallel_size > 1 and job.config.head.is_of_another_package
         ),
     },
 )

@@ -18,8 +18,7 @@ from advisor.frameworks.torch.rules import Rules, stated
 from advisor.job.job import Job
 from advisor.job.reinforcement import Algorithm, Reference
 from advisor.job.tuning import StoredAs
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 
 _PROGRAM: Final = re.compile(r"\b(sft|dpo|grpo|kto|rloo|reward|ppo|distillation)(?:\.py)?(?= |$)")
 _TRAINER: Final = "trainer"
@@ -45,8 +44,7 @@ class _Reader(trainer.TrainerDialectReader):
     def find(self, document: Document) -> Iterator[Keys]:
         """With the trainer, which the program or the class names."""
         for keys in super().find(document):
-            texts = " ".join(getattr(document, "texts", ()))
-            program = _PROGRAM.search(texts)
+            program = _PROGRAM.search(" ".join(getattr(document, "texts", ())))
             named = program[1] if program else keys.about.get("call", "").removesuffix("Config")
             if named not in ("", "TrainingArguments"):
                 keys.put(_TRAINER, named.lower(), keys.place, f"TRL's {named}")

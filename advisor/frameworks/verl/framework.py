@@ -14,11 +14,10 @@ from advisor.frameworks.huggingface import framework as trainer
 from advisor.frameworks.huggingface.trainer_dialect import EngineJobs
 from advisor.frameworks.megatron import engine_dialect
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch import recompute_settings, rules
+from advisor.frameworks.torch import rules, stack
 from advisor.frameworks.torch.setting import Granularity, Modifier
 from advisor.models.options import CpCommType
-from advisor.reading.document_keys import Keys
-from advisor.reading.read_configuration import Document
+from advisor.reading.read_configuration import Document, Keys
 
 _MEGATRON: Final = "actor.megatron"
 _FSDP: Final = "actor.fsdp_config"
@@ -27,7 +26,6 @@ _SIZE: Final = "actor.fsdp_config.fsdp_size"
 _MINI: Final = "actor.ppo_mini_batch_size"
 _MICRO: Final = "actor.ppo_micro_batch_size_per_gpu"
 _SFT_MICRO: Final = "data.micro_batch_size_per_gpu"
-_GPUS: Final = "trainer.n_gpus_per_node"
 _CRITIC: Final = ("rl.critic_micro_batch_size", "rl.critic_token_budget")
 _ALL: Final = {
     "job.micro_batch_size": "actor.ppo_micro_batch_size",
@@ -61,7 +59,7 @@ class _Reader(engine_dialect.MegatronCycleReader):
 
     def num_gpus(self, keys: Keys) -> int | None:
         """Without rollouts the launcher's, or those of its options."""
-        said = keys.has(_GPUS) or not self.is_supervised(keys)
+        said = keys.has("trainer.n_gpus_per_node") or not self.is_supervised(keys)
         return super().num_gpus(keys) if said else keys.num_gpus
 
     def trains_with_megatron(self, keys: Keys) -> bool:
@@ -105,7 +103,7 @@ class _Memory(trainer.TrainerMemory):
     upcasts = False
 
 
-class _Settings(recompute_settings.TorchSettings):
+class _Settings(stack.TorchSettings):
     """Ulysses works with FSDP1 as well."""
 
     layout_rules: ClassVar = {

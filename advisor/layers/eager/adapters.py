@@ -341,6 +341,5 @@ def _of_experts(shape: RankShape, base: Operator, before: Operator) -> Iterator[
         gemm=Gemm(experts * width, depth, rank, groups=experts),
         extra_forward_bytes=total.num_bytes,
     )
-    inner = replace(shape, weight_grads_dtype=dtype)
-    yield parts.with_weight_gradients(inner, operator)
+    yield parts.with_weight_gradients(replace(shape, weight_grads_dtype=dtype), operator)
     yield replace(base, inputs=(*base.inputs, total), saved=(*before.saved, total))

@@ -11,17 +11,17 @@ from advisor.job.loss_head import HeadImplementation
 from advisor.layers.eager import parts
 from advisor.layers.heads.implementations import HEADS
 from advisor.layers.operators import Module, Operator, Tensor, cached_operators
-from advisor.layers.shape import RankShape
-from advisor.layers.softcap import soft_cap
-from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
-from advisor.layers.transformers.norms import norm as transformers_norm
-from advisor.layers.transformers.per_layer_input import per_layer_inputs
-from advisor.layers.weights import (
+from advisor.layers.shape import (
+    RankShape,
     embedding_weights,
     output_weight,
     per_layer_weights,
     trained_output_weight,
 )
+from advisor.layers.softcap import soft_cap
+from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
+from advisor.layers.transformers.norms import norm as transformers_norm
+from advisor.layers.transformers.per_layer_input import per_layer_inputs
 from advisor.models.options import PositionEmbedding, TransformerImpl
 
 

@@ -20,8 +20,7 @@ from advisor.layers.operators import (
     Tensor,
     Weight,
 )
-from advisor.layers.shape import RankShape
-from advisor.layers.weights import norm_weights
+from advisor.layers.shape import RankShape, norm_weights
 from advisor.models.options import Activation, AttentionBackend, Normalization
 
 

@@ -16,8 +16,7 @@ from advisor.job.loss_head import HeadImplementation
 from advisor.layers.eager.parts import with_weight_gradients
 from advisor.layers.heads.whole import log_probabilities, of_tokens
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor
-from advisor.layers.shape import RankShape
-from advisor.layers.weights import output_weight, trained_output_weight
+from advisor.layers.shape import RankShape, output_weight, trained_output_weight
 
 Moment = Mapping[str, int]
 """What is alive at once, next to what is kept and to the hidden states' own gradient: a factor of

@@ -23,9 +23,8 @@ from advisor.layers.operators import (
     Tensor,
     cached_operators,
 )
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, embedding_weights, output_weight
 from advisor.layers.softcap import soft_cap
-from advisor.layers.weights import embedding_weights, output_weight
 from advisor.models.options import CrossEntropyFusion
 
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
-from advisor.layers.shape import RankShape
-from advisor.layers.weights import norm_weights
+from advisor.layers.shape import RankShape, norm_weights
 from advisor.models.options import Normalization
 
 

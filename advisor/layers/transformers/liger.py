@@ -18,8 +18,7 @@ from advisor.layers.eager.parts import (
     with_weight_gradients,
 )
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
-from advisor.layers.shape import RankShape
-from advisor.layers.weights import norm_weights
+from advisor.layers.shape import RankShape, norm_weights
 
 
 def liger_norm(

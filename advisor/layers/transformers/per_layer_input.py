@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from advisor.layers.eager import parts
 from advisor.layers.operators import Module, Operator, Tensor
-from advisor.layers.shape import RankShape
+from advisor.layers.shape import RankShape, per_layer_weights
 from advisor.layers.transformers.norms import norm
-from advisor.layers.weights import per_layer_weights
 
 
 def per_layer_inputs(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
-from advisor.base.units import nearest_divisors, nearest_names
+from advisor.base.errors import UserError, nearest_divisors, nearest_names
 from advisor.models.config_json import linear_attention, routed_layers, windows
 from advisor.models.config_json.families import FILE, Family, FieldsCode, family_of
 from advisor.models.config_json.keys import HuggingFaceConfig, read_config

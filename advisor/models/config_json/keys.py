@@ -11,8 +11,8 @@ from msgspec import Struct, json
 
 from advisor.base.configuration import packaged_configs
 from advisor.base.documents import read_json
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, show
+from advisor.base.errors import UserError, show
+from advisor.base.fields import convert
 
 
 def keys(words: str) -> frozenset[str]:

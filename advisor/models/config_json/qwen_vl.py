@@ -35,8 +35,7 @@ def tower_of(config: HuggingFaceConfig, hidden_size: int) -> VisionTower:
         raise config.refuse("vision_config", "is missing")
     its, family = replace(config, values=given), family_of(str(config.values["model_type"]))
     family.check(its)
-    width = its.positive("out_hidden_size", 3584)
-    if width != hidden_size:
+    if its.positive("out_hidden_size", 3584) != hidden_size:
         raise its.refuse("out_hidden_size", f"must be the decoder's hidden_size = {hidden_size}")
     if its.get("hidden_act", str, family.activation) != family.activation:
         raise its.refuse("hidden_act", "is not a modelled activation of this tower")

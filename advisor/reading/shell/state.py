@@ -10,8 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.documents import read_text
-from advisor.base.errors import UserError
-from advisor.base.fields import show_path
+from advisor.base.errors import UserError, show_path
 from advisor.base.place import Place
 from advisor.base.units import whole_number
 from advisor.reading.words import Piece, Word, word

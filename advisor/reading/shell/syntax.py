@@ -4,8 +4,7 @@ import re
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.errors import UserError, show
 from advisor.base.limits import MOST_DEPTH
 from advisor.reading.shell.expansion import Source
 

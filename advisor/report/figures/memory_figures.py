@@ -9,7 +9,7 @@ from advisor.answer.evaluation import Evaluation
 from advisor.base.units import GIB
 from advisor.frameworks.registry import parts_of
 from advisor.plan.recompute_plan import recomputes
-from advisor.report.breaking import spec_lines
+from advisor.report.blocks import spec_lines
 from advisor.report.figures import kit
 from advisor.report.figures.titles import row_title
 from advisor.report.wording import gib

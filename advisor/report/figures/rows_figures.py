@@ -16,7 +16,7 @@ from advisor.answer.evaluation import StageMemory
 from advisor.answer.phases import Phase
 from advisor.base.units import GIB
 from advisor.hardware.calibration import band_text
-from advisor.report import breaking, job_changes, ranking_table
+from advisor.report import blocks, job_changes, ranking_table
 from advisor.report.figures import kit
 from advisor.report.figures.point_labels import label_points
 from advisor.report.figures.titles import job_title, row_label, rows_title
@@ -176,7 +176,7 @@ def _label(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
     evaluation = row.evaluation
     taken = seconds(evaluation.step_time_seconds, evaluation.step_time_seconds)
     figures = f"{gib(evaluation.peak_reserved_bytes)} GiB, {taken} s"
-    lines = breaking.spec_lines(f"{row.rank}  {evaluation.setting.spec}  {figures}", _LABEL_WIDTH)
+    lines = blocks.spec_lines(f"{row.rank}  {evaluation.setting.spec}  {figures}", _LABEL_WIDTH)
     layout = job_changes.apart(evaluation.job, best.evaluation.job)
     return [*lines, f"    {layout}"] if layout else lines
 
@@ -235,7 +235,7 @@ def ranking_figure(advice: Answer, top: int | None) -> "Figure":
 
 def _name(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
     """Rank and setting; below it the degrees that its layout has and that of the choice has not."""
-    lines = breaking.spec_lines(f"{row.rank} {row.evaluation.setting.spec}", _NAME_WIDTH)
+    lines = blocks.spec_lines(f"{row.rank} {row.evaluation.setting.spec}", _NAME_WIDTH)
     degrees = job_changes.degrees_apart(row.evaluation.job, best.evaluation.job)
     return [*lines, f"    {', '.join(degrees)}"] if degrees else lines
 

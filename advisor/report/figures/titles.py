@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.units import human_count
-from advisor.report.breaking import spec_lines
+from advisor.report.blocks import spec_lines
 from advisor.report.job_changes import LayoutColumns
 
 

@@ -20,8 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import if_legal
-from advisor.base.units import divisors, many
+from advisor.base.errors import divisors, if_legal
+from advisor.base.units import many
 from advisor.frameworks.part_types import Decisions, SettingGroup
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration

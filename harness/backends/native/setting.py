@@ -6,8 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
+from advisor.base.errors import UserError, nearest_names
 from advisor.frameworks.megatron.plan import REGIONS
 from advisor.frameworks.megatron.setting import NONE, Granularity, RecomputeSetting, parse_setting
 from advisor.layers.operators import Module

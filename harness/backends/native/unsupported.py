@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from advisor.base.errors import nearest_divisors
 from advisor.base.rule import refuse
-from advisor.base.units import counted, nearest_divisors
+from advisor.base.units import counted
 from advisor.job.layout import check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.options import Activation, PositionEmbedding

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from advisor.base.documents import read_json_lines
 from advisor.base.dtypes import DType
-from advisor.base.errors import UserError
-from advisor.base.fields import read_record, show, show_path
+from advisor.base.errors import UserError, show, show_path
+from advisor.base.fields import read_record
 from advisor.base.limits import LARGEST, LARGEST_FLOAT
 from advisor.base.record import as_dict
 from harness.trial.files import append_json_line

@@ -53,7 +53,6 @@ HOST_CASES: Final = (
     ),
 )
 
-_ADDITIONS: Final = (Module.SELF_ATTN_BDA, Module.MLP_BDA)
 _NORMS: Final = (Module.INPUT_LAYERNORM, Module.PRE_MLP_LAYERNORM, Module.FINAL_LAYERNORM)
 
 
@@ -190,7 +189,7 @@ def _elementwise(operator: Operator) -> Iterator[Case]:
     rows = prod(leading)
     if operator.module in _NORMS:
         yield Case(kind=CaseKind.NORM, sizes=(rows, width))
-    elif operator.module in _ADDITIONS:
+    elif operator.module in (Module.SELF_ATTN_BDA, Module.MLP_BDA):
         yield Case(kind=CaseKind.ADD, sizes=(rows, width))
     elif operator.module is Module.ACTIVATION and operator.inputs[0].shape[-1] == 2 * width:
         yield Case(kind=CaseKind.SWIGLU, sizes=(rows, width))

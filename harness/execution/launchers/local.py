@@ -13,9 +13,8 @@ from typing import Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, nearest_divisors
 from advisor.base.grouping import grouped
-from advisor.base.units import nearest_divisors
 from harness.execution.launchers.parent_death import TETHER
 from harness.trial.failures import Failure
 from harness.trial.files import Lock, holders

@@ -105,7 +105,6 @@ TORCHTITAN: Final = _reader(
     frame=lambda match: (Mark.START if "starts" in match[1] else Mark.END,),
 )
 _OF_A_STEP: Final = ("fwd", "bwd", "step")
-_OF_A_PIPELINE: Final = "batch_input"
 
 
 def _timer(match: re.Match[str]) -> tuple[Record, ...]:
@@ -120,7 +119,7 @@ def _wall_clock(match: re.Match[str]) -> tuple[Record, ...]:
     """The timers of a whole step; those of its micro steps have other names, and one of them is of
     the pipeline engine alone, which resets its timers where it prints them."""
     fields = pairs(match[1], " | ", ":") or {}
-    if _OF_A_PIPELINE in fields:
+    if "batch_input" in fields:
         return (Timers(seconds=None),)
     parts = [number(fields.get(name, "")) for name in _OF_A_STEP]
     known = [part for part in parts if part is not None and math.isfinite(part)]

@@ -20,9 +20,8 @@ from harness.sweeps.workers.claims import Heart, HeartbeatWatch, SweepWorker, Ti
 from harness.sweeps.workers.ledger import INTERRUPTED, LOST, WITHDRAWN, Entry, Ledger, Told, history
 from harness.sweeps.workers.storages import Storage, is_lost
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import same_question
 from harness.trial.store import RunFolder, TrialFolder
-from harness.trial.trial import Trial
+from harness.trial.trial import Trial, same_question
 
 
 def trial_of(space: Space, task: Task) -> Trial:

@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.base.errors import UserError
-from advisor.base.fields import convert, parse, parse_all, read_fields, read_record, show
+from advisor.base.errors import UserError, show
+from advisor.base.fields import convert, parse, parse_all, read_fields, read_record
 from advisor.models.spec import ModelSpec
 from tests.advisor.refusals import refused
 from tests.advisor.tables import tables

@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.base.key_value import key_of, split_key_value, split_key_values
+from advisor.base.fields import key_of, split_key_value, split_key_values
 
 
 def test_a_value_may_hold_more_equals_signs() -> None:

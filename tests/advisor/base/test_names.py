@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.base.units import either, nearest_names
+from advisor.base.errors import either, nearest_names
 
 
 @pytest.mark.parametrize(

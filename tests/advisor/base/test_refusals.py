@@ -3,10 +3,9 @@
 import pytest
 from msgspec import Struct
 
-from advisor.base import rule_rows
+from advisor.base import rule as rules
 from advisor.base.errors import UserError
-from advisor.base.rule import Rule, refuse
-from advisor.base.rule_rows import refusals
+from advisor.base.rule import Rule, refusals, refuse
 
 
 class Box(Struct):
@@ -22,7 +21,7 @@ class BoxRule(Rule[[Box]], frozen=True, kw_only=True):
 
 
 def _refusal(monkeypatch, row, box, **more) -> str:
-    monkeypatch.setattr(rule_rows, "rows_of", lambda _: {"boxes": {"box.lid": row}})
+    monkeypatch.setattr(rules, "rows_of", lambda _: {"boxes": {"box.lid": row}})
     try:
         refuse(refusals(BoxRule, "boxes", **more).values(), box)
     except UserError as error:

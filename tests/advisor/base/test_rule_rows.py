@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from advisor.base.rule import Rule, Verdict
-from advisor.base.rule_rows import rules_of
+from advisor.base.rule import Rule, Verdict, rules_of
 
 ROW: dict[str, Any] = {"reason": "{found} is odd", "verdict": "note", "since": [0, 16]}
 

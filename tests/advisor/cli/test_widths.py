@@ -6,7 +6,7 @@ import pytest
 
 from advisor.cli import commands, main
 from advisor.cli.help import SUBCOMMANDS
-from advisor.report.breaking import command_lines
+from advisor.report.blocks import command_lines
 
 WIDTHS = (60, 80, 140)
 JOB = "--model llama3_70b --gpus 32xH100"

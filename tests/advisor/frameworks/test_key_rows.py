@@ -5,8 +5,8 @@ import pytest
 from advisor.base.place import Place
 from advisor.frameworks import key_rows
 from advisor.frameworks.option import Option
-from advisor.reading.document_keys import Keys
 from advisor.reading.key_rules import key_findings
+from advisor.reading.read_configuration import Keys
 
 SOURCE = {"source": "a file"}
 OPTIONS = (

@@ -8,7 +8,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.units import GIB, MIB
 from advisor.job.layout import ParallelLayout
 from advisor.memory.allocator import communicator_names, model_error, reserved_memory
-from advisor.memory.resident import NamedBytes
+from advisor.memory.static import NamedBytes
 
 ALONE = ParallelLayout()
 

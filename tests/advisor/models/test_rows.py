@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.base.rule_rows import rows_of
+from advisor.base.rule import rows_of
 from advisor.models import checks
 from advisor.models.config_json import importer
 from advisor.models.config_json.families import FILE, family_of

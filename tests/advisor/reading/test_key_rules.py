@@ -2,7 +2,6 @@
 
 from advisor.base.place import Place
 from advisor.base.rule import Level
-from advisor.reading.document_keys import Keys, as_whole_number
 from advisor.reading.key_rules import (
     illegal_values,
     key_findings,
@@ -10,6 +9,7 @@ from advisor.reading.key_rules import (
     no_choice,
     unknown_names,
 )
+from advisor.reading.read_configuration import Keys, as_whole_number
 
 
 def keys_of(**values: object) -> Keys:

@@ -4,8 +4,7 @@ import shlex
 
 import pytest
 
-from advisor.report.blocks import wrapped
-from advisor.report.breaking import command_lines, dotted_lines, packed, spec_lines
+from advisor.report.blocks import command_lines, dotted_lines, packed, spec_lines, wrapped
 
 
 def test_pieces_stay_whole_and_lines_are_full() -> None:

@@ -5,8 +5,7 @@ from itertools import product
 from math import isclose
 
 from advisor.answer.evaluation import CLEAR, Evaluation
-from advisor.base.errors import UserError
-from advisor.base.units import divisors
+from advisor.base.errors import UserError, divisors
 from advisor.frameworks.part_types import SEARCHED
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration

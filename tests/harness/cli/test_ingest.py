@@ -187,7 +187,7 @@ def test_the_command_line(capsys) -> None:
 
 
 def test_a_measured_run_is_not_written_over() -> None:
-    from harness.trial.run_plan import RunPlan
+    from harness.trial.trial import RunPlan
 
     RunFolder(Path("runs/mine")).create(RunPlan(experiment="x", device_name="cpu", settings=()))
     Path("a.log").write_text(HEAD + steps())

@@ -22,9 +22,8 @@ from harness.planner.device import Machine
 from harness.planner.planning import machine_of, make_plan
 from harness.planner.run_request import compose
 from harness.trial.result import TrialStatus
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder
-from harness.trial.trial import Device, Trial
+from harness.trial.trial import Device, RunPlan, Trial
 from tests.harness.drive import free_ports, variables
 
 pytest.importorskip("hydra")

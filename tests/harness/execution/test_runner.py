@@ -17,8 +17,8 @@ from harness.execution.runner import UNMEASURED, Runner, exit_code
 from harness.judge.results import load_results
 from harness.trial.files import exclusive, holders
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder, decode_result
+from harness.trial.trial import RunPlan
 from tests.harness.drive import has_ended, killed, started, stored, until
 
 EXPECTED = {"hang": TrialStatus.TIMEOUT, "stubborn": TrialStatus.TIMEOUT}

@@ -16,7 +16,7 @@ from harness.trial.result import (
     TrialResult,
     TrialStatus,
 )
-from harness.trial.run_plan import RunPlan
+from harness.trial.trial import RunPlan
 from tests.advisor.cli.test_widths import WIDTHS
 from tests.harness.conftest import RAN
 

@@ -17,9 +17,16 @@ from harness.judge.identity import workload_key
 from harness.judge.results import load_results, quoted_setting, reproduction_command
 from harness.judge.verdict import Verdict
 from harness.trial.result import Phase, StepTimes, TrialResult, TrialStatus
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder, StateWriter, encode
-from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
+from harness.trial.trial import (
+    Backend,
+    Device,
+    MeasurementPlan,
+    PlannedSetting,
+    RunPlan,
+    Trial,
+    Workload,
+)
 from tests.advisor.jobs import batches, experiment_job
 from tests.harness.conftest import RAN, WORKLOAD
 

@@ -12,8 +12,7 @@ from harness.planner.device import Machine
 from harness.planner.planning import check_request, machine_of, make_plan
 from harness.planner.run_request import compose
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan, same_question
-from harness.trial.trial import Device, TrainingCommand, Trial
+from harness.trial.trial import Device, RunPlan, TrainingCommand, Trial, same_question
 
 CPU = Machine(device=Device.CPU)
 

@@ -14,8 +14,7 @@ from harness.planner import forecast
 from harness.planner.device import Machine
 from harness.planner.planning import machine_of, make_plan
 from harness.planner.run_request import compose
-from harness.trial.run_plan import RunPlan
-from harness.trial.trial import RECORDED, Device, Workload
+from harness.trial.trial import RECORDED, Device, RunPlan, Workload
 
 CPU = Machine(device=Device.CPU)
 H200 = Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",))

@@ -4,9 +4,16 @@ from msgspec.structs import replace
 
 from advisor.job.layout import ParallelLayout
 from harness.trial.result import StagePeaks, TrialResult
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import plain
-from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial
+from harness.trial.trial import (
+    Backend,
+    Device,
+    MeasurementPlan,
+    PlannedSetting,
+    Prediction,
+    RunPlan,
+    Trial,
+)
 from tests.advisor.jobs import parallel
 from tests.harness.backends.megatron_core.workloads import LLAMA, workload
 from tests.harness.conftest import RAN

@@ -23,9 +23,8 @@ from harness.trial.result import (
     TrialResult,
     TrialStatus,
 )
-from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder, plain
-from harness.trial.trial import Device, Trial
+from harness.trial.trial import Device, PlannedSetting, RunPlan, Trial
 
 GIB = 2**30
 ENVIRONMENT = {

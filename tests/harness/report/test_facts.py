@@ -10,8 +10,8 @@ from advisor.base.errors import UserError
 from harness.judge.golden import load_goldens
 from harness.report.facts import Facts, Numbers, load_facts, numbers_of, over_repeats, peaks
 from harness.trial.result import MemoryPeak, TrialStatus
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
+from harness.trial.trial import RunPlan
 
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"

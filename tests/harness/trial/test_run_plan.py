@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan, same_question
-from harness.trial.trial import Prediction, Trial
+from harness.trial.trial import Prediction, RunPlan, Trial, same_question
 
 MakePlan = Callable[..., RunPlan]
 

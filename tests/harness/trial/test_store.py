@@ -20,7 +20,6 @@ from harness.trial.result import (
     TrialResult,
     TrialStatus,
 )
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import (
     RunFolder,
     StateWriter,
@@ -30,7 +29,7 @@ from harness.trial.store import (
     decode_result,
     encode,
 )
-from harness.trial.trial import Trial
+from harness.trial.trial import RunPlan, Trial
 
 RESULT = TrialResult(
     name="abc-r0",

@@ -8,8 +8,8 @@ import pytest
 
 from harness.execution.execute import begin, not_run
 from harness.trial.result import TrialStatus
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
+from harness.trial.trial import RunPlan
 from research.campaign.__main__ import exit_code, page
 from research.campaign.execution import RETRY, Executor, Trials, trials_of
 from research.campaign.items import Campaign, Item

@@ -15,8 +15,7 @@ from harness.planner.device import Machine, find_machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import compose
 from harness.rehearsal.trials import parse_asked, rehearsal_plan
-from harness.trial.run_plan import RunPlan
-from harness.trial.trial import Backend, Device, Workload
+from harness.trial.trial import Backend, Device, RunPlan, Workload
 from research.campaign.items import Item, load_campaign
 
 GPUS = {

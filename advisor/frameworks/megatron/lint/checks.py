@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from advisor.base.grouping import grouped
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Level, Match, Verdict
+from advisor.base.rule import Finding, Level, Match, Verdict, rows_of
 from advisor.base.rule import findings as findings_of
-from advisor.base.rule_rows import rows_of
 from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES, silenced
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.unseen import Asks, Unseen

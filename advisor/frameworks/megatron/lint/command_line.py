@@ -13,16 +13,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
+from advisor.base.errors import nearest_names
 from advisor.base.rule import Verdict
-from advisor.base.units import nearest_names, whole_number
+from advisor.base.units import whole_number
 from advisor.frameworks.megatron.lint import yaml_config
 from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
 from advisor.frameworks.megatron.options.table import known_spellings, option_of_flag
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECISION_NAMES
 from advisor.frameworks.names import Framework
 from advisor.reading.command_options import CommandOption, beyond, options, program_at, unread_words
-from advisor.reading.document_keys import near, truth
-from advisor.reading.read_configuration import ReadValue, Untaken
+from advisor.reading.read_configuration import ReadValue, Untaken, near, truth
 from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 

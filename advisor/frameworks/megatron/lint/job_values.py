@@ -22,12 +22,14 @@ from advisor.job.job import RECIPES_OF_PRECISIONS
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CrossEntropyFusion
-from advisor.reading.document_keys import as_whole_number, known, truth
 from advisor.reading.read_configuration import (
     EXPANDABLE_SEGMENTS,
     ReadValue,
     UnknownValue,
+    as_whole_number,
     expandable_segments,
+    known,
+    truth,
 )
 
 RENAMED_LAYOUT: Final = {
@@ -140,7 +142,6 @@ def _left_out(read: ReadSettings) -> Fields:
 
 
 def _implementation(read: ReadSettings, said: Said) -> Fields:
-    """What several options say together."""
     fusion, path = said.get("cross_entropy_loss_fusion"), "model.cross_entropy_fusion"
     if fusion is not None:
         impl = said.get("cross_entropy_fusion_impl")

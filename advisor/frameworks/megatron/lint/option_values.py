@@ -8,8 +8,7 @@ from advisor.base.fields import field_types, optional_type, parse
 from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, Said, convert
 from advisor.frameworks.megatron.options import table
 from advisor.frameworks.option import Option, Status, dashed
-from advisor.reading.document_keys import known
-from advisor.reading.read_configuration import ReadValue
+from advisor.reading.read_configuration import ReadValue, known
 
 _OF_EXPERTS: Final = frozenset(
     [

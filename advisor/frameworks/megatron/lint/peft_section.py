@@ -25,7 +25,6 @@ _CLASSES: Final[Mapping[str, tuple[Adapter, tuple[str, ...]]]] = {
     "DoRA": (Adapter.DORA, LINEAR_NAMES[:4]),
 }
 """The classes of adapters, and the linear layers that have one by default."""
-_MAKER: Final = "default_peft_config"
 _FIELD: Final = re.compile(rf"(?:^|\.){_NAME}\.(\w+)$")
 _RECIPE: Final = re.compile(r"(?:^|_)(?:peft|lora)(?:_|$)")
 _OURS: Final = {"dim": ("rank", "num_layers"), "dropout": ("dropout", "hidden_dropout")} | {
@@ -37,7 +36,7 @@ _OURS: Final = {"dim": ("rank", "num_layers"), "dropout": ("dropout", "hidden_dr
 def put_adapter(read: ReadSettings, call: Call) -> None:
     """A call of Python that makes a recipe's peft."""
     last, scheme = call.name.rpartition(".")[2], next((x.value for x in call.positional), None)
-    if last == _MAKER and scheme not in (None, "none"):
+    if last == "default_peft_config" and scheme not in (None, "none"):
         last = "DoRA" if scheme == "dora" else "LoRA"
     if last in _CLASSES:
         plain = {

@@ -9,8 +9,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from advisor.base.place import Place
-from advisor.base.rule import Match, Rule
-from advisor.base.rule_rows import rows_of, rules_of
+from advisor.base.rule import Match, Rule, rows_of, rules_of
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision

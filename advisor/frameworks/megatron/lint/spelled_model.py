@@ -12,8 +12,7 @@ from advisor.models.options import Activation, PositionEmbedding
 from advisor.models.presets import load_preset, presets_with
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers
-from advisor.reading.document_keys import as_whole_number, truth
-from advisor.reading.read_configuration import ReadValue
+from advisor.reading.read_configuration import ReadValue, as_whole_number, truth
 
 _SIZES: Final = ("num_layers", "hidden_size", "num_attention_heads")
 _COMPARED: Final = (*_SIZES, "ffn_hidden_size", "num_query_groups", "num_moe_experts")

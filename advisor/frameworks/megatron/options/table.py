@@ -3,8 +3,11 @@
 A section has `rows` of options that are modelled or that rules read, and `others` by their status
 and by what is to be said of them. A row has the fields of `Option`, and of `Emitted` where it
 differs from the form that it names; what follows from the name is left out. `ours` may be the part
-of a job where the field has its name. What a job says is a path in the job, a function of
-`values`, or [a function that makes one, what it is given].
+of a job where the field has its name. What a job says is a path in the job, sides of it with "and"
+between them (see `rule.refusals`), a function of `values`, or [a function that makes one, what it
+is given]. Sides next to a field are those without which Megatron-LM's arguments.py refuses it.
+--bf16 alone reduces gradients in fp32, --fp16 alone does not. Muon's needs are emitted apart
+(muon_overrides). Chunks go by their number where an uneven split has no text.
 """
 
 import re
@@ -16,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from advisor.base.rule import all_of
 from advisor.frameworks.megatron.options import values
 from advisor.frameworks.megatron.options.harmless import ASIDE
 from advisor.frameworks.option import (
@@ -50,6 +54,9 @@ def _code(said: str | list[Any]) -> Any:
         return getattr(values, said[0])(said[1])
     if "." not in said:
         return getattr(values, said)
+    if re.search("[ =]", said):
+        holds = all_of(("model", "layout", "config"), said.split(" and "))
+        return lambda job, *_: holds(job.model, job.layout, job.config)
     path = attrgetter(said)
     return lambda job, *_: path(job)
 

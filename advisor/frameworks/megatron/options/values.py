@@ -1,7 +1,7 @@
 """How values of Megatron's options follow from a job, where they are not just a field of ours; and
 in which jobs options are emitted. The rows of configs/options/megatron.json name these."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -13,41 +13,6 @@ from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Opt
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models import options
-
-
-def has_experts(job: Described) -> bool:
-    """Whether any layer is a mixture of experts."""
-    return job.model.num_moe_experts is not None
-
-
-def sends_flex(job: Described) -> bool:
-    """Whether the flex dispatcher sends the experts' tokens."""
-    return has_experts(job) and job.model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
-
-
-def weights_squared_relu(job: Described) -> bool:
-    """Whether the experts' activation is a squared ReLU, which is weighted with probabilities."""
-    return has_experts(job) and job.model.activation is options.Activation.SQUARED_RELU
-
-
-def runs_own_softmax(job: Described) -> bool:
-    """Whether scores go through Megatron Core's own softmax."""
-    model = job.model
-    unfused = model.attention_backend in (
-        options.AttentionBackend.AUTO,
-        options.AttentionBackend.UNFUSED,
-    )
-    return unfused and model.transformer_impl is options.TransformerImpl.LOCAL
-
-
-def ends_in_16_bits(job: Described) -> bool:
-    """Whether the first and last layers do not."""
-    return job.model.first_last_layers_bf16 and job.config.precision.is_quantized
-
-
-def is_not_muon(job: Described) -> bool:
-    """Whether the optimizer may shard tensors; Muon's needs are emitted apart (muon_overrides)."""
-    return not job.config.optimizer.is_muon
 
 
 def bridge_adapter(job: Described, revision: Revision) -> object:
@@ -90,13 +55,6 @@ def fsdp_gradients(job: Described, revision: Revision) -> object:
     return "fp32" if job.config.main_grads_dtype is DType.FP32 else "auto"
 
 
-def has_chunks_by_number(job: Described) -> bool:
-    """Whether virtual stages are given by their number: an uneven split that no text spells."""
-    layout = job.layout
-    uneven = not layout.splits_evenly and not layout.pipeline_model_parallel_layout
-    return uneven and not job.model.hybrid_layer_pattern
-
-
 def cp_comm_types(job: Described, revision: Revision) -> object:
     """One for all layers; nothing without context parallelism."""
     layout = job.layout
@@ -108,11 +66,6 @@ def hierarchical_sizes(job: Described, revision: Revision) -> object:
     return tuple(map(str, job.layout.hierarchical_context_parallel_sizes or ()))
 
 
-def overlaps_tensor_parallel(job: Described, revision: Revision) -> object:
-    """Refused without sequence parallelism (Megatron-LM arguments.py), nothing without TP."""
-    return job.layout.tp_comm_overlap and job.layout.sequence_parallel
-
-
 def pipeline_layout(job: Described, revision: Revision) -> object:
     """The split of the layers as a text; None where there is none."""
     return job.layout.pipeline_model_parallel_layout or None
@@ -121,7 +74,9 @@ def pipeline_layout(job: Described, revision: Revision) -> object:
 def needs_deepep(job: Described, revision: Revision) -> object:
     """Without backends the flex dispatcher runs with this one switched on alone (megatron-core 0.12
     to 0.15 token_dispatcher.py)."""
-    return sends_flex(job) and not revision.at_least(0, 16)
+    model = job.model
+    flex = model.moe_token_dispatcher_type is options.TokenDispatcher.FLEX
+    return model.num_moe_experts is not None and flex and not revision.at_least(0, 16)
 
 
 def one_of_all(kinds: Sequence[str]) -> str:
@@ -169,40 +124,9 @@ def variant_named(name: str) -> str:
     return next((v for v, theirs in _VARIANTS_OF_MAIN.items() if theirs == name), name)
 
 
-def activates(activation: str) -> Callable[..., bool]:
-    """Whether the MLP's activation is this one."""
-    return lambda job, *_: job.model.activation == activation
-
-
 def groups_queries(job: Described, revision: Revision) -> object:
     """Whether queries share keys and values."""
     return job.model.num_query_groups < job.model.num_attention_heads
-
-
-def unties_embeddings(job: Described, revision: Revision) -> object:
-    """Whether the output layer has weights of its own."""
-    return not job.model.share_embeddings_and_output_weights
-
-
-def is_16_bit(precision: str) -> ValueOf:
-    """Whether this is the 16-bit type beneath the job's precision."""
-    half = precision == Precision.FP16
-    return lambda job, revision: (job.config.precision is Precision.FP16) == half
-
-
-def accumulates_in_fp32(job: Described, revision: Revision) -> object:
-    """--fp16 alone does not reduce gradients in fp32."""
-    return job.config.precision is Precision.FP16 and reduces_in_fp32(job, revision)
-
-
-def reduces_in_bf16(job: Described, revision: Revision) -> object:
-    """--bf16 alone reduces gradients in fp32."""
-    return job.config.main_grads_dtype is DType.BF16 and job.config.precision is not Precision.FP16
-
-
-def reduces_in_fp32(job: Described, revision: Revision) -> object:
-    """Whether the gradient buffer is in fp32."""
-    return job.config.main_grads_dtype is DType.FP32
 
 
 def reads_recipe(job: Described) -> bool:
@@ -290,13 +214,6 @@ def element_type(name: object) -> str:
     return "float8" if text == "fp8" else text
 
 
-def gathers_meanwhile(job: Described, revision: Revision) -> object:
-    """Refused without the distributed optimizer and without overlap_grad_reduce."""
-    layout = job.layout
-    able = layout.use_distributed_optimizer and layout.overlap_grad_reduce
-    return layout.overlap_param_gather and able
-
-
 def _graph(job: Described, revision: Revision) -> tuple[CudaGraphImpl, tuple[str, ...]]:
     """Before 0.18 a graph of the whole iteration is spelt local with scope full_iteration."""
     impl = job.config.cuda_graph_impl
@@ -308,11 +225,6 @@ def _graph(job: Described, revision: Revision) -> tuple[CudaGraphImpl, tuple[str
 def graph_impl(job: Described, revision: Revision) -> object:
     """cuda_graph_impl, from the release on that has it."""
     return str(_graph(job, revision)[0]) if revision.cuda_graph_impls else UNSET
-
-
-def captures_graphs(job: Described) -> bool:
-    """Whether anything runs as a CUDA graph."""
-    return job.config.cuda_graph_impl is not CudaGraphImpl.NONE
 
 
 def old_graphs(impl: str) -> ValueOf:
@@ -336,11 +248,6 @@ def graph_modules_of_recipe(job: Described, revision: Revision) -> object:
 def checks_for_nan(job: Described, revision: Revision) -> object:
     """A graph of the whole iteration excludes the check."""
     return False if job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION else UNSET
-
-
-def fuses_loss(job: Described, revision: Revision) -> object:
-    """Whether the loss is one kernel."""
-    return job.model.cross_entropy_fusion is not options.CrossEntropyFusion.NONE
 
 
 def loss_fusion(job: Described, revision: Revision) -> object:

@@ -9,8 +9,14 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import Graphs, RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.conditions import INSIDE_MOE, replayed, unknown
-from advisor.frameworks.megatron.rules.stated import marked, names, stated
+from advisor.frameworks.megatron.rules.stated import (
+    INSIDE_MOE,
+    marked,
+    names,
+    replayed,
+    stated,
+    unknown,
+)
 from advisor.frameworks.names import Framework
 
 _OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")

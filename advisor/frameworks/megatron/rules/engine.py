@@ -16,11 +16,7 @@ from advisor.frameworks.megatron.rules import (
     expert_layers,
     launchers,
     layout_precision,
-    missing_fields,
-    offloading,
     recompute_fields,
-    recompute_labels,
-    step_faults,
     unmodelled,
     written_jobs,
 )
@@ -30,14 +26,14 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 
 RULES: Final[dict[str, Rule]] = {
-    **missing_fields.RULES,
-    **layout_precision.RULES,
+    **unmodelled.PRESENCE_RULES,
+    **layout_precision.LAYOUT_RULES,
     **expert_layers.SHAPE_RULES,
-    **offloading.LAYER_RULES,
+    **recompute_fields.OFFLOAD_RULES,
     **recompute_fields.CONFIG_RULES,
-    **recompute_labels.CONFIG_RULES,
-    **recompute_labels.MAIN_RULES,
-    **offloading.MODULE_RULES,
+    **recompute_fields.LABEL_RULES,
+    **recompute_fields.MAIN_RULES,
+    **recompute_fields.MODULE_RULES,
     **expert_layers.ROUTER_RULES,
     **cuda_graphs.RULES,
     **expert_layers.OVERLAP_RULES,
@@ -46,11 +42,11 @@ RULES: Final[dict[str, Rule]] = {
     **launchers.OPTIMIZER_RULES,
     **launchers.NEMO_RULES,
     **launchers.FSDP_RULES,
-    **step_faults.RULES,
+    **layout_precision.STEP_RULES,
     **recompute_fields.UNREAD_RULES,
-    **step_faults.HYBRID_RULES,
-    **recompute_labels.EFFECT_RULES,
-    **unmodelled.RULES,
+    **layout_precision.HYBRID_RULES,
+    **recompute_fields.EFFECT_RULES,
+    **unmodelled.UNMODELLED_RULES,
     **written_jobs.RULES,
 }
 """Every rule by its id; TransformerConfig's come first and in its own order."""
@@ -134,7 +130,7 @@ def without_effect(
 @lru_cache(maxsize=1024)
 def _of_job(facts: JobFacts, revision: Revision) -> tuple[Finding, ...]:
     found = _find(NONE, facts, revision)
-    said = {*unmodelled.RULES, *_OF_COMMAND_LINES}
+    said = {*unmodelled.UNMODELLED_RULES, *_OF_COMMAND_LINES}
     return tuple(f for f in found if f.verdict is Verdict.NO_EFFECT or f.rule in said)
 
 

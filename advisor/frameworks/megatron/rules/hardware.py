@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from advisor.answer.answer import Rejection
-from advisor.base.rule import Rule, findings
-from advisor.base.rule_rows import rows_of, rules_of
+from advisor.base.rule import Rule, findings, rows_of, rules_of
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.hardware.gpu import Vendor
 from advisor.job.job import CudaGraphImpl, Job

@@ -11,9 +11,8 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.conditions import unknown
 from advisor.frameworks.megatron.rules.cuda_graphs import capturable, counts_on_host
-from advisor.frameworks.megatron.rules.stated import marked, stated
+from advisor.frameworks.megatron.rules.stated import marked, stated, unknown
 
 
 def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Match | None:

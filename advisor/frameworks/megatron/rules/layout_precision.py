@@ -1,8 +1,10 @@
-"""Rules of TransformerConfig on layout and precision that decide what recompute may follow."""
+"""Rules of TransformerConfig on layout and precision that decide what recompute may follow; and
+what it accepts and the training step then makes of it: hangs and crashes."""
 
 from typing import Final
 
 from advisor.base.rule import Match
+from advisor.frameworks.megatron.plan import reads_full_recompute
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.stated import stated
@@ -48,10 +50,37 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Match | None:
     )
 
 
-RULES: Final = stated(
+LAYOUT_RULES: Final = stated(
     "layout_precision",
     attention_heads_divide_by_tp=lambda raw, _: not _is_multiple(raw.num_attention_heads, raw),
     query_groups_match_tp=_unmatched_groups,
     fp8_bf16_layer_counts=_bf16_layer_counts,
     fp8_output_proj=_fp8_output_proj,
 )
+
+
+def _uniform_must_divide(raw: RawSettings, _: Revision) -> Match | None:
+    number, layers = raw.recompute_num_layers, raw.layers_per_chunk
+    if number is None or number < 1 or layers is None or layers % number == 0:
+        return None
+    divisors = [n for n in range(1, layers + 1) if layers % n == 0]
+    near = [n for n in divisors if n < number][-1:] + [n for n in divisors if n > number][:1]
+    return Match(
+        f"uniform recompute of {number} layers does not divide model chunks of {layers} layers",
+        f"use recompute_num_layers {' or '.join(str(n) for n in near)}, or megatron-core 0.17",
+    )
+
+
+# mlp_recompute_with_bias: the MLP returns linear_fc2's bias with its output. As an output of the
+# checkpoint's autograd function the parameter itself gets that function as grad_fn, and the
+# backward of the replay runs into it, and replays, again.
+STEP_RULES: Final = stated("step_faults", uniform_must_divide=_uniform_must_divide)
+
+HYBRID_RULES: Final = stated(
+    "step_faults.hybrid",
+    hybrid_ignores_full=lambda raw, revision: (
+        not reads_full_recompute(raw.hybrid_layer_pattern, revision)
+    ),
+)
+"""Stacks of Mamba, attention and MLP layers: MambaStack and HybridStack of the wheels
+megatron-core 0.16.1, 0.17.0, 0.18.0 and 0.19.0."""

@@ -12,8 +12,7 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
-from advisor.base.rule import Match
-from advisor.base.rule_rows import rows_of, rules_of
+from advisor.base.rule import Match, rows_of, rules_of
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.stated import Authority, Rule, fields, holds

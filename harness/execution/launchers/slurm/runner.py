@@ -20,9 +20,8 @@ from harness.execution.signals import StopSignals
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.trial.files import tail
 from harness.trial.result import TrialResult
-from harness.trial.run_plan import PlannedSetting, same_trial
 from harness.trial.store import SubmittedJob, TrialFolder
-from harness.trial.trial import Trial
+from harness.trial.trial import PlannedSetting, Trial, same_trial
 
 _TAIL_LINES = 20
 Trials = list[tuple[PlannedSetting, Trial]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from advisor.base.key_value import split_key_value
+from advisor.base.fields import split_key_value
 from advisor.base.rule import Level
 from advisor.cli import main as cli
 from advisor.frameworks.dialect_rows import dialect_names, names_of, rows_of, value_of

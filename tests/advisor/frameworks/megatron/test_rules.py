@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from advisor.base.rule import Verdict
-from advisor.base.rule_rows import rows_of
+from advisor.base.rule import Verdict, rows_of
 from advisor.frameworks.megatron import rules
 from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES
 from advisor.frameworks.megatron.raw import RawSettings

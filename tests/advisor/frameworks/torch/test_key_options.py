@@ -16,7 +16,7 @@ from advisor.frameworks.torch.keyed_reader import values_of
 from advisor.frameworks.torchtitan import options as torchtitan
 from advisor.job.job import JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.reading.document_keys import Keys
+from advisor.reading.read_configuration import Keys
 from advisor.request.given import RECORDS
 
 TABLES = {"torchtitan": torchtitan, "deepspeed": deepspeed, "transformers": huggingface}

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import fields, replace
 
 from advisor.frameworks.registry import parts_of
-from advisor.frameworks.torch.recompute_settings import TorchSettings
 from advisor.frameworks.torch.rules import TorchRule, in_release
 from advisor.frameworks.torch.setting import parse_setting
+from advisor.frameworks.torch.stack import TorchSettings
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 

@@ -3,8 +3,8 @@ from math import prod
 import pytest
 
 from advisor.layers.operators import Module
+from advisor.layers.shape import embedding_weights, output_weights
 from advisor.layers.transformer import embedding_operators, head_operators
-from advisor.layers.weights import embedding_weights, output_weights
 from tests.advisor.toys import GPT, HIDDEN, saved_bytes, toy_shape
 
 TOKENS = 32 * 2

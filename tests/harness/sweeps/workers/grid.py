@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from msgspec.structs import replace
 
 from harness.sweeps.space import Point, Space
-from harness.trial.run_plan import PlannedSetting
+from harness.trial.trial import PlannedSetting
 from tests.harness.conftest import PREDICTION, TRIAL, WORKLOAD
 
 _SETTINGS = 25

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from harness.execution.launchers.slurm.runner import SlurmRunner
 from harness.execution.progress import Progress
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
+from harness.trial.trial import RunPlan
 from tests.harness.execution.launchers.slurm.cluster import Cluster, missing
 from tests.harness.execution.launchers.slurm.on_node import stub
 

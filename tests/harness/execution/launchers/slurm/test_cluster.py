@@ -15,8 +15,8 @@ from harness.cli.main import main
 from harness.execution.launchers.slurm.runner import SlurmRunner
 from harness.execution.runner import UNMEASURED
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder
+from harness.trial.trial import RunPlan
 from tests.harness.drive import until
 from tests.harness.execution.launchers.slurm.cluster import Cluster
 
