@@ -197,6 +197,7 @@ def dialect_parts(
         key_options=tuple(reader.options),
         **its,
     )
-    return torch_parts(
+    found = torch_parts(
         facts, spelling, settings=settings, jobs=jobs, memory=memory, dialect="other"
     )
+    return replace(found, cycles="cycle" in file_of(facts.framework))

@@ -330,12 +330,6 @@ _LENGTHS: Final = ("rl.prompt_length", "rl.response_length", *_SWITCHES)
 _HEAD, _BALANCED = "head.implementation", "samples.balanced"
 
 
-def has_cycle(framework: str) -> bool:
-    """Whether a dialect's programs run phases in turn."""
-    name = framework.removesuffix("_megatron")
-    return name in dialect_names() and "cycle" in file_of(name)
-
-
 def as_it_runs(name: str, config: JobConfig, given: Collection[str]) -> JobConfig:
     """A job with what a dialect's file says under `assumed`, and under `assumed_with_engine` where
     one shares the GPUs, a value by its path, where it is not `given` (``job.NAME``): within a group

@@ -278,7 +278,7 @@ class OptimumSpace:
 
 class FrameworkParts(Struct, frozen=True, kw_only=True):
     """A framework. family: the frameworks that take the same settings, itself among them; shown:
-    those of them whose flags every page shows."""
+    those of them whose flags every page shows. cycles: whether its programs run phases in turn."""
 
     family: tuple[str, ...]
     shown: tuple[str, ...]
@@ -288,3 +288,4 @@ class FrameworkParts(Struct, frozen=True, kw_only=True):
     spelling: Spelling
     harness: HarnessRuns
     optimum: OptimumSpace = OptimumSpace()
+    cycles: bool = False

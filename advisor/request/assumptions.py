@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.base.units import human_bytes
-from advisor.frameworks.dialect_rows import has_cycle
 from advisor.frameworks.newer_releases import as_newest, is_newer
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.job import NEWEST_TRANSFORMER_ENGINE, CudaGraphImpl, JobConfig
 from advisor.job.layout import ParallelLayout
@@ -166,7 +166,7 @@ def _of_phases(facts: Facts) -> Iterator[str]:
     if rl.has_phases and facts.choice.preset and "micro_batch_size" not in facts.given.job_fields:
         yield "micro batch 1"
     unsaid = "rl.algorithm" not in said and facts.given.takes_recipe
-    if unsaid and has_cycle(facts.config.framework):
+    if unsaid and parts_of(facts.config.framework).cycles:
         yield "the update alone (rl.algorithm=grpo counts all phases)"
     if rl.reference is Reference.GPU and "rl.reference" not in said:
         yield "a reference model (rl.reference=none if its log-probabilities are computed before)"

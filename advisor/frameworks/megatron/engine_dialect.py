@@ -235,4 +235,5 @@ def megatron_parts(
         shown=(framework,),
         spelling=its,
         harness=HarnessRuns(framework, "other"),
+        cycles="cycle" in file_of(str(reader.framework)),
     )

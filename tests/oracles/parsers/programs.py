@@ -167,10 +167,11 @@ def torchtitan(_: str, text: str) -> None:
 
 
 def deepspeed(brought: str, text: str) -> None:
-    """DeepSpeedConfig."""
+    """DeepSpeedConfig, of what stands before a trainer's own options too."""
     from deepspeed.runtime import config
 
     gpus = int(brought.split()[0])
+    text = shlex.split(text)[1] if text.startswith("--deepspeed ") else text
     with patch.multiple(config.dist, get_rank=lambda: 0, get_world_size=lambda: gpus):
         config.DeepSpeedConfig(json.loads(text))
 
