@@ -228,7 +228,7 @@ def said_of(name: str, job: Job) -> dict[str, Any]:
     said = dict(zip(own.gpus, nodes if len(own.gpus) > 1 else (job.num_gpus,), strict=True))
     said |= written(name, job)
     named = {row.ours: row.name for row in reversed(rows_of(name))}
-    if config.rl.reference is Reference.ADAPTER_OFF and config.rl.has_phases:
+    if config.rl.reference is Reference.ADAPTER_OFF and config.rl.algorithm.rolls_out:
         rows = (row for row in rows_of(name) if row.ours == _REFERENCE and row.printed)
         said |= {row.name: row.spelled(Reference.HOST) for row in rows}
     if len(own.batch) > 1:
