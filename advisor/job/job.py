@@ -126,7 +126,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``
     in Megatron-LM (arguments.py), which moves ``optimizer_offload_fraction`` of the optimizer's
     states and work to the host (DeepSpeed's offload_optimizer with its ratio);
-    ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is
+    ``param_cpu_offload`` is DeepSpeed's offload_param or FSDP's; ``sync_each_batch`` is
     Accelerate's, which reduces gradients with every microbatch instead of the last alone;
     ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone (torchtitan's
     enable_fsdp_float8_all_gather: as they are gathered). ``copies_gradients`` is
