@@ -23,6 +23,7 @@ from msgspec import Struct, convert, json
 from msgspec.structs import replace
 
 from advisor.base.configuration import packaged_configs
+from advisor.base.errors import UserError
 from advisor.base.fields import field_types
 from advisor.base.record import defaults
 from advisor.base.units import whole_number
@@ -303,10 +304,13 @@ def written(name: str, job: Job) -> dict[str, Any]:
 
 def usual(framework: str, said: Mapping[str, str]) -> dict[str, str]:
     """Defaults of a dialect's heads by their paths, of how it deals samples, and of adapters and
-    phases where there are any, as KEY=VALUE; not of what is `said`, nor of lengths, the job's."""
+    phases where there are any, as KEY=VALUE; not of what is `said`, nor of lengths, the job's.
+    UserError on an algorithm that it lacks."""
     name = framework.removesuffix("_megatron")
     if name not in dialect_names():
         return {}
+    if (kind := said.get("rl.algorithm")) in file_of(name).get("lacks", ()):
+        raise UserError("rl.algorithm", kind, f"is not in {name}", "use another --framework")
     asked = [path for path, none in _SWITCHES.items() if said.get(path, none) != none]
     groups = (_BALANCED, *(f"{path.partition('.')[0]}." for path in (_HEAD, *asked)))
     rows = [row for row in rows_of(name) if row.ours.startswith(groups)]

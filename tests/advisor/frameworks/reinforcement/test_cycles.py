@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from advisor.api.admission import admission
+from advisor.base.errors import UserError
 from advisor.base.rule import Level, Verdict
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
@@ -155,6 +157,16 @@ def test_a_dialect_without_a_file_has_its_own_defaults(asked: str) -> None:
     assert {path: kind == "given" for path, kind in others.items()} == {
         path: path in given for path in others
     }
+
+
+@pytest.mark.parametrize(
+    "asked", ["verl dpo", "verl_megatron dpo", "llama_factory gspo", "axolotl ppo", "slime dpo"]
+)
+def test_an_algorithm_that_a_dialect_lacks_is_refused(asked: str) -> None:
+    framework, kind = asked.split()
+    request = Request(model="qwen3_8b", gpus="8xH100", framework=framework)
+    with pytest.raises(UserError, match=f"rl.algorithm = {kind}: is not in {framework[:4]}"):
+        resolve(replace(request, overrides=(f"rl.algorithm={kind}",)))
 
 
 def value_of_path(config: JobConfig, path: str) -> Any:
