@@ -24,7 +24,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
-from advisor.time.step_tail import StepFacts, Turns
+from advisor.time.step_tail import Turns
 
 
 class RecomputeSettings(ABC):
@@ -160,15 +160,6 @@ class MemoryModel(ABC):
         """Which microbatches gather and reduce."""
         reductions = self.reductions(job)
         return Turns(job.num_microbatches, reductions, reductions)
-
-    def step_facts(self, job: Job) -> StepFacts:
-        """What it says about the time of a step."""
-        return StepFacts(
-            self.turns(job),
-            self.graphed_modules(job),
-            job.config.torch_compile and self.runs_compiled,
-            self.parameter_seconds,
-        )
 
     def reductions(self, job: Job) -> int:
         """How many microbatches of a step reduce the gradients of sharded parameters."""

@@ -23,6 +23,7 @@ from advisor.search.job_memory import JobMemory, StageDetail
 from advisor.search.rank_shape import rank_shape
 from advisor.search.step_time_band import step_time_error
 from advisor.time.job_time import JobTime
+from advisor.time.step_tail import StepFacts
 
 if TYPE_CHECKING:
     from advisor.learning.applied import Applied
@@ -59,7 +60,12 @@ class Evaluator:
         self.stages = stages or pipeline_stages(job.model, job.layout)
         self.pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
-        facts = self._model.step_facts(mean)
+        facts = StepFacts(
+            self._model.turns(mean),
+            self._model.graphed_modules(mean),
+            mean.config.torch_compile and self._model.runs_compiled,
+            self._model.parameter_seconds,
+        )
         self.time = JobTime(mean, self.mean_shape, self.stages, self.pipeline, calibration, facts)
         self.rates = self.time.rates
         self.step_time_error = step_time_error(job, calibration)
