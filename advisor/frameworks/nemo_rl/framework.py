@@ -1,7 +1,6 @@
 """NeMo-RL: what of it is no row of configs/options/nemo_rl.json.
 
-Source: NeMo-RL 7ea279a examples/configs, nemo_rl/models/policy, nemo_rl/models/megatron/setup.py,
-nemo_rl/algorithms/grpo.py.
+Source: NeMo-RL 7ea279a examples/configs, nemo_rl/models/policy, algorithms, megatron/setup.py.
 """
 
 import re
@@ -31,10 +30,6 @@ from advisor.reading.read_configuration import Document, Keys
 from advisor.reading.shell import Note
 
 _MEGATRON: Final = "megatron_cfg"
-_BASE: Final = "grpo_math_1B"
-"""The example whose values are the defaults here."""
-_EMPTIES: Final = f"{_MEGATRON}.empty_unused_memory_level"
-"""Gives unused memory back between steps: no peak is higher for it."""
 _SWITCH: Final = "activation_checkpointing"
 _KIND: Final = "recompute_granularity"
 _RESOURCES: Final = "generation.colocated.resources"
@@ -60,7 +55,7 @@ class _Reader(engine_dialect.MegatronCycleReader):
             kind = program[1] if program else next(iter(sections), "grpo")
             keys.put("algorithm", "sft" if kind == "rm" else kind, keys.place, f"run_{kind}.py")
             base = keys.get(DEFAULTS)
-            if base is not None and Path(str(base)).stem != _BASE:
+            if base is not None and Path(str(base)).stem != "grpo_math_1B":  # has the defaults
                 keys.unread = (Note(f"{base}, which it inherits", keys.where(DEFAULTS)),)
             for key, one in list(keys.values.items()):
                 text = str(one.value)
@@ -100,8 +95,8 @@ class _Reader(engine_dialect.MegatronCycleReader):
             tokens = (keys.number(_FORWARD) or longest * (batch or micro)) // ranks
             yield "rl.log_prob_token_budget", (tokens, (_FORWARD, "logprob_batch_size", *_LENGTH))
         else:
-            yield "samples.token_budget", (None, ())
-            yield "rl.log_prob_token_budget", (None, ())
+            budgets = "samples.token_budget", "rl.log_prob_token_budget"
+            yield from ((path, (None, ())) for path in budgets)
         if keys.get("algorithm") == "dpo":
             yield from ((f"rl.{name}", (None, ())) for name in ("engine", "sleep_level"))
         yield from super().made(keys, said)
@@ -109,7 +104,7 @@ class _Reader(engine_dialect.MegatronCycleReader):
     def megatrons(self, keys: Keys) -> ReadSettings:
         """Recompute as setup.py makes it: full means uniform, one layer."""
         start = f"{_MEGATRON}."
-        left = (f"{start}recompute_", _EMPTIES)
+        left = (f"{start}recompute_", f"{start}empty_unused_memory_level")  # frees what is unused
         values = {k: v for k, v in keys.values.items() if not k.startswith(left)}
         if keys.truth(start + _SWITCH):
             made: dict[str, Any] = {_KIND: keys.get(start + _KIND) or "full"}
@@ -167,13 +162,10 @@ class _MegatronSettings(MegatronSettings):
             said = replace(NONE, granularity=own.granularity, modules=own.modules)
         said = replace(said, offload_modules=own.offload_modules)
         if said != own:
-            yield Rejection(
-                setting=own,
-                rule="words_of_nemo_rl",
-                reason=f"NeMo-RL has no words for it and would run {said.spec}",
-                fix=f"use {said.spec}",
-                source="NeMo-RL nemo_rl/models/megatron/setup.py",
-            )
+            why = f"NeMo-RL has no words for it and would run {said.spec}"
+            file, rule = "NeMo-RL nemo_rl/models/megatron/setup.py", "words_of_nemo_rl"
+            fix = f"use {said.spec}"
+            yield Rejection(setting=own, rule=rule, reason=why, fix=fix, source=file)
 
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
         """With what would run as another."""
