@@ -90,7 +90,8 @@ def admission(request: Request, read: "ReadConfiguration | None") -> Admission:
     spec = spec or parts_of(request.framework or "").settings.none.spec
     asked = replace(request, recompute=(spec,), quick=True)
     answer = answer_to(asked, read=read, remedies=False)
-    found = _of(answer, tuple(_unknown(read, asked)) if read else ())
+    sharded = answer.candidates[0].evaluation.job.num_gpus > 1
+    found = _of(answer, tuple(_unknown(read, asked, sharded=sharded)) if read else ())
     refused = [f"line {one.place.line}: {one.reason}" for one in read.refused] if read else ()
     return replace(found, refused=tuple(refused))
 
@@ -130,15 +131,16 @@ def _of(answer: "Answer", unknown: tuple[str, ...]) -> Admission:
     )
 
 
-def _unknown(read: "ReadConfiguration", asked: Request) -> list[str]:
+def _unknown(read: "ReadConfiguration", asked: Request, *, sharded: bool) -> list[str]:
     """Options that change memory or may, and no prediction includes; parts that were not read; keys
-    of ours that the file leaves open, where nobody is `asked` for them."""
+    of ours that the file leaves open and `asked` does not say. sharded: there are GPUs to shard
+    over."""
     from advisor.lint.left_out import left_out
 
     loud = [one for one in read.untaken if getattr(one, "level", Level.WARNING) is not Level.NOTE]
     found = dict.fromkeys(left_out(replace(read, untaken=tuple(loud))))
     keys = {pair.partition("=")[0] for pair in asked.overrides}
-    if asked.gpus.startswith("1x"):
+    if not sharded:
         keys.add("layout.data_parallel_sharding")
     opened = [one for one in read.unknown if one.path and not one.text and one.path not in keys]
     found |= {f"{one.path} ({one.written})": None for one in opened}

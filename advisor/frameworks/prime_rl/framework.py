@@ -111,7 +111,7 @@ class _Jobs(supported_jobs.TorchJobs):
 
 
 class _Memory(titan.TitanMemory):
-    """Blocks in checkpoints, each compiled, as torchtitan has them."""
+    """Blocks in checkpoints, whose bytes are those of torchtitan's compiled ones."""
 
     parameter_seconds: ClassVar[float] = 493e-6
     """A stated fit: python -m research.steps.post_training."""

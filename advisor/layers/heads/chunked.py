@@ -33,7 +33,8 @@ class ChunkedHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     numbers a token. copies_labelled: positions that have a label are copied out first.
     gradients: the forward has made them, and keeps them; scaled: the backward copies them. passes:
     bytes moved an element of the logits in addition to GEMMs; added: of the weight's gradient, by
-    each part. pace: of the memory's bandwidth, what its kernels reach.
+    each part. pace: of the memory's bandwidth, what its kernels reach, a
+    stated fit (research/steps/post_training.py).
     block: bytes an element of the largest temporary. chunk_of: what a chunk_size counts.
     scalar: a loss is returned. layers: after which it is known. source: whose code it is.
     """
