@@ -23,6 +23,9 @@ RETRY: Final = "--retry=" + ",".join(FAILED)
 """Runs trials again that are owed an answer; what ran out of memory or was skipped has one."""
 WITH_TRIALS: Final = ("run", "rehearse")
 HARNESS: Final = (sys.executable, "-m", "harness.cli.main")
+PROBE: Final = "probe"
+PROBES: Final = (sys.executable, "-m", "research.probes")
+"""What an item that begins with `probe` runs instead of the harness."""
 _PATIENCE_SECONDS: Final = 15.0
 """From SIGTERM to SIGKILL: commands of the harness keep what is finished in that time."""
 _INTERRUPTED: Final = frozenset(
@@ -171,7 +174,7 @@ class Executor(Struct, frozen=True, kw_only=True):
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             process = subprocess.Popen(
-                [*self.program, *words],
+                [*PROBES, *words[1:]] if words[0] == PROBE else [*self.program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -22,11 +22,12 @@ LISTS: Final = Path(__file__).with_name("lists")
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """One command of the harness.
+    """One command of the harness, or a probe.
 
-    arguments: what follows `harness`; every command goes on where it was stopped. least_seconds:
-    time below which it is not worth starting. most_seconds: it is ended then. why: what it is for.
-    needs: Python packages without which it is passed over.
+    arguments: what follows `harness`, or `probe` and what follows `research.probes`; every
+    command goes on where it was stopped. least_seconds: time below which it is not worth starting.
+    most_seconds: it is ended then. why: what it is for. needs: Python packages without which it is
+    passed over.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Common(Struct, frozen=True, kw_only=True):
 
     run: tuple[str, ...] = ()
     rehearse: tuple[str, ...] = ()
+    probe: tuple[str, ...] = ()
 
 
 class Campaign(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,84 @@
+"""A case of a probe: what is predicted before anything runs, and what is measured."""
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import Struct
+
+from advisor.base.errors import UserError
+from harness.measure.fingerprint import fingerprint
+from harness.trial.files import write_atomic
+from harness.trial.trial import Device
+
+Figures = Mapping[str, Any]
+"""What JSON holds, by name; the unit is in the name: seconds, bytes, count."""
+
+
+class Status(StrEnum):
+    """How a case ended. `ok` and `oom` are answers; what failed is tried again."""
+
+    OK = "ok"
+    OOM = "oom"
+    FAILED = "failed"
+
+    @property
+    def answers(self) -> bool:
+        """Whether it says something about the case."""
+        return self is not Status.FAILED
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """predict: what the advisor says, under the names that `measure` uses; it runs first, without
+    the GPU. measure: in a fresh process; UserError where this machine lacks what it needs. seconds:
+    after which the process is ended. variables: of its environment."""
+
+    name: str
+    why: str
+    predict: Callable[[], Figures]
+    measure: Callable[[], Figures]
+    seconds: float = 90.0
+    variables: Mapping[str, str] = {}
+
+
+def answer(case: Case, device: Device) -> dict[str, Any]:
+    """The case's record; what it raises is in it. The prediction is there however it ends."""
+    started, began = datetime.now(UTC), time.monotonic()
+    record: dict[str, Any] = {
+        "case": case.name,
+        "why": case.why,
+        "started_at": started.isoformat(timespec="seconds"),
+    }
+    try:
+        record["predicted"] = dict(case.predict())
+        record["measured"] = dict(case.measure())
+        status = Status.OK
+    except torch.OutOfMemoryError as error:
+        status, record["reason"] = Status.OOM, str(error)[:600]
+    except UserError as error:
+        status, record["reason"] = Status.FAILED, str(error)
+    except Exception:
+        status, record["reason"] = Status.FAILED, traceback.format_exc()[-3000:]
+    record |= {
+        "status": status.value,
+        "wall_seconds": round(time.monotonic() - began, 1),
+        "environment": fingerprint(device),
+    }
+    return record
+
+
+def write(record: Mapping[str, Any], path: Path) -> None:
+    """As JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(record, indent=1, sort_keys=True, default=str) + "\n")
+
+
+def has_answer(path: Path) -> bool:
+    """Whether the case need not run again."""
+    return path.is_file() and Status(json.loads(path.read_text())["status"]).answers
