@@ -42,7 +42,7 @@ PASSES: Final[Mapping[str, Callable[[Gemm, GemmRates], float]]] = {
 }
 PRECISIONS: Final = {"bf16": Precision.BF16, "fp8": Precision.FP8_CURRENT}
 _TOKENS: Final = 8192
-_EXPERT_TOKENS: Final = 4096
+EXPERT_TOKENS: Final = 4096
 _LEAST_FLOPS, _MOST_FLOPS = 2**33, 2**43
 HELD: Final = (
     *((8192, 28672, 4096), (4096, 4096, 4096), (8192, 8192, 8192), (6144, 12288, 12288)),
@@ -198,7 +198,7 @@ def expert_gemms(*, tiny: bool) -> Iterator[tuple[str, Gemm]]:
         model = load_model(name)
         if tiny:
             model = replace(model, hidden_size=64, moe_ffn_hidden_size=32, num_moe_experts=8 * ep)
-        for operator in layer(model, 64 if tiny else _EXPERT_TOKENS, ep=ep):
+        for operator in layer(model, 64 if tiny else EXPERT_TOKENS, ep=ep):
             if operator.gemm is not None and operator.gemm.groups > 1:
                 yield f"{name}.{operator.name.rpartition('_')[2]}", operator.gemm
 
