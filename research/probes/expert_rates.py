@@ -1,9 +1,9 @@
-"""What brings tokens to their experts: Megatron's top-k routing, permutation and sorting, each by
-torch's own kernels and by Transformer Engine's fused ones, forward and backward.
+"""What brings tokens to their experts: Megatron's router, permutation and sorting, each by torch's
+own kernels and by Transformer Engine's fused ones, forward and backward.
 
 `_seconds` is from call to call, the processor's part included, `_busy_seconds` the kernels' own.
-Predicted is each operator of the advisor alone. Of the router this is all that follows its logits;
-adding up the losses of layers, for the log, is not run here.
+Predicted is each operator of the advisor alone. The router's GEMM is Transformer Engine's wherever
+that is installed. The sums of losses that Megatron keeps for its log are not run.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,10 @@ from research.kernels.timings import Timings
 from research.probes.case import Case, Figures
 from research.probes.rates import ALONE, EXPERT_TOKENS, EXPERTS, GPU, case_of, layer
 
-_OPERATORS: Final = ("topk_routing", "permute", "sort_by_expert", "unsort_by_expert", "unpermute")
+_OPERATORS: Final = (
+    *("router", "topk_routing", "permute"),
+    *("sort_by_expert", "unsort_by_expert", "unpermute"),
+)
 _NO_NETWORK: Final[Any] = None  # no operator here communicates
 
 Tensors = tuple[Tensor, ...]
@@ -78,15 +81,17 @@ def _predict(*, tiny: bool) -> Figures:
     return found
 
 
-def _figures(name: str, operator: Operator, rates: Machine) -> dict[str, Any]:
+def _figures(name: str, operator: Operator, rates: Machine) -> dict[str, float]:
     forward = forward_seconds(operator, rates, _NO_NETWORK).compute
     backward = backward_seconds(operator, rates, _NO_NETWORK).compute
     reached = rates.memory_bytes_per_second
+    found = {f"{name}.forward_seconds": forward, f"{name}.backward_seconds": backward}
+    if operator.gemm is not None:
+        return found
     return {
-        f"{name}.forward_seconds": forward,
+        **found,
         f"{name}.forward_kernels": operator.forward_kernels,
         f"{name}.forward_busy_seconds": operator.forward_bytes / reached,
-        f"{name}.backward_seconds": backward,
         f"{name}.backward_kernels": operator.backward_kernels,
         f"{name}.backward_busy_seconds": operator.backward_bytes / reached,
     }
@@ -97,6 +102,7 @@ def _tokens(timings: Timings, *, tiny: bool) -> None:
         megatron = import_module("megatron.core.transformer.moe.moe_utils")
     except ImportError as error:
         raise UserError("megatron-core", None, f"cannot be loaded: {error}") from None
+    vars(megatron).setdefault("te_general_gemm", None)  # not defined without Transformer Engine
     for one in _all(tiny=tiny):
         _Rank(timings, megatron, one).run()
 
@@ -117,6 +123,7 @@ class _Rank:
         rows = 2 * self.one.rows * self.model.hidden_size
         logits = self.one.tokens * self.experts * self.dtype.itemsize
         route = partial(self._route, fused=self.one.fused)
+        self._both("router", self._normalized, self._gate, rows)
         self._both("topk_routing", self._logits, route, logits)
         self._both("permute", self._chosen, self._permute, rows)
         self._both("sort_by_expert", self._rows, self._sort, rows)
@@ -144,6 +151,15 @@ class _Rank:
         name = f"{self.one.name}.{operator}"
         self.timings.time(f"{name}.forward", make, run, num_bytes, counted=True)
         self.timings.time(f"{name}.backward", recorded, backward, num_bytes, counted=True)
+
+    def _normalized(self) -> Tensors:
+        """The layer's normalized input, and the router's weight."""
+        tensor, hidden = self.timings.inputs.tensor, self.model.hidden_size
+        both = tensor(self.one.tokens, hidden), tensor(self.experts, hidden)
+        return tuple(one.requires_grad_() for one in both)
+
+    def _gate(self, tokens: Tensor, weight: Tensor) -> Tensors:
+        return (self.megatron.router_gating_linear(tokens, weight, None, self.dtype),)
 
     def _logits(self) -> Tensors:
         size, where = (self.one.tokens, self.experts), self.device
