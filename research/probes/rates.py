@@ -128,8 +128,8 @@ def shapes(more: Iterable[Shape], *, tiny: bool) -> tuple[Shape, ...]:
 
 
 def _dense_shapes(*, tiny: bool) -> tuple[Shape, ...]:
-    told = (shape for name, shape, _ in _published() if name.startswith("fp8"))
-    return shapes(told, tiny=tiny)
+    published = (shape for name, shape, _ in _published() if name.startswith("fp8"))
+    return shapes(published, tiny=tiny)
 
 
 def name_of(kind: str, shape: Shape, *, held: bool = False) -> str:
@@ -145,11 +145,11 @@ def rates_of(bits: str, *, held: bool = False, share: float = 1.0) -> GemmRates:
 
 def _predict_gemms(*, tiny: bool) -> Figures:
     shapes = _dense_shapes(tiny=tiny)
-    told: dict[str, Any] = {}
+    published: dict[str, Any] = {}
     for name, shape, row in _published():
         if shape in shapes:
-            told.setdefault(name, []).append(row)
-    found: dict[str, Any] = {"published_tflops": told}
+            published.setdefault(name, []).append(row)
+    found: dict[str, Any] = {"published_tflops": published}
     for bits in PRECISIONS:
         for held, of in ((False, shapes), (True, TINY if tiny else HELD)):
             for m, n, k in of:

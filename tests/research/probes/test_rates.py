@@ -4,9 +4,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from advisor.base.errors import UserError
 from harness.calibration.bench.kernel_runs import Inputs
 from harness.trial.trial import Device
 from research.kernels import timings as kernels
@@ -39,7 +37,9 @@ def test_gemms_are_named_alike(recorded: Timings) -> None:
     rates._grouped(recorded, tiny=True)
     predicted = rates._predict_gemms(tiny=True) | rates._predict_grouped(tiny=True)
     assert seconds(predicted) <= seconds(recorded.found)
-    assert recorded.found["fp8_exact_64x64x64_seconds"]
+    assert "fp8_held_16384x16384x16384" in rates._predict_gemms(tiny=False)["published_tflops"]
+    assert seconds(engine_rates._predict_dense(tiny=True))
+    assert seconds(engine_rates._predict_grouped(tiny=True))
 
 
 def test_tokens_reach_their_experts(recorded: Timings) -> None:
@@ -51,31 +51,11 @@ def test_tokens_reach_their_experts(recorded: Timings) -> None:
     assert all(".fused." in name for name in recorded.found.get("errors", {}))
 
 
-def test_published_gemms_of_the_same_shapes_stand_beside() -> None:
-    told = rates._predict_gemms(tiny=False)["published_tflops"]
-    assert {row["gpu"] for row in told["fp8_held_16384x16384x16384"]} == {
-        "H100-SXM-80GB",
-        "H200-SXM-141GB",
-    }
-
-
-def test_engine_needs_a_gpu(recorded: Timings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="needs a GPU"):
-        engine_rates._dense(recorded, tiny=True)
-    assert engine_rates._predict_dense(tiny=True)
-    assert engine_rates._predict_grouped(tiny=True)
-
-
 def test_what_fails_takes_nothing_with_it(recorded: Timings) -> None:
     def fail() -> None:
         raise RuntimeError("no kernel")
 
     recorded.time("bad", lambda: (), fail, 1)
     recorded.time("good", lambda: (), lambda: None, 1)
-    kernels.Timings.time(
-        Timings(device=Device.CPU, inputs=recorded.inputs, ends=0.0, found=recorded.found),
-        *("late", lambda: (), lambda: None, 1),
-    )
     assert recorded.found["errors"] == {"bad": "RuntimeError: no kernel"}
-    assert (recorded.found["good_seconds"], recorded.found["left_out"]) == (1.0, ["late"])
+    assert recorded.found["good_seconds"] == 1.0
