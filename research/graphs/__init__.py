@@ -1,0 +1,1 @@
+"""One rank of a job under CUDA graphs, alone in its process group."""
