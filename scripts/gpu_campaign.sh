@@ -57,6 +57,8 @@ fi
 "$python" -c 'import hydra, msgspec, yaml; from importlib.metadata import version as v; print("torch", v("torch"))' \
   || { echo "a package is missing: bring it in WHEELS (docs/campaign.md)" >&2; exit 2; }
 version=$("$python" -m research.campaign.version) || exit 2
+[ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] \
+  || echo "uncommitted changes: the commit in the results cannot be checked out" >&2
 
 # Seconds until the reserve begins; SECONDS counts from the start of this script.
 left() { echo $((${LIMIT_SECONDS:-520} - ${RESERVE_SECONDS:-25} - SECONDS)); }

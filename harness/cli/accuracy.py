@@ -11,7 +11,7 @@ from advisor.report.command_help import read_page
 from advisor.report.text import on_screen
 from harness.cli.flags import Parser
 from harness.execution.progress import say
-from harness.judge.accuracy_rows import Half, SettingRow, setting_rows
+from harness.judge.accuracy_rows import Half, SettingRow, looked_at, setting_rows
 from harness.judge.repredict import predict_again
 from harness.judge.results import load_results
 from harness.report.accuracy_page import accuracy_report, csv_text
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         again = (predict_again(result, arguments.config_dir) for result in results)
         pairs = zip(results, again, strict=True)
         results = tuple(one if trial is None else replace(one, trial=trial) for one, trial in pairs)
-    found = setting_rows(results)
+    found = setting_rows(results, frozenset().union(*map(looked_at, arguments.folder)))
     if arguments.half:
         found = tuple(row for row in found if row.cell.half == arguments.half)
     out = arguments.out or arguments.folder[0]

@@ -4,14 +4,16 @@ unstable. What is left out is listed with its reason and never averaged."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
+from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
+from advisor.base.configuration import load_yaml
 from advisor.base.fields import read_record
 from advisor.base.grouping import grouped
 from advisor.job.job import LIKELY
@@ -31,17 +33,20 @@ class Half(StrEnum):
 
 
 class Cell(Struct, frozen=True, kw_only=True, order=True):
-    """What the settings that are compared have in common. group: cells that are judged together."""
+    """What the settings that are compared have in common. group: cells that are judged together.
+    looked_at: while the model was improved; then nothing was held out."""
 
     group: str
     label: str
     key: str
     device: Device
+    looked_at: bool = False
 
     @property
     def half(self) -> Half:
         """By a bit of the key, which nobody chooses."""
-        return Half.HELD_OUT if int(self.key, 16) % 2 else Half.FIT
+        odd = int(self.key, 16) % 2
+        return Half.HELD_OUT if odd and not self.looked_at else Half.FIT
 
 
 class SettingRow(Struct, frozen=True, kw_only=True):
@@ -65,9 +70,22 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def setting_rows(results: Iterable[TrialResult]) -> tuple[SettingRow, ...]:
+LOOKED_AT: Final = "looked_at.yaml"
+"""In a folder of results: keys of cells that were looked at, each with what was changed then."""
+
+
+def looked_at(folder: Path) -> frozenset[str]:
+    """Keys in the folder's LOOKED_AT; none where there is no such file."""
+    path = folder / LOOKED_AT
+    return frozenset(load_yaml(path).values) if path.exists() else frozenset()
+
+
+def setting_rows(
+    results: Iterable[TrialResult], seen: Collection[str] = ()
+) -> tuple[SettingRow, ...]:
     """A row a setting and cell, by group and cell; within a cell in order of predicted time. A
-    process that was killed before it could tell where it ran, ran where the others did."""
+    process that was killed before it could tell where it ran, ran where the others did. seen: keys
+    of cells that were looked at."""
     results = tuple(results)
     elsewhere = next((one.environment for one in results if one.environment), {})
     trials = [read_record(Trial, one.trial, f"{one.name}: trial") for one in results]
@@ -75,7 +93,10 @@ def setting_rows(results: Iterable[TrialResult]) -> tuple[SettingRow, ...]:
         ((cell_of(trial, one.environment or elsewhere), trial.workload.recompute), (trial, one))
         for trial, one in zip(trials, results, strict=True)
     )
-    found = [_row(cell, setting, tried) for (cell, setting), tried in together.items()]
+    found = [
+        _row(replace(cell, looked_at=cell.key in seen), setting, tried)
+        for (cell, setting), tried in together.items()
+    ]
     base = {row.cell: row.step for row in found if row.setting == NONE}
     found.sort(key=lambda row: (row.cell, row.step.predicted or 0.0, row.setting))
     of_base = (_overhead(row.step, base.get(row.cell, Pair())) for row in found)

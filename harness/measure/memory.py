@@ -50,6 +50,14 @@ class CudaAllocator:
         return stats
 
 
+def cap_memory(memory_bytes: int | None) -> None:
+    """No more than the target GPU has; what its CUDA context takes is not the allocator's."""
+    free, here = torch.cuda.mem_get_info()
+    if memory_bytes is not None and memory_bytes < here:
+        context = here - free
+        torch.cuda.set_per_process_memory_fraction((memory_bytes - context) / here)
+
+
 class _Alive(weakref.ref[Any]):
     """A storage that counts, with the key and the bytes it counts as."""
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from harness.backends.lone_ranks import lone_ranks
 from harness.execution.worker import Tools, main, prepare_process
+from harness.measure.memory import cap_memory
 from harness.measure.training_step import Measured, Recorder, Silent, StepFactory
 from harness.rehearsal.prediction import explained
 from harness.trial.result import MemoryPeak, Phase, Rehearsed, StagePeaks, StepTimes
@@ -27,7 +28,7 @@ class StageByStage:
         self._waiting = list(trial.stages)
         self._found: list[Rehearsed] = []
         if trial.workload.device is Device.CUDA:
-            _cap_memory(trial.memory_bytes)
+            cap_memory(trial.memory_bytes)
 
     def run(self, recorder: Recorder) -> float:
         """Rehearse the next stage; there is no loss to tell."""
@@ -80,16 +81,6 @@ class StageByStage:
 
     def close(self) -> None:
         """Nothing is left: every stage was freed."""
-
-
-def _cap_memory(memory_bytes: int | None) -> None:
-    """No more than the target GPU has; what its CUDA context takes is not the allocator's."""
-    import torch
-
-    free, here = torch.cuda.mem_get_info()
-    if memory_bytes is not None and memory_bytes < here:
-        context = here - free
-        torch.cuda.set_per_process_memory_fraction((memory_bytes - context) / here)
 
 
 def tools_for(trial: Trial) -> Tools:

@@ -4,13 +4,15 @@ Exit codes: 0 each case has its answer, 2 wrong use, 4 some failed or ran out of
 """
 
 import os
-import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from threading import Lock
 from typing import Final
 
 from advisor.base.errors import UserError, nearest_names, show
@@ -20,7 +22,9 @@ from harness.trial.trial import Device
 from research.campaign.journal import SOME_FAILED
 from research.probes.case import Case, answer, has_answer, write
 
-_NOT_PROBES: Final = ("__init__", "__main__", "case")
+_NOT_PROBES: Final = ("__init__", "__main__", "case", "page")
+_GPU: Final = Lock()
+"""Held until the process that measures is gone, and its memory with it."""
 _say: Final = partial(say, command="probe")
 
 
@@ -34,9 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.here:
         (case,) = found
         device = Device.CPU if options.tiny else Device.CUDA
-        write(answer(case, device), _path(options, case))
+        write(answer(case, device, sys.stdin.readline), _path(options, case))
         return 0
-    return max([_run(case, options) for case in found], default=0)
+    early = 1 if any(case.timed for case in found) else 2
+    with ThreadPoolExecutor(early) as starting:
+        return max(starting.map(partial(_run, options=options), found), default=0)
 
 
 def _parser() -> ArgumentParser:
@@ -84,13 +90,16 @@ def _run(case: Case, options: Namespace) -> int:
         return 0
     words = [sys.executable, "-m", "research.probes", options.name, "--here", "--cases", case.name]
     words += ["--out", str(options.out), *(["--tiny"] if options.tiny else [])]
-    try:
-        subprocess.run(
-            words, check=False, timeout=case.seconds, env={**os.environ, **case.variables}
-        )
-    except subprocess.TimeoutExpired:
-        _say(f"{case.name}: ended after {case.seconds:.0f} s")
-        return SOME_FAILED
+    variables = {**os.environ, **case.variables}
+    process = Popen(words, env=variables, stdin=PIPE)
+    with _GPU:
+        try:
+            process.communicate(b"your turn\n", case.seconds)
+        except TimeoutExpired:
+            process.kill()
+            process.wait()
+            _say(f"{case.name}: ended after {case.seconds:.0f} s")
+            return SOME_FAILED
     found = path.is_file() and has_answer(path)
     _say(f"{case.name}: {'done' if found else 'failed'}, see {path}")
     return 0 if found else SOME_FAILED

@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import torch
 from msgspec import Struct
 
-from advisor.base.errors import UserError
 from harness.measure.fingerprint import fingerprint
+from harness.trial.failures import of_exception
 from harness.trial.files import write_atomic
+from harness.trial.result import TrialStatus
 from harness.trial.trial import Device
 
+_LONGEST: Final = 3000
 Figures = Mapping[str, Any]
 """What JSON holds, by name; the unit is in the name: seconds, bytes, count."""
 
@@ -37,7 +38,8 @@ class Status(StrEnum):
 class Case(Struct, frozen=True, kw_only=True):
     """predict: what the advisor says, under the names that `measure` uses; it runs first, without
     the GPU. measure: in a fresh process; UserError where this machine lacks what it needs. seconds:
-    after which the process is ended. variables: of its environment."""
+    of measuring, after which the process is ended. variables: of its environment. timed: no other
+    process may start next to it; where False the next case imports and predicts meanwhile."""
 
     name: str
     why: str
@@ -45,10 +47,12 @@ class Case(Struct, frozen=True, kw_only=True):
     measure: Callable[[], Figures]
     seconds: float = 90.0
     variables: Mapping[str, str] = {}
+    timed: bool = True
 
 
-def answer(case: Case, device: Device) -> dict[str, Any]:
-    """The case's record; what it raises is in it. The prediction is there however it ends."""
+def answer(case: Case, device: Device, turn: Callable[[], object] = bool) -> dict[str, Any]:
+    """The case's record; what it raises is in it. The prediction is there however it ends. turn:
+    returns when the GPU is this process's."""
     started, began = datetime.now(UTC), time.monotonic()
     record: dict[str, Any] = {
         "case": case.name,
@@ -57,20 +61,22 @@ def answer(case: Case, device: Device) -> dict[str, Any]:
     }
     try:
         record["predicted"] = dict(case.predict())
+        turn()
         record["measured"] = dict(case.measure())
         status = Status.OK
-    except torch.OutOfMemoryError as error:
-        status, record["reason"] = Status.OOM, str(error)[:600]
-    except UserError as error:
-        status, record["reason"] = Status.FAILED, str(error)
-    except Exception:
-        status, record["reason"] = Status.FAILED, traceback.format_exc()[-3000:]
+    except Exception as error:
+        status = Status.OOM if _ran_out(error) else Status.FAILED
+        record["reason"] = traceback.format_exc()[-_LONGEST:]
     record |= {
         "status": status.value,
         "wall_seconds": round(time.monotonic() - began, 1),
         "environment": fingerprint(device),
     }
     return record
+
+
+def _ran_out(error: Exception) -> bool:
+    return of_exception(error).status is TrialStatus.OOM
 
 
 def write(record: Mapping[str, Any], path: Path) -> None:

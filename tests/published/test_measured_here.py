@@ -19,7 +19,7 @@ from advisor.hardware.calibration import load_calibration
 from advisor.memory.allocator import model_error
 from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import as_run
-from harness.judge.accuracy_rows import Half, SettingRow, accuracy_of, setting_rows
+from harness.judge.accuracy_rows import Half, SettingRow, accuracy_of, looked_at, setting_rows
 from harness.judge.repredict import expands, predict_again
 from harness.judge.results import load_results
 from harness.rehearsal.prediction import predicted_stages, rank_seconds
@@ -47,7 +47,7 @@ def native(gpu: str) -> tuple[SettingRow, ...]:
         trial = predict_again(result, MEASURED / gpu / "calibrated")
         assert trial is not None
         again.append(replace(result, trial=trial))
-    return setting_rows(again)
+    return setting_rows(again, looked_at(MEASURED / gpu))
 
 
 @cache

@@ -8,6 +8,7 @@ from harness.judge.accuracy_rows import (
     SettingRow,
     accuracy_of,
     first_choice,
+    looked_at,
     regret,
     setting_rows,
 )
@@ -167,3 +168,12 @@ def test_nothing_is_judged_of_nothing() -> None:
     found = accuracy_of("none", ())
     assert found.step is found.tau is found.regret is found.worst_regret is None
     assert regret(cell((1.0, 1.2, 1.5), (1.0, None, None))) is None
+
+
+def test_a_cell_that_was_looked_at_is_not_held_out(tmp_path) -> None:
+    lengths = (replace(WORKLOAD, seq_length=128 * n) for n in range(1, 9))
+    found = setting_rows([result("none", 1.0, workload=one) for one in lengths])
+    held = next(row.cell for row in found if row.cell.half is Half.HELD_OUT)
+    assert looked_at(tmp_path) == frozenset()
+    (tmp_path / "looked_at.yaml").write_text(f"'{held.key}': its times\n")
+    assert replace(held, looked_at=held.key in looked_at(tmp_path)).half is Half.FIT

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from harness.rehearsal.__main__ import _cap_memory, run  # noqa: E402
+from harness.measure.memory import cap_memory  # noqa: E402
+from harness.rehearsal.__main__ import run  # noqa: E402
 from harness.trial.result import Phase, TrialStatus  # noqa: E402
 from harness.trial.store import TrialFolder  # noqa: E402
 from harness.trial.trial import Device  # noqa: E402
@@ -66,5 +67,5 @@ def test_memory_is_capped_to_that_of_the_gpu_rehearsed(
     asked: list[float] = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (150, 160))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", asked.append)
-    _cap_memory(memory_bytes)
+    cap_memory(memory_bytes)
     assert asked == fractions

@@ -57,12 +57,16 @@ def test_only_what_failed_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(sys.modules, "research.probes.mine", module)
         monkeypatch.setattr(probe, "probes", lambda: ("mine",))
 
-        def process(words, **_: object) -> None:
-            path = tmp_path / "mine" / "one.json"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps({"status": status}))
+        class Process:
+            def __init__(self, words, **_: object) -> None:
+                path = tmp_path / "mine" / "one.json"
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(json.dumps({"status": status}))
 
-        monkeypatch.setattr(probe.subprocess, "run", process)
+            def communicate(self, turn: bytes, seconds: float) -> None:
+                assert turn
+
+        monkeypatch.setattr(probe, "Popen", Process)
         return probe.main(["mine", "--out", str(tmp_path)])
 
     assert run("failed") == 4
