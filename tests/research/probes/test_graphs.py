@@ -52,9 +52,7 @@ def test_inputs_of_graphs_are_those_that_megatron_makes(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("may_fail", [False, True])
-def test_what_cannot_be_captured_is_told(
-    may_fail: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_captured_is_told(may_fail: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from research.graphs import rank
 
     def fails(*_: object, **__: object) -> None:
