@@ -1,7 +1,7 @@
 """One rank of a job under CUDA graphs: bytes and seconds before the capture and after it.
 
 Ranks are rehearsed, alone in a process group that sends nothing (harness/rehearsal): what a graph
-captures of a collective is a copy. What each kind of graphs needs: research/graphs/rank.py.
+captures of a collective is a copy. What each kind of graphs needs: ranks/captured_rank.py.
 
 Figures, of the first stage's first rank. eager_: before the capture, in the same process; graph_:
 after it. step_seconds: by CUDA events. queue_seconds: of the host, until all passes of a step were
@@ -177,7 +177,7 @@ def _measure(spec: _Spec, device: Device) -> Figures:
     if device is Device.CUDA and spec.graphs is CudaGraphImpl.TRANSFORMER_ENGINE and not engine:
         raise UserError("transformer_engine", "", "cannot be imported: these are its graphs")
     with nothing_compiled() if device is Device.CPU else nullcontext():
-        from research.graphs.rank import graphed_rank
+        from research.probes.ranks.captured_rank import graphed_rank
     steps = _STEPS if device is Device.CUDA else 1
     found: dict[str, Any] = {"engine": engine}
     try:

@@ -32,7 +32,7 @@ def test_seconds_have_one_name_on_both_sides(case) -> None:
 
 
 def test_inputs_of_graphs_are_those_that_megatron_makes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from research.graphs import rank
+    from research.probes.ranks import captured_rank as rank
 
     made: dict[int, int] = {}
 
@@ -53,7 +53,7 @@ def test_inputs_of_graphs_are_those_that_megatron_makes(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("may_fail", [False, True])
 def test_what_cannot_be_captured_is_told(may_fail: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from research.graphs import rank
+    from research.probes.ranks import captured_rank as rank
 
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")

@@ -1,1 +1,0 @@
-"""One rank of a job under CUDA graphs, alone in its process group."""
