@@ -157,7 +157,7 @@ def _queue_seconds(evaluator: Evaluator) -> float | None:
 
 
 def _module_seconds(evaluator: Evaluator) -> dict[str, float]:
-    """Of experts' forward beside products and exchanges; none of a dense model."""
+    """Of experts' forward without products and exchanges; none of a dense model."""
     (machine, network), shape = evaluator.rates, evaluator.shape
     found: dict[str, float] = {}
     for kind in _layers(evaluator):

@@ -57,7 +57,7 @@ _RANGES: Final = (
     (MoEAlltoAllTokenDispatcher, "combine_preprocess", "combine"),
     (MoEAlltoAllTokenDispatcher, "combine_postprocess", "combine"),
 )
-"""What experts take beside their products and exchanges, by the advisor's names of modules."""
+"""What experts take without their products and exchanges, by the advisor's names of modules."""
 _MOST_KERNELS: Final = 25
 
 
