@@ -102,7 +102,7 @@ def _host_memory() -> dict[str, int]:
 
 class Watch:
     """What activations a rank's last step moves to the host, and what its optimizer holds where.
-    host_bytes: of tensors that are there at once."""
+    host_bytes: of tensors that are there at once. built: the GPU's peak before the first step."""
 
     def __init__(self) -> None:
         self.figures: dict[str, int] = {}
@@ -120,7 +120,9 @@ class Watch:
         handler = fine.ChunkOffloadHandler
 
         def stepped(training: Any, batches: Any) -> Any:
-            self._built = self._built or _built_figures(training.optimizer)
+            if not self._built:
+                built = {"built_bytes": torch.cuda.max_memory_allocated()}
+                self._built = built | _stale(training.optimizer)
             self._moved = self._waiting = self._most = 0
             return step(training, batches)
 
@@ -131,6 +133,7 @@ class Watch:
                 "host_bytes": held["host_optimizer_bytes"] + self._most,
                 "moved_bytes": self._moved,
                 **self._built,
+                **{f"last_{name}": size for name, size in _stale(training.optimizer).items()},
                 **_host_memory(),
             }
             close(training)
@@ -221,22 +224,21 @@ def _optimizer_figures(optimizer: Any) -> dict[str, int]:
     }
 
 
-def _built_figures(optimizer: Any) -> dict[str, int]:
-    """built_bytes: the GPU's peak before the first step. stale: of the HybridDeviceOptimizer that
-    Megatron makes first, of whole parameters, where no garbage collection has met it yet."""
+def _stale(optimizer: Any) -> dict[str, int]:
+    """Of the HybridDeviceOptimizer that Megatron makes first, of whole parameters before they are
+    sharded: its fp32 copies, until a garbage collection of the oldest generation frees them."""
     from megatron.core.optimizer.cpu_offloading import HybridDeviceOptimizer
 
-    parts = _parts(optimizer)
-    stale = [
+    used = {id(part) for part in _parts(optimizer)}
+    copies = [
         copy
         for one in gc.get_objects()
-        if type(one) is HybridDeviceOptimizer and all(one is not part for part in parts)
+        if type(one) is HybridDeviceOptimizer and id(one) not in used
         for copy in one.param_to_fp32_param.values()
     ]
     return {
-        "built_bytes": torch.cuda.max_memory_allocated(),
-        "stale_bytes": storage_bytes([one for one in stale if not _is_hosts(one)]),
-        "stale_host_bytes": storage_bytes([one for one in stale if _is_hosts(one)]),
+        "stale_bytes": storage_bytes([one for one in copies if not _is_hosts(one)]),
+        "stale_host_bytes": storage_bytes([one for one in copies if _is_hosts(one)]),
     }
 
 
