@@ -112,6 +112,7 @@ def cases(tiny: bool) -> tuple[Case, ...]:
             predict=partial(predicted, heads, tokens, model, vocabulary),
             measure=partial(measured, heads, (tokens, width, vocabulary), device),
             seconds=150.0,
+            variables={"TORCHINDUCTOR_COMPILE_THREADS": "1"},  # no pool of compilers to start
         )
         for name, heads in _CASES.items()
     )

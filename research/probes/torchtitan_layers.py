@@ -24,7 +24,7 @@ from advisor.models.spec import ModelSpec
 from harness.trial.trial import Device
 from research.probes.case import Case, Figures
 from research.probes.heads import bare, inside, stand_in
-from research.probes.trainers import STEPS, WARM_UP, StepWatch
+from research.probes.trainers import STEPS, StepWatch
 
 _PACKAGE: Final = "torchtitan"
 _MODES: Final = {"full": ("full", "op"), "op:torchtitan": ("selective", "op")}
@@ -103,7 +103,7 @@ def predicted(job: TitanJob) -> Figures:
 
 
 def measured(job: TitanJob, device: Device) -> Figures:
-    """Train WARM_UP and STEPS steps; train.py's forward_backward_step and train_step."""
+    """Steps as train.py's forward_backward_step and train_step have them."""
     with TemporaryDirectory() as folder:
         if job.sharded:
             torch.distributed.init_process_group(
@@ -118,7 +118,7 @@ def measured(job: TitanJob, device: Device) -> Figures:
             parameters, lr=8e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
         )
         watch = StepWatch(device)
-        for step in range(1, WARM_UP + STEPS + 1):
+        for _ in range(sum(STEPS[device])):
             optimizer.zero_grad()
             tokens = torch.randint(job.model.vocab_size, (1, job.seq_length), device=device.value)
             labels = tokens.clone()
@@ -130,8 +130,7 @@ def measured(job: TitanJob, device: Device) -> Figures:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
             optimizer.step()
-            if step >= WARM_UP:
-                watch.step_ended()
+            watch.step_ended()
         watch.close()
         figures = watch.figures()
         if job.sharded:

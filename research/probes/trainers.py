@@ -28,8 +28,8 @@ from research.probes.case import Case, Figures
 from research.probes.heads import package
 
 RANK: Final = 16
-WARM_UP: Final = 2
-STEPS: Final = 4
+STEPS: Final = {Device.CUDA: (2, 4), Device.CPU: (1, 1)}
+"""Of the warm-up, and those after it."""
 
 
 class TrainerJob(Struct, frozen=True, kw_only=True):
@@ -130,15 +130,14 @@ def predicted(job: TrainerJob) -> Figures:
 
 
 def measured(job: TrainerJob, device: Device) -> Figures:
-    """Train WARM_UP and STEPS steps."""
+    """Peaks and seconds of the steps after the warm-up."""
     transformers = package("transformers")
     model = _model(job, device)
     watch = StepWatch(device)
 
     class Callback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step >= WARM_UP:
-                watch.step_ended()
+            watch.step_ended()
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
             watch.close()
@@ -147,7 +146,7 @@ def measured(job: TrainerJob, device: Device) -> Figures:
         trainer = transformers.Trainer(
             model=model,
             args=_arguments(job, device, folder),
-            train_dataset=_Tokens(job),
+            train_dataset=_Tokens(job, sum(STEPS[device])),
             data_collator=transformers.default_data_collator,
             callbacks=[Callback()],
         )
@@ -157,26 +156,27 @@ def measured(job: TrainerJob, device: Device) -> Figures:
 
 
 class StepWatch:
-    """Seconds of steps and peaks of memory from the first `step_ended` on to `close`."""
+    """Seconds of steps, and peaks of memory, from the end of the warm-up to `close`."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._left = STEPS[device][0]
         self._watch = stopwatch(device)
         self._allocator: CudaAllocator | None = None
         self._meter = StorageMeter()
         self._closing = ExitStack()
         self._steps: tuple[float, ...] = ()
-        self._began = False
 
     def step_ended(self) -> None:
-        """Measuring begins with the end of the last step of the warm-up."""
-        if not self._began:
-            self._began = True
-            if self._device is Device.CUDA:
-                self._allocator = CudaAllocator()
-            else:
-                self._meter.count_existing()
-                self._closing.enter_context(self._meter.measuring())
+        """A step is over, the last of the warm-up or a later one counts."""
+        self._left -= 1
+        if self._left > 0:
+            return
+        if self._left == 0 and self._device is Device.CUDA:
+            self._allocator = CudaAllocator()
+        elif self._left == 0:
+            self._meter.count_existing()
+            self._closing.enter_context(self._meter.measuring())
         self._watch.mark()
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ def _arguments(job: TrainerJob, device: Device, folder: str) -> Any:
     kind, _, every = job.recompute.partition(":")
     return transformers.TrainingArguments(
         output_dir=folder,
-        max_steps=WARM_UP + STEPS,
+        max_steps=sum(STEPS[device]),
         bf16=True,
         use_cpu=device is Device.CPU,
         per_device_train_batch_size=job.samples,
@@ -254,9 +254,9 @@ def _model(job: TrainerJob, device: Device) -> Any:
 class _Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Random sequences without padding."""
 
-    def __init__(self, job: TrainerJob) -> None:
+    def __init__(self, job: TrainerJob, steps: int) -> None:
         self._size, self._vocabulary = job.seq_length, job.model.vocab_size
-        self._samples = job.samples * job.micro_batches * (WARM_UP + STEPS)
+        self._samples = job.samples * job.micro_batches * steps
 
     def __len__(self) -> int:
         return self._samples
