@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 from msgspec.structs import replace
+from torch.nn.attention import SDPBackend
 
 import advisor
 from advisor.models.presets import load_model
@@ -152,7 +153,18 @@ def measured(job: TrainerJob, device: Device) -> Figures:
         )
         del model
         trainer.train()
-    return watch.figures()
+    return watch.figures() | {"attention": _kernel(job.model, device)}
+
+
+def _kernel(model: ModelSpec, device: Device) -> str:
+    """Which kernel torch's SDPA takes for such heads."""
+    heads, groups, width = model.num_attention_heads, model.num_query_groups, model.kv_channels
+    query, key = (
+        torch.empty(1, number, 1024, width, dtype=torch.bfloat16, device=device.value)
+        for number in (heads, groups)
+    )
+    chosen = torch._fused_sdp_choice(query, key, key, None, 0.0, True, enable_gqa=True)
+    return str(SDPBackend(chosen).name)
 
 
 class StepWatch:
