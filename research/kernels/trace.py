@@ -11,7 +11,12 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
+
+from torch._C._autograd import DeviceType
+from torch.profiler import record_function
 
 RANGE: Final = "module:"
 """Begins the name of a range around a module's forward; modules of a layer go on with `layer`."""
@@ -21,6 +26,7 @@ _NOISE: Final = re.compile(
     r"void |at::native::|\(anonymous namespace\)::|transformer_engine::|std::"
 )
 _LISTED: Final = 30
+_PARTS: Final = 20
 _NAME_LENGTH: Final = 90
 
 OUTSIDE: Final = "outside"
@@ -61,15 +67,43 @@ class Gap(NamedTuple):
 def spans(result: Any) -> tuple[list[Span], list[Span]]:
     """Of torch.profiler.profile(...).profiler.kineto_results: the processor's and the GPU's. Ranges
     are told of both; on the GPU they are no work."""
-    from torch.autograd import DeviceType
-
-    processor, gpu = [], []
+    processor: list[Span] = []
+    gpu: list[Span] = []
     for event in result.events():
         on_processor = event.device_type() == DeviceType.CPU
         if on_processor or not event.is_user_annotation():
             span = Span(event.name(), event.start_ns(), event.end_ns(), event.correlation_id())
             (processor if on_processor else gpu).append(span)
     return processor, gpu
+
+
+@contextmanager
+def ranges(roots: Iterable[Any]) -> Iterator[None]:
+    """Inside, the forwards of all modules of `roots`, in replays too, are ranges with their names;
+    in a layer from there on: layer.mlp.linear_fc1."""
+    handles = []
+    for root in roots:
+        for name, module in root.named_modules():
+            label = re.sub(r"^.*?layers\.\d+", "layer", name) or "model"
+            opened: list[Any] = []
+            begins = partial(_begin, opened, f"{RANGE}{label}")
+            handles.append(module.register_forward_pre_hook(begins))
+            ends = partial(_end, opened)
+            handles.append(module.register_forward_hook(ends, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _begin(opened: list[Any], name: str, *_: Any) -> None:
+    opened.append(record_function(name))
+    opened[-1].__enter__()
+
+
+def _end(opened: list[Any], *_: Any) -> None:
+    opened.pop().__exit__(None, None, None)
 
 
 def figures(processor: Iterable[Span], gpu: Iterable[Span]) -> dict[str, Any]:
@@ -86,6 +120,7 @@ def figures(processor: Iterable[Span], gpu: Iterable[Span]) -> dict[str, Any]:
         "profiled_idle_seconds": _seconds(idle),
         "profiled_late_seconds": _seconds(sum(causes.values())),
         "profiled_queued_seconds": _seconds(queued),
+        "profiled_idle_by_part": _by_part(found, begins, ends),
         "kernels": len(kernels),
         "phases": _phases(line, in_order, kernels),
         "late_by_cause": _listed(causes, counts),
@@ -111,18 +146,18 @@ def stretches(in_order: Iterable[Span]) -> Iterator[Stretch]:
     now = 0
     for span in in_order:
         while open_now and open_now[-1].end <= span.start:
-            last = open_now.pop()
-            if last.end > now:
-                yield last._replace(start=now)
-                now = last.end
+            _, end, cause, operation = open_now.pop()
+            if end > now:
+                yield Stretch(now, end, cause, operation)
+                now = end
         if open_now and span.start > now:
-            yield open_now[-1]._replace(start=now, end=span.start)
+            yield Stretch(now, span.start, open_now[-1].cause, open_now[-1].operation)
         now = max(now, span.start)
         open_now.append(_named(span, open_now[-1].cause if open_now else OUTSIDE))
-    for last in reversed(open_now):
-        if last.end > now:
-            yield last._replace(start=now)
-            now = last.end
+    for _, end, cause, operation in reversed(open_now):
+        if end > now:
+            yield Stretch(now, end, cause, operation)
+            now = end
 
 
 def _named(span: Span, parent: str) -> Stretch:
@@ -135,13 +170,21 @@ def _named(span: Span, parent: str) -> Stretch:
         return Stretch(start, end, f"{phase} {module}", ITSELF)
     if name.startswith(_NODE):
         return Stretch(start, end, f"backward {name.removeprefix(_NODE)}", ITSELF)
-    operation = name if "::" in name or _CALL.match(name) else ITSELF
-    return Stretch(start, end, parent, operation)
+    return Stretch(start, end, parent, _operation(name))
+
+
+@lru_cache
+def _operation(name: str) -> str:
+    return name if "::" in name or _CALL.match(name) else ITSELF
 
 
 def _calls(processor: Iterable[Span]) -> dict[int, Span]:
     """Calls of CUDA by their number."""
-    return {span.correlation: span for span in processor if _CALL.match(span.name)}
+    return {
+        span.correlation: span
+        for span in processor
+        if span.name.startswith("cu") and _CALL.match(span.name)
+    }
 
 
 def _causes(
@@ -172,6 +215,14 @@ def _causes(
             seen.add((OUTSIDE, ITSELF))
         counts.update(seen)
     return queued, causes, counts
+
+
+def _by_part(found: Iterable[Gap], begins: int, ends: int) -> list[float]:
+    """Seconds of the gaps that begin in each of equal parts of the step, in order."""
+    parts = [0] * _PARTS
+    for gap in found:
+        parts[(gap.start - begins) * _PARTS // (ends - begins)] += gap.end - gap.start
+    return [_seconds(ns) for ns in parts]
 
 
 def _phases(

@@ -12,11 +12,14 @@ profiled step, which makes the processor slower, kernels hardly; `idle_seconds` 
 was not profiled, less the kernels.
 """
 
-import re
+import json
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -24,7 +27,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile
 
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import parts_of
@@ -52,7 +55,6 @@ from harness.planner.device import find_machine
 from harness.planner.forecast import predict
 from harness.rehearsal.prediction import Copies, rank_seconds
 from harness.rehearsal.trials import evaluator_here, parse_asked, workload_of
-from harness.trial.result import Phase, PhaseTime
 from harness.trial.trial import Backend, Device, Workload
 from research.kernels import trace
 from research.probes.case import Case, Figures
@@ -62,6 +64,7 @@ _CALIBRATED: Final = Path(__file__).parents[2] / "results" / "measured" / "h200"
 _STAGE: Final = 0
 _SEED: Final = 1234
 _WARM_UP, _TIMED = 2, 3
+_ADDS: Final = 500  # CUDA queues about 1,000 kernels ahead
 _EXPANDABLE: Final = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 _RANK: Final = "model=llama3_70b gpus=32xH100 layout=tp4_pp4_vpp5 job.global_batch_size=16"
 _SHORT: Final = f"{_RANK} model.num_layers=20 job.seq_length=256"
@@ -93,12 +96,13 @@ def cases(tiny: bool) -> tuple[Case, ...]:
     return tuple(
         _case(name, words, recompute, backend, Device.CUDA)
         for name, words, recompute, backend in (
-            ("rank_fp8_none", f"{_RANK} {_FP8}", "none", Backend.REHEARSAL),
             ("host_fp8_none", f"{_SHORT} {_FP8}", "none", Backend.REHEARSAL),
             ("host_bf16_none", _SHORT, "none", Backend.REHEARSAL),
+            ("rank_fp8_none", f"{_RANK} {_FP8}", "none", Backend.REHEARSAL),
             ("native_full", _NATIVE, "full:uniform:1", Backend.NATIVE),
             ("native_none", _NATIVE, "none", Backend.NATIVE),
             ("rank_fp8_core_attn", f"{_RANK} {_FP8}", "selective:core_attn", Backend.REHEARSAL),
+            ("host_fp8_core_attn", f"{_SHORT} {_FP8}", "selective:core_attn", Backend.REHEARSAL),
             ("host_fp8_full", f"{_SHORT} {_FP8}", "full:uniform:1", Backend.REHEARSAL),
             ("rank_fp8_full", f"{_RANK} {_FP8}", "full:uniform:1", Backend.REHEARSAL),
             ("rank_bf16_none", _RANK, "none", Backend.REHEARSAL),
@@ -161,10 +165,8 @@ def _predict_rank(here: Evaluator, recompute: str) -> Figures:
     plans = [here.plan(setting, chunk.layers) for chunk in here.stages[_STAGE]]
     kind, host = job.model.layer_kinds[0], machine.host
     assert host is not None
-    layer, operators = (
-        layer_work(shape, machine, copies, kind, host),
-        transformer_layer(shape, kind),
-    )
+    layer = layer_work(shape, machine, copies, kind, host)
+    operators = transformer_layer(shape, kind)
     again = replayed_operators(operators, plans[0].segments[0].replay)
     passes = {
         "forward": (layer.there, operators),
@@ -222,8 +224,7 @@ def _measure(asked: Asked) -> Figures:
 def _rank(workload: Workload) -> Iterator[tuple[Step, list[Any]]]:
     """One step of a rank and its model chunks, in the world of harness rehearse (rank.py)."""
     case = lone_ranks(workload).case
-    from harness.backends.megatron_core.rehearsal import rank
-
+    rank: Any = import_module("harness.backends.megatron_core.rehearsal.rank")
     with ExitStack() as stack:
         stack.enter_context(rank.device_patches(workload.device))
         stack.enter_context(rank.fake_world(case, case.rank_of_stage(_STAGE)))
@@ -240,7 +241,8 @@ def _rank(workload: Workload) -> Iterator[tuple[Step, list[Any]]]:
 
 
 def _watched(run: Step, roots: list[Any], device: Device, passes: int) -> Figures:
-    """Timed steps, one with marks at its phases, one under the profiler. passes: of a layer."""
+    """Timed steps, one with marks at its phases, one under the profiler. passes: of a layer. Where
+    the processor is far ahead it is stopped until the GPU follows: that is in its seconds too."""
     for _ in range(_WARM_UP):
         run(Silent())
     watch = stopwatch(device)
@@ -252,19 +254,29 @@ def _watched(run: Step, roots: list[Any], device: Device, passes: int) -> Figure
     recorder = PhaseTimes(stopwatch(device))
     run(recorder)
     phases = recorder.ended()
-    found = {"step_seconds": median(laps), "laps": laps, "layer_passes": passes}
-    found |= _host_of(phases, passes) | {"phase_times": to_builtins(phases)}
-    return found | _profiled(run, roots, device, passes, median(laps))
-
-
-def _host_of(phases: tuple[PhaseTime, ...], passes: int) -> dict[str, Any]:
-    """A backward's are without its replays only where the backend tells of these (native). Where
-    the processor is far ahead it is stopped until the GPU follows: that counts too."""
-    return {
-        f"{one.phase}_layer_host_seconds": one.host_seconds / passes
-        for one in phases
-        if one.phase is not Phase.OPTIMIZER
+    found = {
+        "step_seconds": median(laps),
+        "laps": laps,
+        "layer_passes": passes,
+        "add_host_seconds": _add_seconds(device),
+        "phase_times": to_builtins(phases),
     }
+    for one in phases:  # a backward's are without replays only where the backend tells of these
+        found[f"{one.phase}_layer_host_seconds"] = one.host_seconds / passes
+    print(json.dumps(found), file=sys.stderr)
+    try:
+        return found | _profiled(run, roots, device, passes, median(laps))
+    except Exception:  # what was measured before must not be lost for it
+        return found | {"profile_failed": traceback.format_exc()[-2000:]}
+
+
+def _add_seconds(device: Device) -> float:
+    """The processor's time for the shortest operation: how fast it is."""
+    number = torch.zeros(1, device=torch_device(device))
+    began = time.perf_counter()
+    for _ in range(_ADDS):
+        number.add_(1)
+    return (time.perf_counter() - began) / _ADDS
 
 
 def _profiled(
@@ -273,51 +285,21 @@ def _profiled(
     activities = [ProfilerActivity.CPU]
     activities += [ProfilerActivity.CUDA] if device is Device.CUDA else []
     watch = stopwatch(device)
-    with _ranges(roots), profile(activities=activities) as profiler:
+    with trace.ranges(roots), profile(activities=activities) as profiler:
         watch.mark()
         run(Silent())
         watch.mark()
         (profiled,) = watch.laps()
     began = time.monotonic()
     assert profiler.profiler is not None
-    reduced = trace.figures(*trace.spans(profiler.profiler.kineto_results))
-    found = {
-        "profiled_step_seconds": profiled,
-        "idle_seconds": step_seconds - reduced["gpu_busy_seconds"],
-        "reduction_seconds": round(time.monotonic() - began, 2),
-    }
-    for phase, of in reduced["phases"].items():
+    found = trace.figures(*trace.spans(profiler.profiler.kineto_results))
+    if device is Device.CUDA and not found["kernels"]:
+        raise UserError("profiler", "", "saw no kernel")
+    for phase, of in found["phases"].items():
         found[f"{phase}_layer_kernel_seconds"] = of["kernel_seconds"] / passes
         found[f"{phase}_layer_calls"] = of["kernels"] / passes
-    return found | reduced
-
-
-@contextmanager
-def _ranges(roots: list[Any]) -> Iterator[None]:
-    """Around each module's forward, also those of replays, a range with its name, in a layer from
-    there on: layer.mlp.linear_fc1."""
-    handles = []
-    for root in roots:
-        for name, module in root.named_modules():
-            label = re.sub(r"^.*?layers\.\d+", "layer", name) or "model"
-            opened: list[Any] = []
-            before, after = (
-                partial(_enter, opened, f"{trace.RANGE}{label}"),
-                partial(_leave, opened),
-            )
-            handles.append(module.register_forward_pre_hook(before))
-            handles.append(module.register_forward_hook(after, always_call=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _enter(opened: list[Any], name: str, *_: Any) -> None:
-    opened.append(record_function(name))
-    opened[-1].__enter__()
-
-
-def _leave(opened: list[Any], *_: Any) -> None:
-    opened.pop().__exit__(None, None, None)
+    return found | {
+        "profiled_step_seconds": profiled,
+        "idle_seconds": step_seconds - found["gpu_busy_seconds"],
+        "reduction_seconds": round(time.monotonic() - began, 2),
+    }

@@ -53,6 +53,7 @@ def test_a_gap_is_told_by_what_the_processor_did() -> None:
     assert {(o["cause"], o["operation"]): round(o["seconds"] * 1e9) for o in late} == LATE
     counted = {name: (of["kernels"], of["operators"]) for name, of in found["phases"].items()}
     assert counted == {"forward": (3, 2), "replay": (1, 1), "backward": (1, 1)}
+    assert round(sum(found["profiled_idle_by_part"]) * 1e9) == 66
     first = found["kernels_by_name"][0]
     assert (first["kernel"], first["count"]) == ("gemm<float>", 2)
 
