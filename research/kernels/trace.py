@@ -66,7 +66,7 @@ class Gap(NamedTuple):
 
 def spans(result: Any) -> tuple[list[Span], list[Span]]:
     """Of torch.profiler.profile(...).profiler.kineto_results: the processor's and the GPU's. Ranges
-    are told of both; on the GPU they are no work."""
+    appear on both; on the GPU they are no work."""
     processor: list[Span] = []
     gpu: list[Span] = []
     for event in result.events():
@@ -199,7 +199,7 @@ def _causes(
         call = calls.get(gap.kernel.correlation)
         late_until = gap.end if call is None else min(gap.end, max(gap.start, call.end))
         queued += gap.end - late_until
-        told, seen = 0, set()
+        explained, seen = 0, set()
         for index in range(max(0, bisect_right(starts, gap.start) - 1), len(line)):
             stretch = line[index]
             if stretch.start >= late_until:
@@ -208,10 +208,10 @@ def _causes(
             if shared > 0:
                 key = (stretch.cause, stretch.operation)
                 causes[key] += shared
-                told += shared
+                explained += shared
                 seen.add(key)
-        if late_until - gap.start > told:
-            causes[OUTSIDE, ITSELF] += late_until - gap.start - told
+        if late_until - gap.start > explained:
+            causes[OUTSIDE, ITSELF] += late_until - gap.start - explained
             seen.add((OUTSIDE, ITSELF))
         counts.update(seen)
     return queued, causes, counts

@@ -1,5 +1,5 @@
-"""Where does the GPU wait, and for what? One step under torch's profiler, beside what the advisor
-counts of the processor.
+"""Where the GPU waits, and why: one step under torch's profiler, next to the advisor's count of the
+processor's work.
 
 Cases `rank_…`: stage 0 of Llama 3 70B on 32 GPUs, as rehearsed on 22 November 2026
 (results/measured): in FP8 its steps take 10 to 16 % longer than predicted, in bf16 they do not.

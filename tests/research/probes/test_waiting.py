@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from harness.trial.trial import Device
 from research.kernels.trace import Span, figures
@@ -58,17 +58,14 @@ def test_a_gap_is_told_by_what_the_processor_did() -> None:
     assert (first["kernel"], first["count"]) == ("gemm<float>", 2)
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_modules_of_a_step_are_ranges(checkpointed: bool) -> None:
+def test_modules_of_a_step_are_ranges() -> None:
     model = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(4, 4)])})
 
     def run(recorder: Any) -> None:
         recorder.phase("forward")
         given, layer = torch.ones(2, 4, requires_grad=True), model["layers"][0]
-        run_it = torch.utils.checkpoint.checkpoint if checkpointed else lambda f, x, **_: f(x)
-        run_it(layer, given, use_reentrant=False).sum().backward()
+        checkpoint(layer, given, use_reentrant=False).sum().backward()
 
     found = _watched(run, [model], Device.CPU, passes=1)
-    assert {"forward", "backward"} | ({"replay"} if checkpointed else set()) <= set(found["phases"])
-    assert found["kernels"] == 0
+    assert {"forward", "backward", "replay"} <= set(found["phases"])
     assert any(one["cause"] == "forward layer" for one in found["profiled_host_by_cause"])
