@@ -210,7 +210,7 @@ def _measure(asked: Asked) -> Figures:
     engine = model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
     needed = engine and asked.device is Device.CUDA and asked.backend is Backend.REHEARSAL
     if needed and not has_transformer_engine():
-        raise UserError("transformer_engine", "", "is missing")
+        raise UserError("transformer_engine", "(none)", "is missing")
     layers = model.num_layers // layout.pipeline_model_parallel_size
     passes = layers * workload.num_microbatches
     if asked.backend is Backend.NATIVE:
@@ -294,7 +294,7 @@ def _profiled(
     assert profiler.profiler is not None
     found = trace.figures(*trace.spans(profiler.profiler.kineto_results))
     if device is Device.CUDA and not found["kernels"]:
-        raise UserError("profiler", "", "saw no kernel")
+        raise UserError("profiler", "(none)", "saw no kernel")
     for phase, of in found["phases"].items():
         found[f"{phase}_layer_kernel_seconds"] = of["kernel_seconds"] / passes
         found[f"{phase}_layer_calls"] = of["kernels"] / passes
