@@ -36,7 +36,7 @@ from harness.measure.memory import StorageMeter
 from harness.measure.session import CUDA_GAUGE, Gauge, meter_gauge
 from harness.measure.timing import stopwatch
 from harness.trial.trial import Device
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 
 RUNS: Final = 4
 Head = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]

@@ -25,7 +25,7 @@ from advisor.time.machine import machine
 from harness.backends.megatron_core.installed import has_transformer_engine
 from harness.measure.memory import storage_bytes
 from harness.trial.trial import Device
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 
 
 def cases(tiny: bool) -> tuple[Case, ...]:

@@ -31,8 +31,8 @@ from harness.rehearsal.prediction import predicted_stages, rank_seconds, reserve
 from harness.rehearsal.trials import parse_asked, workload_of
 from harness.trial.result import Phase
 from harness.trial.trial import Device, MeasurementPlan, Workload
-from research.probes.case import Case, Figures
 from research.probes.host import Watch
+from research.probes.probe_case import Case, Figures
 
 _STEPS: Final = 2
 _FIRST: Final = 0  # the stage whose first rank runs

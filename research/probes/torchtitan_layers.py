@@ -22,8 +22,8 @@ import advisor
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from harness.trial.trial import Device
-from research.probes.case import Case, Figures
 from research.probes.heads import bare, inside, stand_in
+from research.probes.probe_case import Case, Figures
 from research.probes.trainers import STEPS, StepWatch
 
 _PACKAGE: Final = "torchtitan"

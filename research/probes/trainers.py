@@ -25,8 +25,8 @@ from harness.measure.memory import CudaAllocator, StorageMeter
 from harness.measure.nvml import open_current_gpu
 from harness.measure.timing import stopwatch
 from harness.trial.trial import Device
-from research.probes.case import Case, Figures
 from research.probes.heads import package
+from research.probes.probe_case import Case, Figures
 
 RANK: Final = 16
 STEPS: Final = {Device.CUDA: (2, 4), Device.CPU: (1, 1)}

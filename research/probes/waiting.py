@@ -57,7 +57,7 @@ from harness.rehearsal.prediction import Copies, rank_seconds
 from harness.rehearsal.trials import evaluator_here, parse_asked, workload_of
 from harness.trial.trial import Backend, Device, Workload
 from research.kernels import trace
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 
 _H200: Final = "NVIDIA H200"
 _CALIBRATED: Final = Path(__file__).parents[2] / "results" / "measured" / "h200" / "calibrated"
