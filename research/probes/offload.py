@@ -179,7 +179,7 @@ def _said(evaluator: Evaluator, recompute: str, device: Device) -> dict[str, Any
 
 
 def _differences(without: Figures, away: Figures) -> dict[str, Any]:
-    """What offload saves and costs; all of `without` beside it."""
+    """What offload saves and costs, with every figure of `without`."""
     found: dict[str, Any] = {
         "without": dict(without),
         "saved_optimizer_bytes": without["optimizer_bytes"] - away["optimizer_bytes"],
