@@ -4,6 +4,7 @@ import pytest
 
 from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import parse_setting
+from tests.advisor.jobs import batches
 from tests.seeds.walk import (
     BRIDGE,
     advice,
@@ -58,10 +59,8 @@ def test_attention_internals_cost_more_the_longer_the_context() -> None:
         found = advice(
             "llama3_8b",
             "64xH100",
-            seq_length=seq_length,
+            **batches(seq_length, 1, 64),
             context_parallel_size=1,  # a ring is exchanged again too, and its share falls
-            global_batch_size=64,
-            micro_batch_size=1,
             overrides=("model.max_position_embeddings=131072",),
         )
         return evaluation(found, "selective:core_attn").recompute_overhead

@@ -5,7 +5,7 @@ Its numbers are in docs/claims.md; here every option, module, method, example an
 
 import pytest
 
-from tests.advisor.jobs import batches
+from tests.advisor.jobs import batches, parallel
 from tests.seeds.walk import advice, evaluation, lint, refused
 
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
@@ -109,8 +109,7 @@ def test_remedies_it_names_are_among_ours() -> None:
     unsharded = advice(
         "llama3_8b",
         "8xA100",
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
+        **parallel(tp=1, pp=1),
         overrides=("layout.use_distributed_optimizer=false",),
     )
     assert not unsharded.fits

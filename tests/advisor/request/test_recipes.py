@@ -13,8 +13,7 @@ from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
-from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import CudaGraphImpl, Job
+from advisor.job.job import CudaGraphImpl
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.request.recipe_choice import Wanted, find_experiment, nearest_experiment
@@ -28,6 +27,7 @@ from advisor.request.recipes import (
     recipe_models,
     with_split,
 )
+from tests.advisor.request.test_experiments import job_of
 
 RECIPES = [recipe for model in recipe_models() for recipe in load_recipes(model)]
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}
@@ -38,17 +38,6 @@ REVISIONS = {
     "nemo2": resolve_revision(Framework.MEGATRON_LM, "0.14"),
     "nemo1": resolve_revision(Framework.MEGATRON_LM, "0.11"),
 }
-
-
-def job_of(recipe: Recipe, preset: Experiment | None = None) -> Job:
-    preset = preset or preset_of(recipe)
-    return Job(
-        model=preset.configure(load_model(preset.model)),
-        layout=preset.layout,
-        config=preset.config,
-        gpu=load_gpu(recipe.gpu_types[0]),
-        num_gpus=recipe.num_gpus,
-    )
 
 
 def test_there_are_many_and_their_names_are_unique() -> None:
@@ -115,9 +104,9 @@ def test_every_recipe_is_a_legal_job_with_a_legal_setting(model: str) -> None:
     for recipe in load_recipes(model):
         if leaves_something_out(recipe):
             with pytest.raises(UserError):
-                job_of(recipe)
+                job_of(preset_of(recipe))
             continue
-        job, revision = job_of(recipe), REVISIONS[recipe.framework]
+        job, revision = job_of(preset_of(recipe)), REVISIONS[recipe.framework]
         assert job.num_microbatches >= 1, recipe.name
         rules = [one.rule for one in check(parse_setting(preset_of(recipe).shipped), job, revision)]
         assert rules == ["bridge_local_graphs"] * (recipe.name in REFUSED), recipe.name
@@ -178,7 +167,7 @@ def test_recipes_whose_split_no_table_has_are_split_evenly() -> None:
     for recipe in completed:
         preset, revision = with_split(preset_of(recipe)), REVISIONS[recipe.framework]
         assert not preset.splits_as_published
-        assert not check(parse_setting(preset.shipped), job_of(recipe, preset), revision)
+        assert not check(parse_setting(preset.shipped), job_of(preset), revision)
 
 
 def test_a_recipe_is_used_as_soon_as_its_split_is_known() -> None:
