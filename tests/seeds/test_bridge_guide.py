@@ -33,6 +33,11 @@ def test_every_module_of_its_list_is_known(module: str) -> None:
     assert refused_by_bridge(**SELECTIVE, recompute_modules=(module,), **model) == []
 
 
+def test_labels_of_experts_do_nothing_in_a_dense_model() -> None:
+    for module in ("moe", "shared_experts"):
+        assert "moe_labels_on_dense" in remarks_by_bridge(**SELECTIVE, recompute_modules=(module,))
+
+
 def test_core_attn_is_the_default_and_is_said_so() -> None:
     assert "promoted_core_attn" in remarks_by_bridge(**SELECTIVE)
     unset, named = parse_setting("selective"), parse_setting("selective:core_attn")
