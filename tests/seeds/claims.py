@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from advisor.answer.answer import Answer
 from advisor.base.units import GIB
-from tests.advisor.jobs import batches, parallel
+from tests.advisor.jobs import batches
 from tests.seeds.walk import (
     advice,
     evaluation,
@@ -25,7 +25,9 @@ def llama(overrides: tuple[str, ...] = ()) -> Answer:
     return advice(
         "llama3_70b",
         "64xA100",
-        **parallel(tp=_TP, pp=4, vpp=1),
+        tensor_model_parallel_size=_TP,
+        pipeline_model_parallel_size=4,
+        virtual_pipeline_model_parallel_size=1,
         **batches(2048, 1, 64),
         overrides=overrides,
     )

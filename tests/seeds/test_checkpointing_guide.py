@@ -5,8 +5,14 @@ Its numbers are in docs/claims.md; here every option, module, method, example an
 
 import pytest
 
-from tests.advisor.jobs import batches, parallel
-from tests.seeds.walk import advice, evaluation, lint, refused
+from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.revisions import CheckpointKind, checkpoint_kind, resolve_revision
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.names import Framework
+from advisor.models.layer_kind import DENSE
+from advisor.models.presets import load_model
+from tests.advisor.jobs import batches
+from tests.seeds.walk import CORE, advice, evaluation, failures, lint, refused
 
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
 FULL = "--recompute-granularity full --recompute-method"
@@ -50,6 +56,11 @@ def test_every_command_line_is_understood(flags: str, rules: list[str]) -> None:
     assert lint(flags, V16) == rules
 
 
+def test_granularity_none_is_spelt_by_leaving_it_out() -> None:
+    """The guide's `--recompute-granularity None` is no value that Megatron takes."""
+    assert lint("--micro-batch-size 4 --num-layers 32", V16) == []
+
+
 def test_the_deepseek_example_needs_grouped_gemm_and_another_fp8_recipe() -> None:
     """As printed the command is refused, twice: moe_act wants grouped GEMMs, and FP8 with an unset
     recipe is delayed scaling, which excludes moe_act."""
@@ -63,6 +74,74 @@ def test_the_deepseek_example_needs_grouped_gemm_and_another_fp8_recipe() -> Non
     assert refused(f"{example} --moe-grouped-gemm --fp8-recipe blockwise", V16) == [
         "mla_up_proj_needs_mla"
     ]
+
+
+def test_the_mixtral_example_needs_grouped_gemm() -> None:
+    example = f"{SELECTIVE} core_attn moe_act --num-layers 32 --num-experts 8"
+    assert refused(example, V16) == ["moe_act_needs_grouped_gemm"]
+    assert refused(f"{example} --moe-grouped-gemm", V16) == []
+
+
+def test_the_modules_and_their_kinds_of_checkpoint() -> None:
+    assert CORE.recompute_modules == (
+        "core_attn",
+        "moe_act",
+        "layernorm",
+        "mla_up_proj",
+        "mlp",
+        "moe",
+        "shared_experts",
+    )
+    discarding = {
+        m for m in CORE.recompute_modules if checkpoint_kind(m) is CheckpointKind.OUTPUT_DISCARDING
+    }
+    assert discarding == {"moe_act", "layernorm", "mla_up_proj"}
+
+
+def test_uniform_four_of_thirty_two_makes_eight_checkpoints() -> None:
+    model = load_model("llama2_7b")
+    plan = chunk_plan(parse_setting("full:uniform:4"), model, (DENSE,) * 32, False)
+    assert sum(segment.copies for segment in plan.segments) == 8
+    assert all(segment.whole and segment.num_layers == 4 for segment in plan.segments)
+
+
+def test_block_eight_of_eight_layers_a_stage_checkpoints_all() -> None:
+    model = load_model("llama2_7b")
+    plan = chunk_plan(parse_setting("full:block:8"), model, (DENSE,) * 8, False)
+    assert sum(segment.copies for segment in plan.segments if segment.whole) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        (
+            "AssertionError: recompute_granularity must not be full when CUDA Graphs are enabled.",
+            "megatron_graph_full_recompute",
+        ),
+        (
+            "AssertionError: recompute method is not yet supported for selective activation "
+            "checkpointing",
+            "megatron_selective_with_method",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            "cuda_out_of_memory",
+        ),
+    ],
+)
+def test_its_failures_are_diagnosed(text: str, failure: str) -> None:
+    assert failures(text) == [failure]
+
+
+def test_its_failures_are_refused_before_they_happen() -> None:
+    graphs = "--cuda-graph-impl transformer_engine"
+    assert refused(f"{FULL} uniform --recompute-num-layers 1 {graphs}", V16) == [
+        "cuda_graph_full_recompute"
+    ]
+    assert refused(f"{SELECTIVE} core_attn --recompute-method uniform", V16) == [
+        "selective_with_method"
+    ]
+    assert refused(f"{SELECTIVE} core_attn --cuda-graph-impl none", V16) == []
 
 
 def test_fp8_with_recomputed_norms_is_refused_where_it_cannot_work() -> None:
@@ -109,7 +188,8 @@ def test_remedies_it_names_are_among_ours() -> None:
     unsharded = advice(
         "llama3_8b",
         "8xA100",
-        **parallel(tp=1, pp=1),
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
         overrides=("layout.use_distributed_optimizer=false",),
     )
     assert not unsharded.fits
@@ -126,3 +206,11 @@ def test_remedies_it_names_are_among_ours() -> None:
 def test_models_with_experts_are_ranked(model: str, gpus: str, spec: str) -> None:
     found = advice(model, gpus)
     assert spec in [c.evaluation.setting.spec for c in found.candidates]
+
+
+def test_the_release_of_the_guide_crashes_where_uniform_does_not_divide() -> None:
+    old = resolve_revision(Framework.MEGATRON_LM, V16)
+    assert old.uniform_must_divide
+    assert refused(f"{FULL} uniform --recompute-num-layers 3 --num-layers 32", V16) == [
+        "uniform_must_divide"
+    ]

@@ -8,7 +8,6 @@ from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
 from advisor.lint.target import lint_target
-from tests.advisor.jobs import parallel
 from tests.seeds.walk import advice, evaluation, refused
 
 NEMO_1 = resolve_revision(Framework.NEMO, "1")
@@ -51,8 +50,10 @@ def test_larger_blocks_keep_less_and_need_a_larger_working_set() -> None:
     found = advice(
         "llama3_70b",
         "64xH100",
-        **parallel(tp=8, pp=1, cp=1),
+        pipeline_model_parallel_size=1,
+        tensor_model_parallel_size=8,
         seq_length=32768,
+        context_parallel_size=1,
         recompute=("full:uniform:1", "full:uniform:4"),
     )
     one, four = (evaluation(found, f"full:uniform:{n}").peak.memory_bytes for n in (1, 4))

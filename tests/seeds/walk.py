@@ -5,6 +5,7 @@ from functools import lru_cache
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.rule import Level
+from advisor.diagnose.scan import scan
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import find
@@ -14,6 +15,7 @@ from advisor.request.request import Request
 from advisor.search.advise import advise
 
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "main")
+CORE = resolve_revision(Framework.MEGATRON_LM, "0.16")
 
 
 def lint(text: str, version: str | None = None) -> list[str]:
@@ -38,6 +40,11 @@ def remarks_by_bridge(**fields: object) -> list[str]:
     given = {"hidden_dropout": 0.0, "attention_dropout": 0.0, **fields}
     found = find(RawSettings(**given), BRIDGE)
     return [finding.rule for finding in found if not finding.verdict.illegal]
+
+
+def failures(text: str) -> list[str]:
+    """Known failures in a log."""
+    return [finding.failure.id for finding in scan(text).findings]
 
 
 @lru_cache(maxsize=32)
