@@ -5,6 +5,7 @@ Transformer Engine), and the optimizer (HybridDeviceOptimizer; of 0.16.1 the pre
 needs it too, as OptimizerConfig asks for its release).
 """
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from statistics import median
@@ -32,7 +33,7 @@ from harness.rehearsal.trials import parse_asked, workload_of
 from harness.trial.result import Phase
 from harness.trial.trial import Device, MeasurementPlan, Workload
 from research.probes.host import Watch
-from research.probes.probe_case import Case, Figures
+from research.probes.probe_case import Case, Figures, so_far
 
 _STEPS: Final = 2
 _FIRST: Final = 0  # the stage whose first rank runs
@@ -200,7 +201,12 @@ def measured(asked: OffloadJob, device: Device) -> Figures:
         raise UserError("--cases", asked.name, "needs Transformer Engine")
     workload = workload_of(_job(asked.words), "none", device)
     without = _rehearsed(workload, {}, device)
-    away = _rehearsed(workload, {**values, **asked.optimizer}, device)
+    so_far({"without": without})
+    try:
+        away = _rehearsed(workload, {**values, **asked.optimizer}, device)
+    except Exception as error:
+        error.add_note(f"{json.dumps(without)}\n{type(error).__name__}: {error}")
+        raise
     return away | _differences(without, away)
 
 
