@@ -173,7 +173,8 @@ def _said(evaluator: Evaluator, recompute: str, device: Device) -> dict[str, Any
     alone = rank_seconds(evaluator, recompute, _FIRST)
     return found | {
         "allocated_bytes": peaks.peak,
-        "reserved_bytes": reserved.total,
+        "reserved_bytes": reserved.allocated + reserved.fragmentation,
+        "device_used_bytes": reserved.total,
         "optimizer_seconds": evaluator.time.parts(plans)[_FIRST].optimizer,
         "step_seconds": alone + microbatches * passes.offload,
     }
@@ -234,5 +235,6 @@ def _rehearsed(workload: Workload, changes: Mapping[str, Any], device: Device) -
         "backward_bytes": found.peaks.backward,
         "optimizer_step_bytes": found.peaks.optimizer_step,
         "reserved_bytes": found.peaks.reserved,
+        "device_used_bytes": found.peaks.device_used,
         "pinned_bytes": torch.cuda.host_memory_stats().get("allocated_bytes.peak"),
     }
