@@ -50,7 +50,10 @@ class OffloadJob(Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] = {}
 
 
-_FP32: Final = "job.main_grads_dtype=fp32 job.micro_batch_size=1 job.seq_length"
+_FP32: Final = (
+    "job.expandable_segments=true job.main_grads_dtype=fp32 job.micro_batch_size=1 job.seq_length"
+)
+_ALLOCATOR: Final = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 _LLAMA: Final = f"model=llama3_8b gpus=1xH200 layout=tp1 {_FP32}=8192"
 _8B: Final = f"{_LLAMA} model.num_layers=8 job.global_batch_size=2"
 _8B_OPTIMIZER: Final = f"{_LLAMA} model.num_layers=4 job.global_batch_size=1"
@@ -124,7 +127,7 @@ def cases(tiny: bool) -> tuple[Case, ...]:
             predict=partial(predicted, job, device),
             measure=partial(measured, job, device),
             seconds=150.0,
-            variables=job.variables,
+            variables={**_ALLOCATOR, **job.variables},
         )
         for job in (_TINY_JOBS if tiny else _JOBS)
     )
