@@ -1,6 +1,6 @@
 """TrainingArguments of a setting and its job, as options of a script that parses them.
 
-Source: transformers 4.57.1, 5.17.0 and 5.23.0 training_args.py (HfArgumentParser), accelerate 1.15.0.
+Source: transformers 4.57.1, 5.17.0, 5.23.0 training_args.py (HfArgumentParser), accelerate 1.15.0.
 """
 
 import json
@@ -32,7 +32,7 @@ def words(pairs: Iterable[tuple[str, Any]]) -> str:
 
 
 def training_arguments(setting: TorchSetting) -> Pairs:
-    """Those of the checkpointing, by the name that all releases have; from 5.23 on it is an alias of
+    """Those of the checkpointing by the name that all releases have, from 5.23 on an alias of
     activation_checkpointing. every_n_layers and offload: from 5.16 on."""
     if setting.granularity is Granularity.NONE:
         if setting.offloads:
