@@ -91,8 +91,7 @@ def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None
 @pytest.mark.parametrize("mode", PLANS)
 def test_peak_of_a_step_on_one_gpu(mode: str, vocabulary: int, options: dict[str, Any]) -> None:
     """Nothing is gathered; torchtitan divides gradients by 1.0, into a third tensor."""
-    model = replace(SMALL_HEAD, vocab_size=vocabulary)
-    shape = shape_of(model, TransformerImpl.TORCH, seq=2048)
+    shape = shape_of(replace(SMALL_HEAD, vocab_size=vocabulary), TransformerImpl.TORCH, seq=2048)
     step = step_of(shape, mode, options | {"ranks": 1})
     alone, plan = Sharding(ranks=1, divides=True, **options), RecomputePlan((PLANS[mode],))
     assert_near(predicted_step(shape, plan, alone), step, TOLERANCE)
