@@ -51,6 +51,7 @@ export PYTHONPATH=$PWD:$scratch/site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED
 for wheel in ${WHEELS:+"$WHEELS"/*.whl}; do
   "$python" -m zipfile -e "$wheel" "$scratch/site" || { echo "no wheel: $wheel" >&2; exit 2; }
 done
+rm -rf "$scratch/site/tests"  # a wheel's own, which would hide ours
 if [ -n "${RESUME:-}" ]; then
   tar -xzf "$RESUME" -C "$keep" --skip-old-files || { echo "no archive: $RESUME" >&2; exit 2; }
 fi
