@@ -47,10 +47,11 @@ mkdir -p "$scratch/site"
 packer=
 trap '[ -z "$packer" ] || kill "$packer" 2>/dev/null; rm -rf "$scratch"' EXIT
 
-export PYTHONPATH=$PWD:$scratch/site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+export PYTHONPATH=$PWD:$scratch/site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 for wheel in ${WHEELS:+"$WHEELS"/*.whl}; do
   "$python" -m zipfile -e "$wheel" "$scratch/site" || { echo "no wheel: $wheel" >&2; exit 2; }
 done
+rm -rf "$scratch/site/tests"  # a wheel's own, which would hide ours
 if [ -n "${RESUME:-}" ]; then
   tar -xzf "$RESUME" -C "$keep" --skip-old-files || { echo "no archive: $RESUME" >&2; exit 2; }
 fi

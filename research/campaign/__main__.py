@@ -31,7 +31,7 @@ from harness.trial.files import write_atomic
 from research.campaign.execution import Executor
 from research.campaign.items import Campaign, Item, load_campaign
 from research.campaign.journal import SOME_FAILED, Attempt
-from research.campaign.version import program_version
+from research.campaign.version import probe_version, program_version
 
 CALIBRATED: Final = "calibrated"
 """A --config-dir that items name before anything has been calibrated."""
@@ -82,6 +82,7 @@ def _run(options: Namespace, began: float) -> int:
         out=out,
         environment=record_environment(out),
         version=program_version(),
+        probe_version=probe_version(),
         budget_seconds=budget_seconds,
         began=began,
         again=options.retry,

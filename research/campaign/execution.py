@@ -27,7 +27,8 @@ PROBE: Final = "probe"
 PROBES: Final = (sys.executable, "-m", "research.probes")
 """What an item that begins with `probe` runs instead of the harness."""
 _PATIENCE_SECONDS: Final = 15.0
-"""From SIGTERM to SIGKILL: commands of the harness keep what is finished in that time."""
+"""From SIGTERM to SIGKILL: commands of the harness keep what is finished in that time. A probe ends
+at once: each case writes its answer itself."""
 _INTERRUPTED: Final = frozenset(
     Stop(number).exit_code for number in (signal.SIGINT, signal.SIGTERM)
 )
@@ -73,7 +74,8 @@ def _counted(folder: RunFolder) -> Trials:
 class Executor(Struct, frozen=True, kw_only=True):
     """Runs items in `out`; `environment` tells machines apart, `budget_seconds` bounds the whole.
 
-    version: of the program (campaign.version). again: what failed with this version is tried again.
+    version: of the program (campaign.version), probe_version of what probes have beyond it. again:
+    what failed with this version is tried again.
     program: what an item's arguments are handed to. clock: monotonic seconds. say: one line of
     talk.
     """
@@ -83,6 +85,7 @@ class Executor(Struct, frozen=True, kw_only=True):
     version: str
     budget_seconds: float
     say: Callable[[str], None]
+    probe_version: str = ""
     again: bool = False
     program: Sequence[str] = HARNESS
     clock: Callable[[], float] = time.monotonic
@@ -101,7 +104,7 @@ class Executor(Struct, frozen=True, kw_only=True):
         """
         first = campaign.first_run()
         for item in campaign.items:
-            given = standing(self._attempts(item), self.version, again=self.again)
+            given = standing(self._attempts(item), self._version(item), again=self.again)
             if self._worth_starting(item, given):
                 yield self._attempt(item, given)
             elif given.due:
@@ -112,16 +115,19 @@ class Executor(Struct, frozen=True, kw_only=True):
 
     def standing(self, item: Item) -> Standing:
         """What the attempts so far mean."""
-        return standing(self._attempts(item), self.version)
+        return standing(self._attempts(item), self._version(item))
 
     def measured_nothing(self, item: Item) -> bool:
         """Whether this version of the program tried an item, and no trial of it was measured."""
         last = self.standing(item).last
-        return last is not None and last.version == self.version and last.measured_nothing
+        return last is not None and last.version == self._version(item) and last.measured_nothing
 
     def log(self, item: Item) -> Path:
         """What an item printed, over all attempts."""
         return self.out / "logs" / f"{item.name}.txt"
+
+    def _version(self, item: Item) -> str:
+        return self.version + (self.probe_version if item.arguments[0] == PROBE else "")
 
     def _attempts(self, item: Item) -> tuple[Attempt, ...]:
         return self.journal.attempts(item.key(self.environment))
@@ -161,7 +167,7 @@ class Executor(Struct, frozen=True, kw_only=True):
             outcome=_outcome(code, trials),
             exit_code=code,
             seconds=round(self.clock() - started, 1),
-            version=self.version,
+            version=self._version(item),
             measured=None if trials is None else trials.measured,
             failed=None if trials is None else trials.failed,
         )
@@ -172,16 +178,18 @@ class Executor(Struct, frozen=True, kw_only=True):
     def _call(self, words: Sequence[str], log: Path, seconds: float) -> int | None:
         """Exit code, or None where the time was up; what it prints goes to `log`."""
         log.parent.mkdir(parents=True, exist_ok=True)
+        probe = words[0] == PROBE
+        patience = 1.0 if probe else _PATIENCE_SECONDS
         with open(log, "ab") as file:
             process = subprocess.Popen(
-                [*PROBES, *words[1:]] if words[0] == PROBE else [*self.program, *words],
+                [*PROBES, *words[1:]] if probe else [*self.program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             try:
-                return process.wait(max(1.0, seconds - _PATIENCE_SECONDS))
+                return process.wait(max(1.0, seconds - patience))
             except subprocess.TimeoutExpired:
                 return None
             finally:

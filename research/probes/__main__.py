@@ -23,6 +23,8 @@ from research.campaign.journal import SOME_FAILED
 from research.probes.probe_case import Case, answer, has_answer, write
 
 _NOT_PROBES: Final = ("__init__", "__main__", "probe_case", "answers_page")
+_EARLY: Final = 3
+"""Processes at a time where none is timed: one measures, the others import and predict."""
 _GPU: Final = Lock()
 """Held until the process that measures is gone, and its memory with it."""
 _say: Final = partial(say, command="probe")
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         device = Device.CPU if options.tiny else Device.CUDA
         write(answer(case, device, sys.stdin.readline), _path(options, case))
         return 0
-    early = 1 if any(case.timed for case in found) else 2
+    early = 1 if any(case.timed for case in found) else _EARLY
     with ThreadPoolExecutor(early) as starting:
         return max(starting.map(partial(_run, options=options), found), default=0)
 

@@ -80,7 +80,7 @@ def case_of(
         why=why,
         predict=partial(predict, tiny=tiny),
         measure=partial(timed, partial(measure, tiny=tiny), tiny=tiny),
-        seconds=60,
+        seconds=90,
     )
 
 

@@ -61,6 +61,15 @@ def test_what_failed_is_tried_again_by_another_program_or_where_it_is_asked(tmp_
     assert run(campaign, mended) == []
 
 
+def test_a_probe_that_failed_is_tried_again_by_another_probe(tmp_path: Path) -> None:
+    words = ("probe", "--out", str(tmp_path), "nope")
+    campaign = Campaign(items=(Item(name="p", arguments=words, why="test"), item("b", "exit(2)")))
+    assert len(run(campaign, executor(tmp_path))) == 2
+    mended = executor(tmp_path, probe_version="two")
+    assert run(campaign, mended) == [("p", Outcome.FAILED)]
+    assert run(campaign, mended) == []
+
+
 def test_what_was_interrupted_goes_on_with_the_same_program(tmp_path: Path) -> None:
     campaign = Campaign(items=(item("a", "raise SystemExit(143)"),))
     for _ in range(2):
