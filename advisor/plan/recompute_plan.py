@@ -280,6 +280,23 @@ def offloaded_bytes(
 
 
 @lru_cache(maxsize=8192)
+def copied_bytes(
+    operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...], modules: frozenset[Module]
+) -> int:
+    """Bytes of one layer that are copied to the host, wait there and come back: of each of
+    `modules`, what its operators save: what two of them save twice, and also what stays on the
+    device, as others save it, or that a replay writes again; of a storage the view alone."""
+    if not modules or modules == EVERYTHING:
+        return offloaded_bytes(operators, runs, modules)
+    saved: list[Tensor] = []
+    for operator, run in zip(operators, assign_runs(operators, runs), strict=True):
+        if run is None and operator.module in modules:
+            saved += {tensor.name: tensor for tensor in operator.saved}.values()
+    copies = sum(one.num_bytes for one in saved if one.num_elements >= _SMALLEST_OFFLOADED_ELEMENTS)
+    return copies + offloaded_bytes(operators, runs, frozenset())
+
+
+@lru_cache(maxsize=8192)
 def offloaded_names(
     operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...], modules: frozenset[Module]
 ) -> frozenset[str]:
