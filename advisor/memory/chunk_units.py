@@ -259,7 +259,7 @@ def _plain(shape: RankShape, row: Row) -> Unit:
         return Unit(name=name, kept=kept, forward=there, backward=gone, held=gone, entry=entry)
     by_runs = offloaded_bytes(operators, runs, frozenset())
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
-    copied = copied_bytes(operators, runs, layers.offloaded) - by_runs
+    copied = copied_bytes(operators, runs, layers.offloaded or layers.fetched) - by_runs
     kept, predicts = found.kept - by_runs - by_modules, name == "multi-token prediction"
     replays_router = any(Module.ROUTER in run.modules for run in runs)
     left = 2 * hidden if replays_router and _holds_graph(shape, layers) else 0

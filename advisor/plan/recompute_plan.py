@@ -136,7 +136,8 @@ class Segment(Struct, frozen=True, cache_hash=True):
 
     whole: one checkpoint around all of them: only the first layer's input is kept, cut by TP where
     `shards_input` (Megatron's distribute_saved_activations). Otherwise each layer has its `runs`.
-    offloaded: modules whose saved tensors go to the host and come back for the backward.
+    offloaded: modules whose saved tensors go to the host and come back for the backward; fetched:
+    where none are, those of the layer before, which come back meanwhile.
     checkpoint says how `whole` is replayed, input where its input is kept.
     copies: so many such segments follow each other.
     """
@@ -146,6 +147,7 @@ class Segment(Struct, frozen=True, cache_hash=True):
     shards_input: bool = False
     runs: tuple[ReplayRun, ...] = ()
     offloaded: frozenset[Module] = frozenset()
+    fetched: frozenset[Module] = frozenset()
     copies: int = 1
     checkpoint: Checkpoint = Checkpoint.REENTRANT
     input: InputStorage = ON_DEVICE

@@ -192,9 +192,14 @@ def _layer_segments(
         )
         for kind in dict.fromkeys(layers)
     }
-    for (kind, offloaded), alike in groupby(zip(layers, sent, strict=True)):
-        copies = sum(1 for _ in alike)
-        yield first_equal(Segment((kind,), runs=runs[kind], offloaded=offloaded, copies=copies))
+    nothing = frozenset[Module]()
+    fetched = tuple(
+        nothing if now or last == EVERYTHING else last
+        for last, now in zip((nothing, *sent), sent, strict=False)
+    )
+    for (kind, away, back), alike in groupby(zip(layers, sent, fetched, strict=True)):
+        one = Segment((kind,), runs=runs[kind], offloaded=away, fetched=back)
+        yield first_equal(replace(one, copies=sum(1 for _ in alike)))
 
 
 def _full_segments(
