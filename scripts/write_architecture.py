@@ -19,7 +19,7 @@ change the project. [How to change it](contributing.md) says which files a chang
 
 Two packages are installed. `advisor` predicts, in pure Python. `harness` runs, measures and judges
 training steps, and builds on `advisor`. `research` is not installed: it fits the constants that
-come with `advisor`, and runs the GPU campaign. Each folder holds one idea. A folder imports only
+come with `advisor`, and runs the campaigns and probes on a GPU. Each folder holds one idea. A folder imports only
 from itself and from folders below it in the drawing, never upward and never in a circle
 (`tests/test_architecture.py` checks that).
 

@@ -44,7 +44,7 @@ FOLDERS = {
         *("base", "trial", "measure", "backends", "planner", "logs", "judge", "execution"),
         *("calibration", "rehearsal", "sweeps", "report", "api", "cli"),
     ],
-    "research": ["rows", "kernels", "steps", "campaign"],
+    "research": ["rows", "kernels", "steps", "campaign", "probes"],
 }
 FRONT = {"__init__.py", "__main__.py", "py.typed"}
 

@@ -20,9 +20,9 @@ from harness.cli.main import fail
 from harness.execution.progress import say
 from harness.trial.trial import Device
 from research.campaign.journal import SOME_FAILED
-from research.probes.case import Case, answer, has_answer, write
+from research.probes.probe_case import Case, answer, has_answer, write
 
-_NOT_PROBES: Final = ("__init__", "__main__", "case", "page")
+_NOT_PROBES: Final = ("__init__", "__main__", "probe_case", "answers_page")
 _GPU: Final = Lock()
 """Held until the process that measures is gone, and its memory with it."""
 _say: Final = partial(say, command="probe")
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that have no answer yet; the exit code."""
     options = _parser().parse_args(argv)
     try:
-        found = _chosen(options)
+        found = _cases(options)
     except UserError as error:
         return fail(f"probe: {error}")
     if options.here:
@@ -69,7 +69,12 @@ def cases_of(name: str, *, tiny: bool) -> tuple[Case, ...]:
     return found
 
 
-def _chosen(options: Namespace) -> tuple[Case, ...]:
+def chosen(words: Sequence[str]) -> tuple[Case, ...]:
+    """The cases that a command line names."""
+    return _cases(_parser().parse_args(words))
+
+
+def _cases(options: Namespace) -> tuple[Case, ...]:
     known = {case.name: case for case in cases_of(options.name, tiny=options.tiny)}
     names = options.cases.split(",") if options.cases else list(known)
     for name in names:

@@ -16,7 +16,7 @@ from advisor.layers.operators import Gemm
 from advisor.time.machine import machine
 from advisor.time.roofline import cast_seconds
 from research.kernels.timings import Timings
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 from research.probes.rates import (
     ALONE,
     GPU,

@@ -25,7 +25,7 @@ from advisor.models.spec import ModelSpec
 from advisor.time.machine import Machine, machine
 from advisor.time.roofline import backward_seconds, forward_seconds
 from research.kernels.timings import Timings
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 from research.probes.rates import ALONE, EXPERT_TOKENS, EXPERTS, GPU, case_of, layer
 
 _OPERATORS: Final = (

@@ -43,7 +43,7 @@ from harness.backends.megatron_core.translate import megatron_case
 from harness.rehearsal.prediction import predicted_stages, rank_seconds, reserved_alone
 from harness.rehearsal.trials import check_legal, parse_asked, workload_of
 from harness.trial.trial import Device, Workload
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 
 _NONE: Final = "none"
 _STAGE: Final = 0

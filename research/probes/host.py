@@ -25,7 +25,7 @@ from advisor.time.machine import machine
 from harness.backends.megatron_core.installed import has_transformer_engine
 from harness.measure.memory import storage_bytes
 from harness.trial.trial import Device
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 
 
 def cases(tiny: bool) -> tuple[Case, ...]:
@@ -144,8 +144,8 @@ class Watch:
                 patch.object(MegatronTraining, "close", closed),
                 # asks all ranks for their bytes, of which a fake process group has none
                 patch.object(fine, "print_offload_summary_table", lambda _: None),
-                self._told(handler, "offload", self._leaves, lambda args, state: [state[1]]),
-                self._told(handler, "reload", self._returns, lambda args, _: [args[1][1]]),
+                self._reported(handler, "offload", self._leaves, lambda args, state: [state[1]]),
+                self._reported(handler, "reload", self._returns, lambda args, _: [args[1][1]]),
                 *(self._engine() if has_transformer_engine() else ()),
                 *(_host_apart(handler) if device is Device.CPU else ()),
             ):
@@ -157,14 +157,14 @@ class Watch:
         """Transformer Engine's two ways to offload whole layers."""
         package = "transformer_engine.pytorch"
         old = import_module(f"{package}.cpu_offload_v1").SynchronizedGroupOffloadHandler
-        yield self._told(old, "offload", self._leaves, lambda args, state: [state[1]])
-        yield self._told(old, "reload", self._returns, lambda args, _: [args[0][1]])
+        yield self._reported(old, "offload", self._leaves, lambda args, state: [state[1]])
+        yield self._reported(old, "reload", self._returns, lambda args, _: [args[0][1]])
         layer = import_module(f"{package}.cpu_offload").OffloadableLayerState
-        yield self._told(layer, "start_offload", self._leaves, _held_by_layer)
-        yield self._told(layer, "start_reload", self._returns, _held_by_layer)
+        yield self._reported(layer, "start_offload", self._leaves, _held_by_layer)
+        yield self._reported(layer, "start_reload", self._returns, _held_by_layer)
 
     @staticmethod
-    def _told(
+    def _reported(
         holder: Any,
         name: str,
         tell: Callable[[Tensor], None],

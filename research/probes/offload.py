@@ -30,8 +30,8 @@ from harness.rehearsal.prediction import predicted_stages, rank_seconds, reserve
 from harness.rehearsal.trials import parse_asked, workload_of
 from harness.trial.result import Phase
 from harness.trial.trial import Device, MeasurementPlan, Workload
-from research.probes.case import Case, Figures
 from research.probes.host import Watch
+from research.probes.probe_case import Case, Figures
 
 _STEPS: Final = 2
 _FIRST: Final = 0  # the stage whose first rank runs
@@ -176,7 +176,7 @@ def _said(evaluator: Evaluator, recompute: str, device: Device) -> dict[str, Any
 
 
 def _differences(without: Figures, away: Figures) -> dict[str, Any]:
-    """What offload saves and costs; all of `without` beside it."""
+    """What offload saves and costs, with every figure of `without`."""
     found: dict[str, Any] = {
         "without": dict(without),
         "saved_optimizer_bytes": without["optimizer_bytes"] - away["optimizer_bytes"],

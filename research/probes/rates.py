@@ -29,7 +29,7 @@ from advisor.time.gemm import (
 from advisor.time.machine import gemm_rates
 from research.kernels.gemm_rows import family_of, published_rows
 from research.kernels.timings import Operands, Timings, timed
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 
 GPU: Final = load_gpu("H200")
 ALONE: Final = replace(load_calibration(GPU), gemm_training_share=1.0)

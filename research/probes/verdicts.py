@@ -20,7 +20,7 @@ from harness.planner.device import Machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import compose
 from harness.trial.trial import Device, Prediction, Trial
-from research.probes.case import Case, Figures
+from research.probes.probe_case import Case, Figures
 
 _STEPS: Final = 3
 _PLAIN: Final = {"model.transformer_impl": "local", "model.attention_backend": "flash"}
@@ -166,7 +166,7 @@ def _predicted(words: tuple[str, ...]) -> Figures:
     return {
         "fit_probability": found.fit_probability,
         "limit_bytes": planned.limit_bytes,
-        "allocated": found.peak_allocated_bytes,
+        "allocated_bytes": found.peak_allocated_bytes,
         "used_bytes": found.peak_reserved_bytes,
     }
 
@@ -184,4 +184,5 @@ def _measured(words: tuple[str, ...]) -> Figures:
     losses = [step.run(Silent()) for _ in range(_STEPS)]
     torch.cuda.synchronize()
     free, here = torch.cuda.mem_get_info()
-    return {"losses": losses, **allocator.peaks(), "used_bytes": here - free}
+    peaks = {f"{kind}_bytes": value for kind, value in allocator.peaks().items()}
+    return {"losses": losses, **peaks, "used_bytes": here - free}

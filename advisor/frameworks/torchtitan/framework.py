@@ -111,8 +111,12 @@ class TitanMemory(memory_model.TorchMemory):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> part_types.FixedMemory:
-        """Embedding and head are groups of their own; the head's stays between the passes."""
-        return memory_model.eager_memory(job, shape, chunks, root_holds_ends=False)
+        """Embedding and head are groups of their own; the head's stays between the passes. From
+        0.3 on one GPU is a group of one (models/llama3/parallelize.py)."""
+        lone = job.config.framework_version == "0.3"
+        return memory_model.eager_memory(
+            job, shape, chunks, root_holds_ends=False, wraps_one_gpu=lone
+        )
 
 
 class _Settings(stack.TorchSettings):

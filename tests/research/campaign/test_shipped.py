@@ -16,7 +16,9 @@ from harness.planner.planning import make_plan
 from harness.planner.run_request import compose
 from harness.rehearsal.trials import parse_asked, rehearsal_plan
 from harness.trial.trial import Backend, Device, RunPlan, Workload
+from research.campaign.execution import PROBE
 from research.campaign.items import Item, load_campaign
+from research.probes import __main__ as probe
 
 GPUS = {
     "h100": ("NVIDIA H100 80GB HBM3", "H100-SXM-80GB"),
@@ -57,8 +59,11 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
 
 @pytest.mark.parametrize("item", [i for _, i in ITEMS], ids=[f"{n}-{i.name}" for n, i in ITEMS])
 def test_items_name_commands(item: Item) -> None:
-    assert item.arguments[0] in MODULES
+    assert item.arguments[0] in (*MODULES, PROBE)
     assert item.why
+    if item.arguments[0] == PROBE:
+        words = list(item.arguments[1:])
+        assert probe.chosen(words)
     if item.arguments[0] == "calibrate":
         assert calibrate.parse(list(item.arguments[1:])).budget_seconds < item.most_seconds
 

@@ -11,7 +11,7 @@ import torch
 from advisor.base.errors import UserError
 from harness.trial.trial import Device
 from research.probes import __main__ as probe
-from research.probes.case import Case, answer
+from research.probes.probe_case import Case, answer
 
 
 def case(measure) -> Case:

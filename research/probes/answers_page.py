@@ -1,4 +1,4 @@
-"""What the probes gave, as Markdown: ``python -m research.probes.page FOLDER``."""
+"""What the probes gave, as Markdown: ``python -m research.probes.answers_page FOLDER``."""
 
 import json
 import sys
