@@ -98,9 +98,9 @@ def least_optimizer_seconds(job: Job, machine: Machine) -> float:
 
 
 def _adam_seconds(job: Job, elements: int, shards: int, machine: Machine) -> tuple[float, float]:
-    """On the device and on the host. Megatron's copies are fp32 both ways: torch converts on the GPU
-    (hybrid_optimizer.py, ATen native/cuda/Copy.cu); others bring 16-bit parameters back. Left out:
-    Adam on the device runs during the host's, which takes a hundred times as long."""
+    """On the device and on the host. Megatron's copies are fp32 both ways, as torch converts on the
+    GPU (hybrid_optimizer.py, ATen native/cuda/Copy.cu); others bring 16-bit parameters back. Left
+    out: Adam on the device runs during the host's, which takes a hundred times as long."""
     config, plain = job.config, job.layout.data_parallel_sharding is None
     itemsize, away = config.main_grads_dtype.itemsize, config.offloaded_fraction
     on_host = host_optimizer_seconds(
