@@ -104,10 +104,10 @@ def test_a_chunk_holds_less_and_has_one_layer_in_transit() -> None:
         chunk_plan(parse_setting(text), shape.model, (DENSE,) * 3, True) for text in ("none", spec)
     ]
     plain, less = (chunk_footprint(shape, plan, False, False) for plan in plans)
-    layer, copied = both(shape, spec)
+    layer = away(shape, spec)
     assert plain.kept - less.kept == 3 * layer
     assert less.forward.num_bytes == plain.forward.num_bytes - 2 * layer + layer
-    assert less.backward.num_bytes == plain.backward.num_bytes - 2 * layer + copied
+    assert less.backward.num_bytes == plain.backward.num_bytes - 2 * layer + layer
 
 
 def test_the_last_layer_stays_where_its_backward_follows_at_once() -> None:
