@@ -32,6 +32,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True, dict=True):
 
     optimizer_step: bytes that it takes while it runs, of step_words.
     pools: reserved in addition to the peak, but not allocated then (caches of other streams).
+    computing: the working set without what is in the pool at some peaks.
     in_buffers: weights are made one by one and then copied into one buffer.
     thirds_with_model: of the optimizer's bytes, what is there before the first pass (main
     parameters); the others come with the first step.
@@ -45,6 +46,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True, dict=True):
     step_words: str = GRADIENT_COPIES
     pools: tuple[NamedBytes, ...] = ()
     working_set: WorkingSet | None = None
+    computing: WorkingSet | None = None
     in_buffers: bool = False
     thirds_with_model: int = 1
     host_bytes: int = 0

@@ -206,6 +206,11 @@ class JobMemory:
                 graphs = NamedBytes(_GRAPHS, more, "cuda_graphs.py: the pool is not shared")
                 buffers = (*fixed.buffers, graphs) if more > 0 else fixed.buffers
                 fixed = replace(fixed, buffers=buffers)
+            if fixed.computing is not None:
+                own = self._peak(stage, self._alone(plans, self.shape, fixed.computing), 0)
+                (pool,), there = fixed.pools, whole.total - own.total
+                free = replace(pool, num_bytes=max(pool.num_bytes - there, 0))
+                fixed = replace(fixed, pools=(free,))
             uneven = EVEN
             if (most := busiest[stage]) is not None:
                 uneven = most.unevenness(peak.in_flight).beyond(whole.total - peak.total)

@@ -57,7 +57,10 @@ def _error(predicted: object, measured: object) -> str:
 
 
 def _last_line(record: Record) -> str:
-    return str(record.get("reason", "")).strip().splitlines()[-1].replace("|", "/")[:200]
+    """Of what was raised first, where the record says it."""
+    lines = [str(cause) for cause in record.get("causes", ())][:1]
+    lines += str(record.get("reason", "")).strip().splitlines()[-1:]
+    return lines[0].splitlines()[0].replace("|", "/")[:200] if lines else ""
 
 
 if __name__ == "__main__":

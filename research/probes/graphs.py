@@ -15,7 +15,6 @@ profiler and captures do not go well together in a process. refused: why nothing
 
 import gc
 import json
-import traceback
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
@@ -43,7 +42,7 @@ from harness.backends.megatron_core.translate import megatron_case
 from harness.rehearsal.prediction import predicted_stages, rank_seconds, reserved_alone
 from harness.rehearsal.trials import check_legal, parse_asked, workload_of
 from harness.trial.trial import Device, Workload
-from research.probes.probe_case import Case, Figures
+from research.probes.probe_case import Case, Figures, causes, so_far
 
 _NONE: Final = "none"
 _STAGE: Final = 0
@@ -187,6 +186,7 @@ def _measure(spec: _Spec, device: Device) -> Figures:
             found |= _named("eager", rank.times(steps) | _peaks(rank, device))
             if spec.graphs is CudaGraphImpl.NONE:
                 return found | rank.profiled()
+            so_far(found)
             before = _allocated(device)
             found["capture_seconds"] = rank.capture()
             rank.step()
@@ -201,7 +201,7 @@ def _measure(spec: _Spec, device: Device) -> Figures:
         if not spec.may_fail:
             error.add_note(f"{json.dumps(found)}\n{type(error).__name__}: {error}")
             raise
-        found["refused"] = traceback.format_exc()[-2000:]
+        found["refused"] = "\n".join(causes(error))
     return found
 
 

@@ -5,6 +5,7 @@ Transformer Engine), and the optimizer (HybridDeviceOptimizer; of 0.16.1 the pre
 needs it too, as OptimizerConfig asks for its release).
 """
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from statistics import median
@@ -31,7 +32,7 @@ from harness.rehearsal.trials import parse_asked, workload_of
 from harness.trial.result import Phase
 from harness.trial.trial import Device, MeasurementPlan, Workload
 from research.probes.host import Watch
-from research.probes.probe_case import Case, Figures
+from research.probes.probe_case import Case, Figures, so_far
 
 _STEPS: Final = 2
 _FIRST: Final = 0  # the stage whose first rank runs
@@ -48,7 +49,10 @@ class OffloadJob(Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] = {}
 
 
-_FP32: Final = "job.main_grads_dtype=fp32 job.micro_batch_size=1 job.seq_length"
+_FP32: Final = (
+    "job.expandable_segments=true job.main_grads_dtype=fp32 job.micro_batch_size=1 job.seq_length"
+)
+_ALLOCATOR: Final = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 _LLAMA: Final = f"model=llama3_8b gpus=1xH200 layout=tp1 {_FP32}=8192"
 _8B: Final = f"{_LLAMA} model.num_layers=8 job.global_batch_size=2"
 _8B_OPTIMIZER: Final = f"{_LLAMA} model.num_layers=4 job.global_batch_size=1"
@@ -122,7 +126,7 @@ def cases(tiny: bool) -> tuple[Case, ...]:
             predict=partial(predicted, job, device),
             measure=partial(measured, job, device),
             seconds=150.0,
-            variables=job.variables,
+            variables={**_ALLOCATOR, **job.variables},
         )
         for job in (_TINY_JOBS if tiny else _JOBS)
     )
@@ -169,7 +173,8 @@ def _said(evaluator: Evaluator, recompute: str, device: Device) -> dict[str, Any
         return found
     return found | {
         "allocated_bytes": peaks.peak,
-        "reserved_bytes": reserved.total,
+        "reserved_bytes": reserved.allocated + reserved.fragmentation,
+        "device_used_bytes": reserved.total,
         "optimizer_seconds": evaluator.time.parts(plans)[_FIRST].optimizer,
         "step_seconds": rank_seconds(evaluator, recompute, _FIRST),
     }
@@ -197,7 +202,12 @@ def measured(asked: OffloadJob, device: Device) -> Figures:
         raise UserError("--cases", asked.name, "needs Transformer Engine")
     workload = workload_of(_job(asked.words), "none", device)
     without = _rehearsed(workload, {}, device)
-    away = _rehearsed(workload, {**values, **asked.optimizer}, device)
+    so_far({"without": without})
+    try:
+        away = _rehearsed(workload, {**values, **asked.optimizer}, device)
+    except Exception as error:
+        error.add_note(f"{json.dumps(without)}\n{type(error).__name__}: {error}")
+        raise
     return away | _differences(without, away)
 
 
@@ -225,5 +235,6 @@ def _rehearsed(workload: Workload, changes: Mapping[str, Any], device: Device) -
         "backward_bytes": found.peaks.backward,
         "optimizer_step_bytes": found.peaks.optimizer_step,
         "reserved_bytes": found.peaks.reserved,
+        "device_used_bytes": found.peaks.device_used,
         "pinned_bytes": torch.cuda.host_memory_stats().get("allocated_bytes.peak"),
     }

@@ -1,6 +1,7 @@
 """A case of a probe: what is predicted before anything runs, and what is measured."""
 
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from harness.measure.fingerprint import fingerprint
-from harness.trial.failures import of_exception
+from harness.trial.failures import causes_of, of_exception
 from harness.trial.files import write_atomic
 from harness.trial.result import TrialStatus
 from harness.trial.trial import Device
@@ -66,13 +67,32 @@ def answer(case: Case, device: Device, turn: Callable[[], object] = bool) -> dic
         status = Status.OK
     except Exception as error:
         status = Status.OOM if _ran_out(error) else Status.FAILED
-        record["reason"] = traceback.format_exc()[-_LONGEST:]
+        record["causes"], record["reason"] = causes(error), traceback.format_exc()[-_LONGEST:]
     record |= {
         "status": status.value,
         "wall_seconds": round(time.monotonic() - began, 1),
         "environment": fingerprint(device),
     }
     return record
+
+
+def so_far(figures: Figures) -> None:
+    """Into the log, which stays where the process itself ends before its answer is written."""
+    print(f"so far: {json.dumps(figures, default=str)}", file=sys.stderr, flush=True)
+
+
+def causes(error: BaseException) -> list[str]:
+    """What was raised, the first first, and where: a capture that fails ends in an error of its
+    own, whose traceback alone may be longer than what is kept."""
+    return [
+        f"{type(one).__name__}: {str(one)[:_LONGEST]} ({_place(one)})"
+        for one in reversed(causes_of(error))
+    ]
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return ", ".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in frames)
 
 
 def _ran_out(error: Exception) -> bool:

@@ -35,7 +35,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
 from advisor.search.rank_shape import rank_shape
 from advisor.time.communication import collective_seconds
-from advisor.time.rank_links import all_to_all_link, exchange_rates, link, network
+from advisor.time.rank_links import all_to_all_link, link, network
 from advisor.time.step_tail import parameter_groups
 from tests.advisor.jobs import parallel
 from tests.advisor.refusals import refused
@@ -109,14 +109,6 @@ def test_the_shape_of_a_rank_knows_the_experts_degrees() -> None:
     shape = rank_shape(job(replace(LAYOUT, expert_tensor_parallel_size=None), moe_load_imbalance=2))
     assert (shape.expert_model_parallel_size, shape.expert_tensor_parallel_size) == (4, 2)
     assert shape.moe_load_imbalance == 2
-
-
-def test_an_all_to_all_within_nvlink_and_across_nodes() -> None:
-    inside, outside = exchange_rates(H100, CALIBRATION, peers=7)
-    near = all_to_all_link(H100, CALIBRATION, 8, LAYOUT.expert_tensor_degree)
-    assert near.bytes_per_second == pytest.approx(inside)
-    far = all_to_all_link(H100, CALIBRATION, 32, LAYOUT.expert_tensor_degree)
-    assert far.bytes_per_second == pytest.approx(outside * 31 / 24)
 
 
 def test_each_collective_has_its_ranks() -> None:

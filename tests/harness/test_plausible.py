@@ -1,16 +1,13 @@
 """What a result may hold: whatever a file says is checked before anybody computes with it."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from advisor.base.errors import UserError
-from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.store import TrialFolder, decode_result, encode
-from tests.harness.conftest import RAN
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression/selective_mlp/result.json"
@@ -77,10 +74,3 @@ def test_what_was_measured_is_read(path: Path) -> None:
     result = decode_result(path)
     assert decode_result(encode(result)) == result
     assert TrialFolder(path.parent).broken_result() is None
-
-
-def test_a_loss_that_is_no_number_is_one() -> None:
-    result = TrialResult(**RAN | {"status": TrialStatus.NAN}, loss=(math.nan, -math.inf))
-    back = decode_result(encode(result)).loss
-    assert math.isnan(back[0])
-    assert back[1] == -math.inf

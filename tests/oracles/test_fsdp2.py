@@ -65,7 +65,7 @@ def _apply(mode: str) -> Callable[[nn.Module], None]:
     return checkpoint
 
 
-def step_of(shape: RankShape, mode: str, options: dict[str, bool]) -> Step:
+def step_of(shape: RankShape, mode: str, options: dict[str, Any]) -> Step:
     """Of stacks.fsdp, or as it was recorded."""
     step = partial(titan_step, shape, _apply(mode), **options)
     return recorded_step("titan_step", shape, mode, options, by=step)
@@ -84,6 +84,17 @@ def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None
     sharding = Sharding(ranks=RANKS, **options)
     predicted = predicted_step(shape, RecomputePlan((PLANS[mode],)), sharding)
     assert_near(predicted, step, TOLERANCE)
+
+
+@pytest.mark.parametrize("options", [{}, {"reshards": False}], ids=["titan", "never"])
+@pytest.mark.parametrize("vocabulary", [512, 128256])
+@pytest.mark.parametrize("mode", PLANS)
+def test_peak_of_a_step_on_one_gpu(mode: str, vocabulary: int, options: dict[str, Any]) -> None:
+    """Nothing is gathered; torchtitan divides gradients by 1.0, into a third tensor."""
+    shape = shape_of(replace(SMALL_HEAD, vocab_size=vocabulary), TransformerImpl.TORCH, seq=2048)
+    step = step_of(shape, mode, options | {"ranks": 1})
+    alone, plan = Sharding(ranks=1, divides=True, **options), RecomputePlan((PLANS[mode],))
+    assert_near(predicted_step(shape, plan, alone), step, TOLERANCE)
 
 
 @pytest.mark.parametrize("root_holds_ends", [False, True], ids=["titan", "root"])

@@ -192,7 +192,7 @@ class _Spelling(stack.TorchSpelling):
             its.pop(SEQUENCE, None)  # Accelerate's, as the numbers of samples are
             return f"{words([('deepspeed', its)])} {trainer.setting_flags(setting, job)}"
         explicit = replace(own, use_reentrant=bool(own.use_reentrant))
-        return words([("deepspeed", written), *training_arguments(explicit, "4")])
+        return words([("deepspeed", written), *training_arguments(explicit)])
 
     def layout_flags(self, job: Job) -> str:
         """What the file cannot say: compilation, which is a call, and transformers' kernels."""

@@ -247,7 +247,7 @@ class TrainerSpelling(stack.TorchSpelling):
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""
-        return words(training_arguments(as_torch(setting), job.config.framework_version))
+        return words(training_arguments(as_torch(setting)))
 
     def layout_flags(self, job: Job) -> str:
         """Batch, precision, FSDP2."""

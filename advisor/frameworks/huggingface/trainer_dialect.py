@@ -31,9 +31,6 @@ from advisor.plan.recompute_plan import Setting
 from advisor.reading import key_rules
 from advisor.reading.read_configuration import Keys, ReadConfiguration, ReadValue, UnknownValue
 
-_OLDEST_NAMES: Final = "4"
-"""transformers 5 takes the names of 4 as well, and dialects know no others."""
-
 
 class DialectJobs(dialect.DialectJobs, trainer.TrainerJobs):
     """A Trainer's."""
@@ -51,7 +48,7 @@ class DialectSpelling(trainer.TrainerSpelling):
     def of_setting(self, setting: TorchSetting, job: Job) -> dict[str, Any]:
         """What says the setting, in the Trainer's words."""
         off = {CHECKPOINTING[1]: False} if setting.granularity is Granularity.NONE else {}
-        return off | dict(training_arguments(setting, _OLDEST_NAMES))
+        return off | dict(training_arguments(setting))
 
     def of_job(self, job: Job) -> dict[str, Any]:
         """What says the job, in the Trainer's words; what DeepSpeed's file says is not FSDP's."""

@@ -1,6 +1,6 @@
 """TrainingArguments of a setting and its job, as options of a script that parses them.
 
-Source: transformers 4.57.1 and 5.23.0 training_args.py (HfArgumentParser), accelerate 1.15.0.
+Source: transformers 4.57.1, 5.17.0, 5.23.0 training_args.py (HfArgumentParser), accelerate 1.15.0.
 """
 
 import json
@@ -14,8 +14,8 @@ from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 
+_CHECKPOINTING: Final = "gradient_checkpointing"
 _DECODER_LAYERS: Final = "TRANSFORMER_BASED_WRAP"
-
 
 Pairs = Iterator[tuple[str, Any]]
 """Names of arguments, and their values; dictionaries are those of one argument."""
@@ -31,14 +31,14 @@ def words(pairs: Iterable[tuple[str, Any]]) -> str:
     return shlex.join(said)
 
 
-def training_arguments(setting: TorchSetting, version: str) -> Pairs:
-    """Those of the checkpointing: 5.x calls it activation_checkpointing."""
+def training_arguments(setting: TorchSetting) -> Pairs:
+    """Those of the checkpointing by the name that all releases have, from 5.23 on an alias of
+    activation_checkpointing. every_n_layers and offload: from 5.16 on."""
     if setting.granularity is Granularity.NONE:
         if setting.offloads:
             yield TO_HOST, True
         return
-    name = "gradient_checkpointing" if version == "4" else "activation_checkpointing"
-    yield name, True
+    yield _CHECKPOINTING, True
     options: dict[str, Any] = {}
     if setting.use_reentrant is not None:
         options["use_reentrant"] = setting.use_reentrant
@@ -47,7 +47,7 @@ def training_arguments(setting: TorchSetting, version: str) -> Pairs:
     if setting.offloads:
         options["offload"] = True
     if options:
-        yield f"{name}_kwargs", options
+        yield f"{_CHECKPOINTING}_kwargs", options
 
 
 def job_arguments(job: Job) -> Pairs:

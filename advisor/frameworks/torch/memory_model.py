@@ -260,13 +260,14 @@ def eager_memory(
     syncs_every_microbatch: bool = True,
     upcasts: bool = False,
     wraps_one_gpu: bool = False,
+    divides: bool = False,
     pools_reductions: bool = True,
 ) -> FixedMemory:
     """Memory except the activations, under FSDP2 or on one device, where weights are in 16 bits
     unless the job says otherwise; FSDP2's shards are fp32 in any case where a framework
     `upcasts` them. Between microbatches gradients are shards, or whole where
     they are reduced with the last microbatch alone. wraps_one_gpu: FSDP2 on one GPU as well.
-    pools_reductions: see parameter_groups.stream_pools."""
+    divides: see parameter_groups.Sharding; pools_reductions: see its stream_pools."""
     layout, config = job.layout, job.config
     buffers = torch_buffers(job, shape)
     if job.layout.is_whole and not wraps_one_gpu:
@@ -288,6 +289,7 @@ def eager_memory(
         flat=config.flat_parameters,
         in_8_bits=config.fp8_param_gather,
         on_host=config.param_cpu_offload,
+        divides=divides,
     )
     weights = list(stage_weights(shape, chunks))
     part = parameter_groups.Part.of(weights, shape.tuning)
@@ -301,6 +303,10 @@ def eager_memory(
     adam = adam_memory(shape, chunks, config, dtype, ranks=sharding.ranks, elements=own)
     working_set = parameter_groups.fsdp_working_set(shape, sharding)
     step = 0 if config.optimizer_in_backward else working_set.step + adam.step
+    computing = None
+    if sharding.ranks == 1:
+        computing = parameter_groups.fsdp_working_set(shape, replace(sharding, computing=True))
+        computing = replace(computing, step=computing.step + adam.step)
     away = part.trained * 2 * dtype.itemsize + part.all * DType.BF16.itemsize
     return FixedMemory(
         static=parameter_groups.fsdp_static(part, sharding, experts, adam.states)
@@ -317,6 +323,7 @@ def eager_memory(
         working_set=replace(
             working_set, step=working_set.step if config.param_cpu_offload else step
         ),
+        computing=computing,
         host_bytes=away // sharding.ranks + adam.states if config.param_cpu_offload else 0,
         thirds_with_model=0,
     )

@@ -42,6 +42,9 @@ class Sharding(Struct, frozen=True, kw_only=True):
     weights are cast before they are gathered (torchao 0.18.0 float8/fsdp_utils.py
     fsdp_pre_all_gather); what is not freed is counted in 16. on_host: whether shards, gradients and
     moments are in host memory (CPUOffloadPolicy), and each is copied before it is gathered.
+    divides: by a factor that is said (set_gradient_divide_factor), for which one rank, that reduces
+    nothing, needs a third tensor. computing: of one rank, the computing stream's bytes alone, which
+    has all but what a reduction makes.
     """
 
     ranks: int
@@ -57,6 +60,13 @@ class Sharding(Struct, frozen=True, kw_only=True):
     flat: bool = False
     in_8_bits: bool = False
     on_host: bool = False
+    divides: bool = False
+    computing: bool = False
+
+    def sent(self, elements: int) -> int:
+        """Bytes of an all-gather's output. One rank has none: it casts each parameter by itself
+        (wait_for_unshard)."""
+        return 0 if self.ranks == 1 else self.gathered(elements)
 
     def gathered(self, elements: int) -> int:
         """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
@@ -142,7 +152,8 @@ def stream_pools(shape: RankShape, sharding: Sharding, *, pools_reductions: bool
     buffers, and the gradient shards, which the reduce-scatter stream writes. pools_reductions: with
     what is gathered, which a simulation has as well, and a reduction's input, which torch 2.13
     allocates on the computing stream (foreach_reduce), as an allowance: torchtitan's published
-    peaks are 0 to 9 % higher even so. Else with the reduction's output alone."""
+    peaks are 0 to 9 % higher even so. Else with the reduction's output alone. One rank's shards are
+    those outputs."""
     embedding, head = _ends(shape)
     layers, whole = _Layers.of(shape, sharding), embedding + head
     groups = (
@@ -154,6 +165,9 @@ def stream_pools(shape: RankShape, sharding: Sharding, *, pools_reductions: bool
     gathered = sharding.gathered(max(group.all for group in groups))
     gathered += -(-gathered // sharding.ranks) if sharding.on_host else 0
     reduced = sharding.reduced(max(group.trained for group in groups))
+    if sharding.ranks == 1:
+        third = sharding.divides or sharding.reduce_dtype is not sharding.weights_dtype
+        return shards + reduced * (sharding.accumulates + third)
     return shards + (gathered + reduced if pools_reductions else -(-reduced // sharding.ranks))
 
 
@@ -287,10 +301,10 @@ def _layer(
     """The largest layer during the all-gather of `below` elements and the reduce-scatter of
     `above`. When it enters its forward, the all-gather's output of the `before` elements of the
     group before it is there as well."""
-    gathered = sharding.gathered(layers.sent)
-    own, ahead = (gathered, sharding.gathered(below)) if sharding.reshards else (0, 0)
+    gathered, own = sharding.sent(layers.sent), sharding.gathered(layers.sent) * sharding.reshards
+    ahead = sharding.sent(below) * sharding.reshards
     return ShardingOverhead(
-        entry=sharding.gathered(before) + gathered + own,
+        entry=sharding.sent(before) + gathered + own,
         forward=gathered + own,
         backward=own + ahead + sharding.reduced(above),
         exit=ahead + _reduction(sharding, layers.largest),
@@ -303,12 +317,15 @@ def _layer(
 def _reduction(sharding: Sharding, part: Part, last: int = 0) -> int:
     """Bytes while the gradients of a group are reduced, which its parameters have made room for.
     The reduce-scatter's input is next to them all; its output, and the shards that it becomes, next
-    to the gradient of its `last` parameter, which a variable holds (foreach_reduce)."""
+    to the gradient of its `last` parameter, which a variable holds (foreach_reduce) unless one rank
+    copies the input."""
     elements = part.trained
     reduced, shards = sharding.reduced(elements), sharding.shard(elements)
     cast = 0 if sharding.reduce_dtype is sharding.weights_dtype else -(-reduced // sharding.ranks)
-    most = max(sharding.gathered(elements), sharding.gathered(last) + cast + shards)
-    return most + reduced - _staying(sharding, part.all)
+    after = sharding.gathered(last) + cast + shards
+    if sharding.ranks == 1:
+        after = 0 if sharding.computing else max(cast + shards, 2 * reduced * sharding.divides)
+    return max(sharding.gathered(elements), after) + reduced - _staying(sharding, part.all)
 
 
 def _more(overhead: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
@@ -328,9 +345,9 @@ def _groups_of_their_own(
     (torchtitan's apply_fsdp, Accelerate's fsdp2_prepare_model). The last all-gather's output goes
     when the root's forward returns."""
     gathers, layer, sent = sharding.reshards, layers.largest.trained, layers.sent
-    copy, end = sharding.gathered(embedding.all), sharding.gathered(head.all)
-    first, last = copy * gathers, end * gathers
-    ahead, own = sharding.gathered(sent) * gathers, embedding.all
+    copy, end = sharding.sent(embedding.all), sharding.sent(head.all)
+    first, last = (sharding.gathered(part.all) * gathers for part in (embedding, head))
+    ahead, own = sharding.sent(sent) * gathers, embedding.all
     return WorkingSet(
         embedding=ShardingOverhead(
             forward=first + copy,
@@ -342,7 +359,7 @@ def _groups_of_their_own(
         layer=_layer(sharding, layers, before=sent, below=sent, above=layer),
         last_layer=_layer(sharding, layers, before=sent, below=sent, above=head.trained),
         head=ShardingOverhead(
-            entry=sharding.gathered(sent) + end + last,
+            entry=sharding.sent(sent) + end + last,
             forward=end + last,
             sent=end,
             backward=last + ahead,
@@ -362,7 +379,7 @@ def _one_group_of_ends(
     gathers, sent, ends = sharding.reshards, layers.sent, embedding + head
     group = sharding.gathered(ends.all) * gathers
     waiting = group + sharding.gathered(head.trained)
-    ahead, layer = sharding.gathered(sent) * gathers, layers.largest.trained
+    ahead, layer = sharding.sent(sent) * gathers, layers.largest.trained
     prefetched = ahead * (loss_inside and sharding.root_holds_ends)
     first_layer = _layer(sharding, layers, before=ends.all, below=0, above=layer)
     between = _layer(sharding, layers, before=sent, below=sent, above=layer)
@@ -370,17 +387,17 @@ def _one_group_of_ends(
     return WorkingSet(
         root=group,
         embedding=ShardingOverhead(
-            forward=group + sharding.gathered(ends.all),
-            sent=sharding.gathered(ends.all),
+            forward=group + sharding.sent(ends.all),
+            sent=sharding.sent(ends.all),
             backward=waiting + sharding.reduced(layer),
             exit=_reduction(sharding, ends, last=head.trained),
         ),
         first_layer=_more(first_layer, group, waiting),
         layer=_more(between, group, waiting),
         last_layer=_more(last_layer, group, waiting),
-        head=ShardingOverhead(forward=group + sharding.gathered(sent), backward=group + ahead),
+        head=ShardingOverhead(forward=group + sharding.sent(sent), backward=group + ahead),
         loss=ShardingOverhead(
-            forward=group + sharding.gathered(sent) * loss_inside, backward=group + prefetched
+            forward=group + sharding.sent(sent) * loss_inside, backward=group + prefetched
         ),
     )
 
@@ -464,5 +481,7 @@ def _staying(sharding: Sharding, elements: int) -> int:
 def _appearing(sharding: Sharding, elements: int, experts: int) -> int:
     """Gradient shards that come with the backward and stay to the step."""
     if sharding.accumulates or sharding.steps_in_backward or sharding.on_host:
+        return 0
+    if sharding.computing:
         return 0
     return sharding.shard(elements, experts)

@@ -112,10 +112,11 @@ class TitanMemory(memory_model.TorchMemory):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> part_types.FixedMemory:
         """Embedding and head are groups of their own; the head's stays between the passes. From
-        0.3 on one GPU is a group of one (models/llama3/parallelize.py)."""
+        0.3 on one GPU is a group of one (models/llama3/parallelize.py); gradients are divided by
+        1.0 (distributed/fsdp.py)."""
         lone = job.config.framework_version == "0.3"
         return memory_model.eager_memory(
-            job, shape, chunks, root_holds_ends=False, wraps_one_gpu=lone
+            job, shape, chunks, root_holds_ends=False, wraps_one_gpu=lone, divides=True
         )
 
 

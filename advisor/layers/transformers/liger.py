@@ -1,7 +1,7 @@
 """Kernels of others in place of parts of transformers' layers: Liger's (`use_liger_kernel`), and
 DeepSpeed's TiledMLP: gate, up, activation and down over one part of the tokens after the other.
 
-Source: liger-kernel 0.7.0, 0.8.0 and 0.8.5 ops/rms_norm.py, rope.py, swiglu.py,
+Source: liger-kernel 0.5.10 to 0.8.5 ops/rms_norm.py, rope.py, swiglu.py,
 fused_linear_cross_entropy.py. They are Triton's and need a GPU: read, not run. DeepSpeed 0.19.8
 runtime/sequence_parallel/ulysses_sp.py, in its example ceil(sequence / hidden) parts. It keeps its
 input; the backward runs each part forward again before it goes back.
@@ -59,19 +59,17 @@ def liger_swiglu(gate: Tensor, up: Tensor, product: Tensor) -> Operator:
 def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
     """Output layer and loss over chunks of tokens, whose logits are as large as the hidden states
     (chunk: the next power of two). The forward computes the gradients, which it keeps: of the
-    hidden states, and the weight's [vocabulary, hidden_size]. To that each chunk's is added in fp32
-    (to 0.8.0; 0.8.5 adds in place where the types agree, and takes less); a frozen weight has
-    none."""
+    hidden states, and the weight's [vocabulary, hidden_size] unless it is frozen. To that each
+    chunk's is added in place, from 0.8.3 on: 0.5 to 0.8.2 take 6 bytes more of each of its
+    elements. Under autocast two 16-bit copies of an fp32 weight are there, one of them cached."""
     vocabulary, width = weight.shape
     pieces = -(-vocabulary // width)
     chunk = min(shape.tokens, 1 << (-(-shape.tokens // pieces) - 1).bit_length())
     logits = chunk * vocabulary * shape.dtype.itemsize
-    added = weight.num_elements * (shape.dtype.itemsize + DType.FP32.itemsize)
+    casts = 2 * weight.num_elements * shape.dtype.itemsize if shape.autocast else 0
     saved = [Tensor("fused_loss.input_gradient", source.shape, source.dtype)]
     if not weight.frozen:
         saved.append(Tensor("fused_loss.weight_gradient", weight.shape, source.dtype))
-    else:
-        added = chunk * width * shape.dtype.itemsize
     return Operator(
         "fused_linear_cross_entropy",
         Module.OUTPUT_LAYER,
@@ -82,7 +80,7 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
         weights=(weight,),
         gemm=Gemm(shape.tokens, vocabulary, width),
         gradient_in_saved=True,
-        forward_workspace=logits + added,
+        forward_workspace=logits + casts,
         workspace_without_grad=logits + source.num_bytes,
     )
 

@@ -206,6 +206,11 @@ class GraphedRank:
             for one in events
             if one.key in {label for *_, label in _RANGES} and one.device_type == DeviceType.CPU
         }
+        found |= {  # from the first kernel to the last, waiting included
+            f"{one.key}_span_seconds": one.self_device_time_total * 1e-6
+            for one in events
+            if one.device_type == DeviceType.CUDA and one.is_user_annotation
+        }
         found["kernels"] = [
             {
                 "name": one.key[:160],

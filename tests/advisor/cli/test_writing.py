@@ -46,6 +46,16 @@ def test_both_are_written_and_say_the_command(tmp_path, capsys) -> None:
         (["--trace", "nowhere/step.json"], "there is no folder nowhere"),
         (["--row", "1"], "--row = 1: needs a file that shows one row"),
         (["--trace", "step.json", "--row", "9"], "--row = 9: the answer has 1 row; nearest: 1"),
+        (["-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
+        (["--against", "0.13", "-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
+        (
+            ["--against", "0.13", "-o", "x.csv"],
+            "-o = x.csv: cannot be csv: a comparison is a table",
+        ),
+        (["-o", "x.csv", "--explain"], "--explain: cannot be combined with --format csv"),
+        (["-o", "no/such/file"], "-o = no/such/file: there is no folder no/such"),
+        (["--format", "html", "--explain"], "--explain: cannot be combined with --format html"),
+        (["--against", "--tp 2 -o x"], "-o: cannot be combined with two requests; leave it out"),
     ],
 )
 def test_what_cannot_be_written_is_refused(words: list[str], relation: str, capsys) -> None:
@@ -142,23 +152,3 @@ def test_the_answer_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     compared = tmp_path / "compared.txt"
     assert main([*JOB, "--against", "0.13", "-o", str(compared)]) == 0
     assert compared.read_text().startswith("first   --model llama3_8b --gpus 8xH100 --recompute")
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
-        (["--against", "0.13", "-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
-        (
-            ["--against", "0.13", "-o", "x.csv"],
-            "-o = x.csv: cannot be csv: a comparison is a table",
-        ),
-        (["-o", "x.csv", "--explain"], "--explain: cannot be combined with --format csv"),
-        (["-o", "no/such/file"], "-o = no/such/file: there is no folder no/such"),
-        (["--format", "html", "--explain"], "--explain: cannot be combined with --format html"),
-        (["--against", "--tp 2 -o x"], "-o: cannot be combined with two requests; leave it out"),
-    ],
-)
-def test_what_an_answer_cannot_go_to(words: list[str], says: str, capsys) -> None:
-    assert main([*JOB, *words]) == 2
-    assert says in capsys.readouterr().err

@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.configuration import load_yaml
-from advisor.base.errors import UserError
 from advisor.base.lines import BLOCK_BYTES
 from advisor.base.units import GIB, MIB
 from advisor.diagnose.catalog import EVIDENCE, Case, Failure, load_catalog
@@ -292,13 +291,6 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     garbage = bytes(range(256)) * 64
     log.write_bytes(garbage + b"\xff\xfe\n" + OTHER.encode() + b"\r\n" + garbage)
     assert one(log).failure.id == "megatron_graphs_refuse_offload", "read over"
-
-
-def test_a_file_that_cannot_be_read_is_the_users_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        findings(tmp_path / "absent.log")
-    with pytest.raises(UserError, match="cannot be read"):
-        findings(tmp_path)
 
 
 def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from advisor.search.ranking import order
 from advisor.step.predicted_step import training_step
 from advisor.step.timeline import live_memory, timeline
 from scripts.write_docs.explorer_questions import QUESTIONS
+from tests.advisor.jobs import batches, parallel
 from tests.browsers import FLAGS, NAMES, installed
 from tests.harness.simulated import SimulatedDevice
 
@@ -36,12 +37,8 @@ HERE = Path(__file__).parent
 REQUEST = Request(
     model="llama3_8b",
     gpus="8xH100",
-    seq_length=8192,
-    tensor_model_parallel_size=2,
-    pipeline_model_parallel_size=2,
-    virtual_pipeline_model_parallel_size=2,
-    micro_batch_size=2,
-    global_batch_size=32,
+    **batches(8192, 2, 32),
+    **parallel(tp=2, pp=2, vpp=2),
     quick=True,
 )
 OTHERS = {
@@ -73,9 +70,7 @@ OTHERS["images"] = Request(
     model="qwen2.5_vl_7b",
     gpus="8xH100",
     framework="huggingface",
-    seq_length=4096,
-    micro_batch_size=2,
-    global_batch_size=16,
+    **batches(4096, 2, 16),
     overrides=("samples.image_tokens=2048", "samples.images=2", "tuning.adapter=lora"),
     quick=True,
 )

@@ -46,10 +46,10 @@ FLAGS = {
     ("torchtitan", "0.3", "full"): "activation_checkpoint:full",
     ("huggingface", "5", "none"): "",
     ("huggingface", "4", "full"): "--gradient_checkpointing True",
-    ("huggingface", "5", "full+use_reentrant"): "--activation_checkpointing True "
-    "--activation_checkpointing_kwargs '{\"use_reentrant\": true}'",
-    ("huggingface", "5", "selective:3"): "--activation_checkpointing True "
-    "--activation_checkpointing_kwargs '{\"every_n_layers\": 3}'",
+    ("huggingface", "5", "full+use_reentrant"): "--gradient_checkpointing True "
+    "--gradient_checkpointing_kwargs '{\"use_reentrant\": true}'",
+    ("huggingface", "5", "selective:3"): "--gradient_checkpointing True "
+    "--gradient_checkpointing_kwargs '{\"every_n_layers\": 3}'",
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 import advisor
 from advisor.base.errors import UserError
 from advisor.cli.main import main
+from tests.advisor.jobs import batches
 from tests.advisor.tables import tables
 
 TABLES = tables(__file__)
@@ -99,9 +100,7 @@ def test_the_one_published_run_on_amd_lies_within_the_band() -> None:
         gpus="8xMI300X",
         framework="torchtitan",
         framework_version="0.2",
-        seq_length=8192,
-        micro_batch_size=1,
-        global_batch_size=8,
+        **batches(8192, 1, 8),
         recompute=["op:torchtitan"],
         overrides={"job.torch_compile": True},
     )

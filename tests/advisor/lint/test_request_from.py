@@ -222,16 +222,12 @@ def test_a_script_says_its_optimizer_and_its_types(tmp_path: Path) -> None:
 )
 def test_a_library_recipe_has_the_fusions_of_its_models_class(tmp_path, recipe, fused) -> None:
     name = recipe.rpartition(" ")[2]
-    text = f"from megatron.bridge.recipes.{recipe}\ncfg = {name}()\n"
-    (tmp_path / "train.py").write_text(f"{text}cfg.model.tensor_model_parallel_size = 2\n")
-    request = read_job(str(tmp_path / "train.py"), {"gpus": "64xH100"}).request
-    model = resolve(request).model
-    assert (model.apply_rope_fusion, model.bias_activation_fusion) == fused
-    (tmp_path / "train.py").write_text(
-        f"{text}cfg.model.apply_rope_fusion = True\ncfg.model.bias_activation_fusion = True\n"
-    )
-    model = resolve(read_job(str(tmp_path / "train.py"), {"gpus": "64xH100"}).request).model
-    assert (model.apply_rope_fusion, model.bias_activation_fusion) == (True, True)
+    text = f"from megatron.bridge.recipes.{recipe}\ncfg = {name}()\ncfg.model."
+    both = "apply_rope_fusion = True\ncfg.model.bias_activation_fusion = True"
+    for more, expected in (("tensor_model_parallel_size = 2", fused), (both, (True, True))):
+        (tmp_path / "train.py").write_text(f"{text}{more}\n")
+        model = resolve(read_job(str(tmp_path / "train.py"), {"gpus": "64xH100"}).request).model
+        assert (model.apply_rope_fusion, model.bias_activation_fusion) == expected
 
 
 QWEN = (
@@ -248,7 +244,7 @@ QWEN = (
         ("", "allgather", False, ("none", ())),
         (
             "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep "
-            "--moe-permute-fusion --cuda-graph-impl transformer_engine "
+            "--moe-permute-fusion --moe-router-fusion --cuda-graph-impl transformer_engine "
             "--cuda-graph-modules attn moe_router",
             "flex",
             True,
@@ -266,15 +262,10 @@ def test_a_script_says_how_its_experts_run(tmp_path, words, dispatcher, permute,
     found = resolved(tmp_path, f"{QWEN}{words}", "16xH100")
     model, config = found.model, found.config
     assert (model.moe_token_dispatcher_type, model.moe_permute_fusion) == (dispatcher, permute)
-    assert not model.moe_grouped_gemm
+    assert (model.moe_router_fusion, model.moe_grouped_gemm) == (permute, False)
     assert (config.cuda_graph_impl, config.cuda_graph_modules) == graphs
     if dispatcher == "flex":
         assert model.moe_flex_dispatcher_backend == "hybridep"
-
-
-def test_a_script_says_its_fusions(tmp_path: Path) -> None:
-    model = resolved(tmp_path, f"{QWEN}--no-rope-fusion --moe-router-fusion", "16xH100").model
-    assert (model.apply_rope_fusion, model.moe_router_fusion) == (False, True)
 
 
 def page_of(folder: Path, capsys, text: str, gpus: str, *words: str) -> str:
@@ -587,6 +578,9 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
     assert verdict.endswith(caveat) if says else "adapters" not in verdict
 
 
+NAMED = "--model llama3_8b --quick --seq-length 2048"
+
+
 @pytest.mark.parametrize(
     ("command", "says"), TABLES["test_what_the_file_switches_on_is_to_be_dropped"]
 )
@@ -599,12 +593,8 @@ def test_what_the_file_switches_on_is_to_be_dropped(tmp_path, capsys, command, s
         "  fsdp_version: 2\n"
     )
     options = "" if "titan" in command else " --per_device_train_batch_size 1 --bf16"
-    (tmp_path / "t.sh").write_text(f"{command}{options}\n")
-    words = ["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"]
-    cli.main(
-        [*words, "--quick", "--recompute", "none", "--recompute", "full", "--seq-length", "2048"]
-    )
-    page = " ".join(capsys.readouterr().out.split())
+    words = f"{NAMED} --recompute none --recompute full".split()
+    page = page_of(tmp_path, capsys, f"{command}{options}", "8xH100", *words)
     assert says.format(folder=tmp_path) in page
 
 
@@ -643,20 +633,10 @@ def test_options_are_read_as_their_programs_read_them(tmp_path: Path, name: str)
     resolve(read.request)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (
-            "--fsdp full_shard --layer_offloading True",
-            "row 1 is what the file sets, without --layer_offloading = True: not predicted",
-        ),
-    ],
-)
-def test_what_the_file_says_is_named_as_it_is_there(tmp_path, capsys, options, says) -> None:
+def test_what_the_file_says_is_named_as_it_is_there(tmp_path, capsys) -> None:
     text = "python t.py --per_device_train_batch_size 1 --bf16 1 --gradient_checkpointing 1"
-    (tmp_path / "t.sh").write_text(f"{text} {options}\n")
-    words = ["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"]
-    cli.main([*words, "--quick", "--recompute", "full", "--seq-length", "2048"])
-    page = " ".join("".join(capsys.readouterr()).split())
-    assert says in page
+    options = "--fsdp full_shard --layer_offloading True"
+    words = f"{NAMED} --recompute full".split()
+    page = page_of(tmp_path, capsys, f"{text} {options}", "8xH100", *words)
+    assert "row 1 is what the file sets, without --layer_offloading = True: not predicted" in page
     assert "nothing to change" not in page

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, Remedy
-from advisor.base.units import GIB, amount, percent, ranges, rate_words
+from advisor.base.units import GIB, amount, percent, rate_words
 from advisor.report.wording import (
     against_preset,
     missing_bytes,
@@ -128,10 +128,6 @@ def test_the_way_out(make_advice, make_evaluation, tight: Answer) -> None:
     enough = Remedy(change="VPP 10", effect_bytes=-9 * GIB, effect_seconds=0.0, why="")
     assert way_out(replace(alone, remedies=(enough,))) == ""
     assert way_out(tight) == ""
-
-
-def test_ranges() -> None:
-    assert ranges([2, 5, 6, 7, 8]) == "2, 5-8"
 
 
 def _estimated(answer: Answer, spec: str, **changes: object) -> Answer:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
@@ -115,20 +114,13 @@ def test_a_precision_has_its_own_preset_or_takes_the_plain_one() -> None:
 
 
 def test_a_row_of_the_precision_comes_before_the_file_that_names_none() -> None:
-    wanted = Wanted(
-        model="llama3_70b", num_gpus=64, gpu_type="H100", precision=Precision.FP8_CURRENT
-    )
-    row = find_experiment(wanted)
+    eight = {"precision": Precision.FP8_CURRENT}
+    row = find("llama3_70b", "64xH100", **eight)
     assert row.name == "llama3_70b_pretrain_64gpu_h100_fp8cs"
     assert row.layout.pipeline_model_parallel_size == 8
     # the same in 16 bits, or for a length that the row is not for, is the file
-    for other in (
-        replace(wanted, precision=Precision.BF16),
-        replace(wanted, precision=None),
-        replace(wanted, seq_length=4096),
-    ):
-        found = find_experiment(other)
-        assert found.name == "llama3_70b_64xh100"
+    for other in ({"precision": Precision.BF16}, {}, eight | {"seq_length": 4096}):
+        assert find("llama3_70b", "64xH100", **other).name == "llama3_70b_64xh100"
 
 
 def test_a_preset_for_one_precision_is_not_taken_for_another() -> None:

@@ -3,23 +3,19 @@
 import re
 from math import prod
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 from msgspec.structs import replace
 
 from advisor.base.configuration import ConfigGroup, packaged_configs
 from advisor.base.errors import UserError
-from advisor.base.fields import parse
-from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
-from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Job
+from advisor.job.job import CudaGraphImpl
 from advisor.job.layout import ParallelLayout
-from advisor.models.presets import load_model, model_names
+from advisor.models.presets import load_model
 from advisor.request.recipe_choice import Wanted, find_experiment, nearest_experiment
 from advisor.request.recipes import (
     Experiment,
@@ -31,10 +27,9 @@ from advisor.request.recipes import (
     recipe_models,
     with_split,
 )
-from tests.advisor.frameworks.megatron.configuration_cases import first_refusal
+from tests.advisor.request.test_experiments import job_of
 
 RECIPES = [recipe for model in recipe_models() for recipe in load_recipes(model)]
-MODELLED = [recipe for recipe in RECIPES if recipe.model in model_names()]
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}
 # The release that a framework's recipes were read with.
 REVISIONS = {
@@ -43,17 +38,6 @@ REVISIONS = {
     "nemo2": resolve_revision(Framework.MEGATRON_LM, "0.14"),
     "nemo1": resolve_revision(Framework.MEGATRON_LM, "0.11"),
 }
-
-
-def job_of(recipe: Recipe, preset: Experiment | None = None) -> Job:
-    preset = preset or preset_of(recipe)
-    return Job(
-        model=preset.configure(load_model(preset.model)),
-        layout=preset.layout,
-        config=preset.config,
-        gpu=load_gpu(recipe.gpu_types[0]),
-        num_gpus=recipe.num_gpus,
-    )
 
 
 def test_there_are_many_and_their_names_are_unique() -> None:
@@ -115,14 +99,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("model", sorted({recipe.model for recipe in MODELLED}))
-def test_every_recipe_of_a_known_model_is_a_legal_job_with_a_legal_setting(model: str) -> None:
+@pytest.mark.parametrize("model", recipe_models())
+def test_every_recipe_is_a_legal_job_with_a_legal_setting(model: str) -> None:
     for recipe in load_recipes(model):
         if leaves_something_out(recipe):
             with pytest.raises(UserError):
-                job_of(recipe)
+                job_of(preset_of(recipe))
             continue
-        job, revision = job_of(recipe), REVISIONS[recipe.framework]
+        job, revision = job_of(preset_of(recipe)), REVISIONS[recipe.framework]
         assert job.num_microbatches >= 1, recipe.name
         rules = [one.rule for one in check(parse_setting(preset_of(recipe).shipped), job, revision)]
         assert rules == ["bridge_local_graphs"] * (recipe.name in REFUSED), recipe.name
@@ -132,7 +116,7 @@ def test_graphs_of_every_recipe_with_experts_name_their_modules() -> None:
     """Except those of a whole iteration and the four above; NeMo's releases read no list."""
     unnamed = [
         recipe.name
-        for recipe in MODELLED
+        for recipe in RECIPES
         if recipe.framework == "megatron_bridge"
         and load_model(recipe.model).num_moe_experts
         and recipe.values.get("cuda_graph_impl") in ("transformer_engine", "local")
@@ -178,13 +162,12 @@ def test_the_exact_number_comes_first_then_the_nearest_that_divides() -> None:
 
 
 def test_recipes_whose_split_no_table_has_are_split_evenly() -> None:
-    completed = []
-    for recipe in MODELLED:
-        if leaves_something_out(recipe) and recipe.name not in INCOMPLETE:
-            preset = with_split(preset_of(recipe))
-            assert not preset.splits_as_published
-            completed.append(job_of(recipe, preset))
+    completed = [r for r in RECIPES if leaves_something_out(r) and r.name not in INCOMPLETE]
     assert len(completed) >= 34
+    for recipe in completed:
+        preset, revision = with_split(preset_of(recipe)), REVISIONS[recipe.framework]
+        assert not preset.splits_as_published
+        assert not check(parse_setting(preset.shipped), job_of(preset), revision)
 
 
 def test_a_recipe_is_used_as_soon_as_its_split_is_known() -> None:
@@ -247,53 +230,3 @@ def test_a_model_without_a_table_has_no_recipes() -> None:
     assert load_recipes("no_such_model") == ()
     assert load_recipes("../experiment/x") == ()
     assert (packaged_configs() / ConfigGroup.RECIPE).is_dir()
-
-
-EXPERTS = (
-    *("deepseek", "glm4.5", "gpt_oss", "kimi", "llama4", "mixtral", "moonlight"),
-    *("nemotron3_nano", "qwen3_235b", "qwen3_30b", "qwen3_next"),
-)
-LATENT = ("deepseek", "kimi", "moonlight")
-HINTS = get_type_hints(RawSettings).items()
-FIELDS = {name: kind for name, kind in HINTS if name in RawSettings.option_names}
-
-
-def raw_of(recipe: Recipe) -> RawSettings:
-    """What TransformerConfig gets to see of a recipe, whether its model is a preset yet or not."""
-    shipped = parse_setting(recipe.shipped_recompute)
-    values = {k: parse(v, FIELDS[k], k) for k, v in recipe.values.items() if k in FIELDS}
-    experts, latent = (recipe.model.startswith(kind) for kind in (EXPERTS, LATENT))
-    pattern = {"moe_layer_freq": "([0]*3+[1]*58)"} if latent else {}
-    precision = preset_of(recipe).config.precision
-    return RawSettings(
-        **{
-            "hidden_dropout": 0.0,
-            "attention_dropout": 0.0,
-            "moe_token_dispatcher_type": "alltoall",
-            "num_moe_experts": 128 if experts else None,
-            "moe_grouped_gemm": experts,
-            **pattern,
-            "moe_shared_expert_intermediate_size": 2048 if latent else None,
-            "multi_latent_attention": latent,
-            "fp8": "hybrid" if precision.is_fp8 else None,
-            "fp8_recipe": RECIPES_OF_PRECISIONS.get(precision),
-            "recompute_granularity": None if shipped.granularity == "none" else shipped.granularity,
-            "recompute_modules": shipped.modules,
-            "recompute_method": shipped.method,
-            "recompute_num_layers": shipped.num_layers,
-            "offload_modules": shipped.offload_modules,
-            "fine_grained_activation_offloading": bool(shipped.offload_modules),
-            "use_transformer_engine_op_fuser": "op_fuser" in recipe.notes,
-            **values,
-        }
-    )
-
-
-@pytest.mark.parametrize("model", recipe_models())
-def test_the_configuration_accepts_every_published_recipe(model: str) -> None:
-    for recipe in load_recipes(model):
-        raw, revision = raw_of(recipe), REVISIONS[recipe.framework]
-        if not revision.cuda_graph_impls:  # spelt enable_cuda_graph then, as `lower` does
-            by_flag = raw.cuda_graph_impl == "local"
-            raw = raw.changed(cuda_graph_impl="none", enable_cuda_graph=by_flag)
-        assert first_refusal(raw, revision) is None, recipe.name

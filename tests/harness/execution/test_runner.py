@@ -106,13 +106,6 @@ def test_evidence_says_why(make_plan, make_runner, faults, fault, says) -> None:
         assert (evidence.signal, evidence.exit_code) == (signal.SIGSEGV, None)
 
 
-def test_repeats_are_interleaved(make_plan: MakePlan, make_runner: MakeRunner) -> None:
-    stream = StringIO()
-    make_runner(make_plan(2, 2), stream).run()
-    heads = [line.split("  ")[1] for line in stream.getvalue().splitlines()]
-    assert heads == [f"full:block:{n} repeat {repeat}/2" for repeat in (1, 2) for n in (1, 2)]
-
-
 def test_a_skipped_setting_has_a_result_with_its_reason(make_plan, make_runner) -> None:
     plan = make_plan(2, 3)
     first, second = plan.settings

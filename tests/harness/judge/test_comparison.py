@@ -247,12 +247,6 @@ def test_a_skipped_setting_is_listed(make_repeats: Any, make_failed: Any, golden
     assert gone.exit_code == 3
 
 
-def test_a_metric_that_vanished(make_repeats: Any, golden: Golden) -> None:
-    found = compare(make_repeats(loss=()), [golden])
-    assert row_of(found, LOSS).verdict is Verdict.VANISHED
-    assert found.exit_code == 3
-
-
 def test_the_recorded_regression_exits_with_one() -> None:
     loaded = load_results([FIXTURES / "recorded_regression"])
     golden = read_golden(ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json")

@@ -87,13 +87,6 @@ def test_the_same_gpus_then_the_same_workload_then_measured_then_the_latest(subj
         assert find_golden(subject, order[:number][::-1]) is order[number - 1]
 
 
-def test_a_golden_of_another_workload_is_none_of_ours(subject: Subject) -> None:
-    assert find_golden(subject, [golden(key="0" * 12)]) is None
-    assert find_golden(subject, [golden(fields={"model.name": "toy", "seq_length": 2048})]) is None
-    assert find_golden(subject, [golden(fields={})]) is None
-    assert find_golden(subject, []) is None
-
-
 def test_that_it_does_not_fit_is_known_of_its_own_gpus_only(subject: Subject) -> None:
     oom = golden("8xB200", subject.key, status=TrialStatus.OOM, steps=0)
     assert find_golden(subject, [oom]) is None

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.base.errors import UserError
 from advisor.base.lines import LINE_CHARACTERS
 from advisor.base.record import as_dict
 from harness.logs.parse import ParsedLog, parse_logs
@@ -237,14 +236,6 @@ def test_a_trainers_losses_begin_again_with_their_epoch(parse: Parse) -> None:
     parsed = parse("".join(f"{{'loss': {loss}, 'epoch': {epoch}}}\n" for loss, epoch in rows))
     assert [step.loss for step in parsed.steps] == [7.0, 6.0]
     assert (parsed.restarts, parsed.ended) == (1, False)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        parse_logs([tmp_path])
-    damaged = tmp_path / "x.gz"
-    damaged.write_bytes(gzip.compress(SMALL.encode())[:60] + b"\x00" * 50)
-    assert parse_logs([damaged]).damaged == ("x.gz",)
 
 
 def long_log(kind: str, count: int, nan: int = 0) -> str:

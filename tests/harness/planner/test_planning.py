@@ -202,11 +202,6 @@ def test_what_cannot_run_is_one_line(overrides: str, machine: Machine, says: str
     assert "\n" not in str(error.value)
 
 
-def test_the_layout_s_data_parallelism_follows_gpus() -> None:
-    made = plan("gpus=4xH100", "job.global_batch_size=8", "recompute=none", machine=EIGHT)
-    assert made.settings[0].trial.workload.layout.data_parallel_size == 4
-
-
 def test_a_published_recipe_is_a_job_as_an_experiment_is() -> None:
     """A row of configs/recipe, laid out as the source says, here with fewer layers."""
     machine = Machine(device=Device.CUDA, gpu_names=("NVIDIA H100 80GB HBM3",) * 4)

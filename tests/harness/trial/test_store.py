@@ -53,13 +53,13 @@ def test_a_result_comes_back_as_it_was() -> None:
 
 
 def test_losses_that_are_no_numbers_are_strict_json() -> None:
-    lost = replace(RESULT, loss=(math.nan, math.inf))
+    lost = replace(RESULT, loss=(math.nan, math.inf, -math.inf))
     text = encode(lost)
     assert '"nan"' in text
     assert "NaN" not in text
     back = decode_result(text, "result.json").loss
     assert math.isnan(back[0])
-    assert back[1] == math.inf
+    assert back[1:] == (math.inf, -math.inf)
 
 
 def test_a_trial_and_a_plan_come_back(trial: Trial, make_plan: Callable[..., RunPlan]) -> None:

@@ -31,9 +31,9 @@ class _Kernel:
         return lambda *args, **kwargs: None
 
 
-def _module(folder: Path, path: str, *absent: str) -> Any:
+def _module(folder: Path, path: str, *absent: str, device: str = "none") -> Any:
     """The module in `folder`/`path` without its asserts (that tensors are on a GPU), where `absent`
-    ones are imported as empty."""
+    ones are imported as empty; what holds of a `device` there holds of the CPU."""
     name = path.removesuffix(".py").replace("/", ".")
     parents = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
     for other in (*parents, *absent):
@@ -41,7 +41,8 @@ def _module(folder: Path, path: str, *absent: str) -> Any:
     module = ModuleType(name)
     module.__package__ = name.rpartition(".")[0]
     sys.modules[name] = module
-    exec(compile((folder / path).read_text(), path, "exec", optimize=1), vars(module))
+    text = (folder / path).read_text().replace(f'"{device}"', '"cpu"')
+    exec(compile(text, path, "exec", optimize=1), vars(module))
     return module
 
 
@@ -116,13 +117,14 @@ def _power(number: int) -> int:
 
 
 def liger(hidden, weight, labels, head, wheel) -> Outputs:
-    """LigerFusedLinearCrossEntropyFunction, by the path that adds each chunk's gradient in fp32:
-    all there is to 0.8.0, and 0.8.5 where types differ."""
+    """LigerFusedLinearCrossEntropyFunction, which adds each chunk's gradient in place on a GPU."""
     triton = MagicMock(cdiv=lambda a, b: -(-a // b), next_power_of_2=_power)
     sys.modules["triton"] = triton
     others = ("liger_kernel.functional", "liger_kernel.backends", "liger_kernel.ops.cross_entropy")
     others += ("liger_kernel.ops.utils", "liger_kernel.utils")
-    module = _module(wheel, "liger_kernel/ops/fused_linear_cross_entropy.py", *others)
+    path = "liger_kernel/ops/fused_linear_cross_entropy.py"
+    module = _module(wheel, path, *others, device="cuda")
+    torch.cuda.get_device_capability = lambda *_: (9, 0)  # type: ignore[assignment]
     module.liger_cross_entropy_kernel = module.element_mul_kernel = _Kernel()
     module.is_hip = lambda: False
     rows, targets = _rows(hidden, labels)

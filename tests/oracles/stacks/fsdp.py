@@ -72,13 +72,13 @@ def assert_near(predicted: Step, step: Step, tolerance: float) -> None:
 
 
 @contextmanager
-def fake_ranks(replicas: int = 1) -> Iterator[Any]:
-    """A mesh of RANKS ranks of which only this one exists, in one or more rows."""
-    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+def fake_ranks(replicas: int = 1, ranks: int = RANKS) -> Iterator[Any]:
+    """A mesh of ranks of which only this one exists, in one or more rows."""
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
-        sizes, names = (RANKS,), None
+        sizes, names = (ranks,), None
         if replicas > 1:
-            sizes, names = (replicas, RANKS // replicas), ("replicas", "shards")
+            sizes, names = (replicas, ranks // replicas), ("replicas", "shards")
         yield init_device_mesh("cpu", sizes, mesh_dim_names=names)
     finally:
         dist.destroy_process_group()
@@ -91,11 +91,13 @@ def titan_step(
     reshards: bool = True,
     root_holds_ends: bool = False,
     replicas: int = 1,
+    ranks: int = RANKS,
     measure: Callable[[RankShape, Any], Any] | None = None,
 ) -> Any:
     """Forward, loss and backward of one microbatch: a Step, or what `measure` makes of the model.
     The second of two steps is measured. replicas: groups of ranks that hold the same shards."""
-    with fake_ranks(replicas) as mesh, FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
+    fake = fake_ranks(replicas, ranks)
+    with fake as mesh, FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
         model = _titan(shape)
         checkpoint(model)
         policy = torch.bfloat16, torch.float32

@@ -3,7 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+import advisor
 from advisor.base.dtypes import DType
+from advisor.base.units import GIB
 from advisor.frameworks.torch.parameter_groups import (
     Part,
     Sharding,
@@ -16,6 +18,7 @@ from advisor.memory.chunk import chunk_footprint
 from advisor.memory.static import layer_elements
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import TransformerImpl
+from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 from tests.advisor.toys import toy_model
 
@@ -100,6 +103,18 @@ def test_streams_keep_the_largest_group_and_the_shards() -> None:
     assert stream_pools(SHAPE, EIGHT) == 2 * LAYER + 4 * LAYER + TOTAL // 8 * 4
     accumulating = replace(EIGHT, accumulates=True)
     assert stream_pools(SHAPE, accumulating) == 2 * LAYER + 4 * LAYER
+    assert stream_pools(SHAPE, Sharding(ranks=1, divides=True)) == 4 * TOTAL + 4 * LAYER
+
+
+@pytest.mark.parametrize(("recompute", "peaks"), [("none", (61.85, 80)), ("full", (52.14, 67.8))])
+def test_torchs_allocator_without_a_gpu(recompute: str, peaks: tuple[float, float]) -> None:
+    """As tests/oracles/no_gpu ran it, and a context: gradients lie on the reductions' stream."""
+    job = {"gpus": "1xH200", "framework": "torchtitan", "framework_version": "0.3"}
+    sizes = {"seq_length": 8192, "micro_batch_size": 1, "global_batch_size": 1}
+    ten = replace(load_model("llama3_8b"), num_layers=10)
+    row = advisor.evaluate(recompute, model=ten, **job, **sizes)  # type: ignore[arg-type]
+    assert row.peak_allocated_bytes / GIB == pytest.approx(peaks[0], rel=1e-4)
+    assert row.peak_reserved_bytes / GIB == pytest.approx(peaks[1], rel=0.015)
 
 
 def test_a_chunk_is_raised_by_what_is_next_to_it() -> None:

@@ -29,12 +29,12 @@ def test_a_layer() -> None:
 
 
 def test_the_loss_keeps_gradients_and_no_logits() -> None:
-    """ceil(128256 / 4096) = 32 pieces of 256 tokens, a power of two; a chunk's gradient of the
-    weight in 16 bits and in fp32."""
+    """ceil(128256 / 4096) = 32 pieces of 256 tokens, a power of two; the gradient of the
+    weight is added to in place."""
     ((name, operators),) = head_groups(SHAPE)
     loss = operators[-1]
     assert name == "head"
-    assert loss.forward_workspace == 256 * VOCABULARY * 2 + (2 + 4) * VOCABULARY * HIDDEN
+    assert loss.forward_workspace == 256 * VOCABULARY * 2
     kept = 2 * TOKENS * HIDDEN + 2 * VOCABULARY * HIDDEN
     assert sum(tensor.num_bytes for tensor in loss.saved) == kept
 

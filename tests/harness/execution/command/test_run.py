@@ -131,12 +131,6 @@ def test_a_command_that_does_not_exist(tmp_path: Path, harness: Harness) -> None
     assert "not found" in done.stdout
 
 
-def test_the_dry_run_writes_nothing(tmp_path: Path, harness: Harness) -> None:
-    done = harness(tmp_path, f"{SCRIPT} {{recompute}}", "--dry-run")
-    assert done.returncode == 0
-    assert not (tmp_path / "runs").exists()
-
-
 def test_environment_of_the_command(tmp_path: Path, harness: Harness) -> None:
     line = 'printf "%s\\n" "$HARNESS_TRIAL_FOLDER" "$NVTE_CPU_OFFLOAD_V1"; : {recompute}'
     setting = "recompute.settings=['none+offload=core_attn']"

@@ -142,8 +142,6 @@ def test_torchrun_s_command_line(tmp_path, trial, two_ranks) -> None:
 
 @pytest.fixture
 def two_ranks() -> Callable[[Trial], Trial]:
-    from msgspec.structs import replace
-
     def make(trial: Trial) -> Trial:
         layout = replace(trial.workload.layout, data_parallel_size=2)
         return replace(trial, workload=replace(trial.workload, layout=layout))
