@@ -46,6 +46,7 @@ from advisor.plan.recompute_plan import (
     Checkpoint,
     RecomputePlan,
     computed_until_stop,
+    copied_bytes,
     kept_tensors,
     offloaded_bytes,
     offloaded_names,
@@ -195,7 +196,8 @@ def _kept(shape: RankShape, layers: Layers) -> int:
     if layers.whole:
         return kept_input(shape, layers)
     (operators,) = _layers_of(shape, layers)
-    return liveness.layer_kept_bytes(operators, layers.runs) - _on_host(shape, layers)
+    away = offloaded_bytes(operators, layers.runs, layers.offloaded) if layers.moves_to_host else 0
+    return liveness.layer_kept_bytes(operators, layers.runs) - away
 
 
 @lru_cache(maxsize=8192)
@@ -208,7 +210,7 @@ def _on_host(shape: RankShape, layers: Layers) -> int:
     if layers.whole:
         return _hidden(shape, layers) if layers.input.offloaded else 0
     (operators,), runs = _layers_of(shape, layers), layers.runs
-    return offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
+    return copied_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
 
 
 @lru_cache(maxsize=4096)
@@ -245,7 +247,8 @@ def _layers_of(shape: RankShape, row: Row) -> "_Each":
 
 def _plain(shape: RankShape, row: Row) -> Unit:
     """An end of the model, or a layer by itself. What its modules offload has as much again on its
-    way in either pass; what its runs do is on its way while the next layer runs."""
+    way in either pass, or the layer before has; what its runs do is on its way while the next layer
+    runs. Left out: what comes back a second time, as two modules saved it."""
     name = row if isinstance(row, str) else _NAMES[row.layers[0].role]
     layers = Layers(()) if isinstance(row, str) else row
     (operators,), runs = _layers_of(shape, row), layers.runs
@@ -256,13 +259,13 @@ def _plain(shape: RankShape, row: Row) -> Unit:
         return Unit(name=name, kept=kept, forward=there, backward=gone, held=gone, entry=entry)
     by_runs = offloaded_bytes(operators, runs, frozenset())
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
+    fetched = offloaded_bytes(operators, runs, layers.offloaded or layers.fetched) - by_runs
     kept, predicts = found.kept - by_runs - by_modules, name == "multi-token prediction"
     replays_router = any(Module.ROUTER in run.modules for run in runs)
     left = 2 * hidden if replays_router and _holds_graph(shape, layers) else 0
     back = found.held_backward if predicts else found.backward
-    forward, backward, held = (
-        peak.above(by_modules, _place(name)) for peak in (found.forward, back, found.held_backward)
-    )
+    forward = found.forward.above(by_modules, _place(name))
+    backward, held = (peak.above(fetched, _place(name)) for peak in (back, found.held_backward))
     return Unit(
         name=name,
         kept=kept,

@@ -136,7 +136,8 @@ class Segment(Struct, frozen=True, cache_hash=True):
 
     whole: one checkpoint around all of them: only the first layer's input is kept, cut by TP where
     `shards_input` (Megatron's distribute_saved_activations). Otherwise each layer has its `runs`.
-    offloaded: modules whose saved tensors go to the host and come back for the backward.
+    offloaded: modules whose saved tensors go to the host and come back for the backward; fetched:
+    where none are, those of the layer before, which come back meanwhile.
     checkpoint says how `whole` is replayed, input where its input is kept.
     copies: so many such segments follow each other.
     """
@@ -146,6 +147,7 @@ class Segment(Struct, frozen=True, cache_hash=True):
     shards_input: bool = False
     runs: tuple[ReplayRun, ...] = ()
     offloaded: frozenset[Module] = frozenset()
+    fetched: frozenset[Module] = frozenset()
     copies: int = 1
     checkpoint: Checkpoint = Checkpoint.REENTRANT
     input: InputStorage = ON_DEVICE
@@ -277,6 +279,23 @@ def offloaded_bytes(
     """Bytes of one layer that leave the device."""
     kept = kept_tensors(operators, runs)
     return sum(kept[name].num_bytes for name in offloaded_names(operators, runs, modules))
+
+
+@lru_cache(maxsize=8192)
+def copied_bytes(
+    operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...], modules: frozenset[Module]
+) -> int:
+    """Bytes of one layer that are copied to the host, wait there and come back: of each of
+    `modules`, what its operators save: what two of them save twice, and also what stays on the
+    device, as others save it, or that a replay writes again; of a storage the view alone."""
+    if not modules or modules == EVERYTHING:
+        return offloaded_bytes(operators, runs, modules)
+    saved: list[Tensor] = []
+    for operator, run in zip(operators, assign_runs(operators, runs), strict=True):
+        if run is None and operator.module in modules:
+            saved += {tensor.name: tensor for tensor in operator.saved}.values()
+    copies = sum(one.num_bytes for one in saved if one.num_elements >= _SMALLEST_OFFLOADED_ELEMENTS)
+    return copies + offloaded_bytes(operators, runs, frozenset())
 
 
 @lru_cache(maxsize=8192)

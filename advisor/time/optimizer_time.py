@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from advisor.base.dtypes import DType
 from advisor.job.job import Job, Optimizer
 from advisor.job.layout import SHARDED_GRADIENTS
 from advisor.job.pipeline_split import ModelChunk
@@ -42,11 +43,12 @@ _HOST_ADAM_BYTES_PER_ELEMENT = 28
 
 
 def host_optimizer_seconds(
-    elements: float, gradient_itemsize: int, machine: Machine, *, overlapped: bool
+    elements: float, copied: int, machine: Machine, *, overlapped: bool
 ) -> float:
-    """Adam on the host for `elements` of this rank: gradients there, the update, 16-bit parameters
-    back; the copies run during the update where `overlapped` (overlap_cpu_optimizer_d2h_h2d)."""
-    copies = elements * (gradient_itemsize + 2) / machine.host_bytes_per_second
+    """Adam on the host for `elements` of this rank: gradients there, the update, parameters back,
+    of each both `copied` bytes; the copies run during the update where `overlapped`
+    (overlap_cpu_optimizer_d2h_h2d)."""
+    copies = elements * copied / machine.host_bytes_per_second
     update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / machine.host_memory_bytes_per_second
     return max(copies, update) if overlapped else copies + update
 
@@ -96,10 +98,15 @@ def least_optimizer_seconds(job: Job, machine: Machine) -> float:
 
 
 def _adam_seconds(job: Job, elements: int, shards: int, machine: Machine) -> tuple[float, float]:
-    """On the device and on the host."""
-    config = job.config
+    """On the device and on the host. Megatron's copies are fp32 both ways, as torch converts on the
+    GPU (hybrid_optimizer.py, ATen native/cuda/Copy.cu); others bring 16-bit parameters back. Left
+    out: Adam on the device runs during the host's, which takes a hundred times as long."""
+    config, plain = job.config, job.layout.data_parallel_sharding is None
     itemsize, away = config.main_grads_dtype.itemsize, config.offloaded_fraction
     on_host = host_optimizer_seconds(
-        away * elements / shards, itemsize, machine, overlapped=config.overlap_cpu_optimizer_d2h_h2d
+        away * elements / shards,
+        2 * DType.FP32.itemsize if plain else itemsize + DType.BF16.itemsize,
+        machine,
+        overlapped=config.overlap_cpu_optimizer_d2h_h2d,
     )
     return optimizer_seconds(elements, shards, itemsize, machine, on_host=away), on_host

@@ -266,7 +266,7 @@ def moved_bytes(shape: RankShape, kind: LayerKind, segment: Segment) -> int:
     layer's forward, and the previous one's backward."""
     if not segment.moves_to_host:
         return 0
-    return recompute_plan.offloaded_bytes(
+    return recompute_plan.copied_bytes(
         transformer_layer(shape, kind), segment.runs, segment.offloaded
     )
 

@@ -124,7 +124,7 @@ def rank_seconds(evaluator: Evaluator, recompute: str, stage: int) -> float:
     for chunk in chunks:
         passes += chunk_times(shape, machine, copies, evaluator.plan(setting, chunk.layers))
     return (
-        job.num_microbatches * (passes.kernels + passes.exposed + passes.exchange + passes.host)
+        job.num_microbatches * passes.total
         + evaluator.time.parts(evaluator.plans(setting))[stage].optimizer
         + _shared_seconds(evaluator, setting, stage, copies)
     )

@@ -24,7 +24,6 @@ from advisor.memory.chunk_units import bytes_on_host
 from advisor.request.layout_fields import reshaped
 from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
-from advisor.time.passes import chunk_times
 from harness.backends.jobs import as_run
 from harness.backends.lone_ranks import as_installed, check, lone_ranks, require
 from harness.backends.megatron_core.installed import has_transformer_engine
@@ -162,7 +161,6 @@ def _said(evaluator: Evaluator, recompute: str, device: Device) -> dict[str, Any
     setting, microbatches = parse_setting(recompute), evaluator.job.num_microbatches
     plans, (chunk,) = evaluator.plans(setting), evaluator.stages[_FIRST]
     plan = evaluator.plan(setting, chunk.layers)
-    passes = chunk_times(evaluator.shape, *evaluator.rates, plan)
     (peaks,) = predicted_stages(evaluator, recompute, (_FIRST,), device)
     (reserved,) = reserved_alone(evaluator, recompute, (_FIRST,))
     host = evaluator.memory.host_bytes(plans, _FIRST)
@@ -173,13 +171,12 @@ def _said(evaluator: Evaluator, recompute: str, device: Device) -> dict[str, Any
     }
     if device is Device.CPU:
         return found
-    alone = rank_seconds(evaluator, recompute, _FIRST)
     return found | {
         "allocated_bytes": peaks.peak,
         "reserved_bytes": reserved.allocated + reserved.fragmentation,
         "device_used_bytes": reserved.total,
         "optimizer_seconds": evaluator.time.parts(plans)[_FIRST].optimizer,
-        "step_seconds": alone + microbatches * passes.offload,
+        "step_seconds": rank_seconds(evaluator, recompute, _FIRST),
     }
 
 

@@ -7,7 +7,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings, subsets
-from advisor.frameworks.megatron.plan import REGIONS, offloaded_modules, selective_runs
+from advisor.frameworks.megatron.plan import (
+    EXPERT_REGIONS,
+    REGIONS,
+    offloaded_modules,
+    selective_runs,
+)
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import (
@@ -53,6 +58,7 @@ def decisions_of(job: Job, revision: Revision) -> Decisions:
 def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
     regions = _acting_regions(job.model, revision)
     layers = most_layers_of_chunk(job.model, job.layout) if _reads_fraction(revision) else 1
+    layers -= job.layout.pipeline_model_parallel_size == 1  # the last one stays: offloaded_by_layer
     for base in _selective(job.model):
         sending = (
             _with_fractions(sent, layers)
@@ -148,12 +154,13 @@ def _selective(model: ModelSpec) -> Iterable[RecomputeSetting]:
 
 
 def _acting_regions(model: ModelSpec, revision: Revision) -> tuple[str, ...]:
-    """Modules that send anything to the host in some layer of `model`."""
+    """Modules that send anything to the host in some layer of `model`; those of experts, four times
+    as many sets, are not searched."""
     kinds = tuple(dict.fromkeys(model.layer_kinds))
     return tuple(
         name
         for name in revision.offload_modules
-        if name in REGIONS
+        if name in REGIONS.keys() - EXPERT_REGIONS
         and any(offloaded_modules(replace(NONE, offload_modules=(name,)), model, k) for k in kinds)
     )
 

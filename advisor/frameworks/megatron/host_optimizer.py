@@ -2,7 +2,9 @@
 
 Megatron's HybridDeviceOptimizer goes over a rank's shard in the order of the model, norms and
 biases last, and moves whole parameters until they are the fraction that is asked for. What stays is
-at most the rest; a rank whose parameters do not add up to the fraction keeps less.
+at most the rest; a rank whose parameters do not add up to the fraction keeps less. Left out: by how
+much, and a first one of them, of whole parameters, which Megatron builds before it shards them and
+drops: its fp32 copies wait for Python's garbage collection (docs/limits.md).
 Sources: megatron-core 0.16.1 and 0.19.2 optimizer/cpu_offloading/hybrid_optimizer.py, the same in
 both, and optimizer/distrib_optimizer.py, _build_model_and_main_param_groups.
 """
@@ -40,8 +42,9 @@ def held_on_gpu(shard: int, config: JobConfig) -> int:
 
 
 def held_on_host(shard: int, config: JobConfig) -> int:
-    """Bytes of pinned host memory of what a shard moves: a copy of each main parameter, its
-    gradient and two moments, fp32 each."""
+    """Bytes of host memory of what a shard moves: a copy of each main parameter, its gradient and
+    two moments, fp32 each. Gradients are pinned, main parameters only without the precision-aware
+    optimizer, moments never; left out: torch rounds pinned blocks up to a power of two."""
     return 4 * (shard - int((1 - config.offloaded_fraction) * shard)) * _WIDE
 
 

@@ -111,9 +111,9 @@ class MegatronMemory(MegatronPart, MemoryModel):
         own, revision = as_megatron(setting), self.revision(job.config)
         if own.granularity is Granularity.FULL:
             own = own if reads_full_recompute(shape.model.hybrid_layer_pattern, revision) else NONE
-        return chunk_plan(
-            own, shape.model, layers, job.layout.sequence_parallel, copies_outputs_of(revision)
-        )
+        layout, copies = job.layout, copies_outputs_of(revision)
+        turns = layout.pipeline_model_parallel_size == 1
+        return chunk_plan(own, shape.model, layers, layout.sequence_parallel, copies, turns)
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """See of_release."""

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError, nearest_names
-from advisor.frameworks.megatron.plan import REGIONS
+from advisor.frameworks.megatron.plan import EXPERT_REGIONS, REGIONS
 from advisor.frameworks.megatron.setting import NONE, Granularity, RecomputeSetting, parse_setting
 from advisor.layers.operators import Module
 
@@ -65,9 +65,10 @@ def parse_native_setting(text: str) -> NativeSetting:
 def _refusals(setting: RecomputeSetting) -> Iterator[tuple[str, str]]:
     """What is wrong with offload or sharding in `setting`, and what would be right."""
     offloaded, replayed = set(setting.offload_modules), set(setting.effective_modules)
+    known = REGIONS.keys() - EXPERT_REGIONS
     for name in setting.offload_modules:
-        if name not in REGIONS:
-            yield f"the native backend does not offload {name}", nearest_names(name, REGIONS)
+        if name not in known:
+            yield f"the native backend does not offload {name}", nearest_names(name, known)
     if offloaded and setting.granularity is Granularity.FULL:
         yield ("replayed layers keep nothing to offload", "use offload with none or selective")
     if "layernorm" in replayed:

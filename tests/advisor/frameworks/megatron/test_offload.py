@@ -16,7 +16,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE, FeedForward
-from advisor.plan.recompute_plan import offloaded_bytes
+from advisor.plan.recompute_plan import copied_bytes, offloaded_bytes
 from advisor.time.attention import AttentionRates, Reached
 from advisor.time.communication import Link
 from advisor.time.gemm import GemmRates
@@ -36,28 +36,44 @@ def big(**changes: object) -> RankShape:
 
 
 def away(shape: RankShape, spec: str) -> int:
-    setting = parse_setting(spec)
+    return both(shape, spec)[0]
+
+
+def both(shape: RankShape, spec: str) -> tuple[int, int]:
+    """Bytes of a layer that leave the device, and that are copied to the host."""
+    setting, operators = parse_setting(spec), transformer_layer(shape)
     segment = chunk_plan(setting, shape.model, (DENSE,), True).segments[0]
-    return offloaded_bytes(transformer_layer(shape), segment.runs, segment.offloaded)
+    how = operators, segment.runs, segment.offloaded
+    return offloaded_bytes(*how), copied_bytes(*how)
 
 
-def test_core_attention_and_its_output() -> None:
-    """q leaves; k and v are half as large and too small; the output only if both savers go."""
-    shape = big()
-    assert away(shape, "none") == 0
-    attention = away(shape, "none+offload=core_attn")
-    both = away(shape, "none+offload=core_attn,attn_proj")
-    assert both - attention == HIDDEN
-    assert away(shape, "none+offload=attn_proj") == 0
+@pytest.mark.parametrize(
+    ("modules", "leaves", "copied"),
+    [("core_attn", 1, 2), ("core_attn,attn_proj", 2, 3), ("attn_proj", 0, 1)],
+)
+def test_core_attention_and_its_output(modules, leaves, copied) -> None:
+    """q leaves; k and v are half as large and too small; the output only if both savers go, each of
+    which copies it."""
+    found = both(big(), f"none+offload={modules}")
+    assert found == (leaves * HIDDEN, copied * HIDDEN)
 
 
 def test_small_tensors_stay() -> None:
-    assert away(toy_shape(**TE), "none+offload=core_attn,attn_proj") == 0
+    assert both(toy_shape(**TE), "none+offload=core_attn,attn_proj") == (0, 0)
 
 
 def test_a_checkpoints_input_stays() -> None:
     shape = big()
-    assert away(shape, "selective:core_attn+offload=core_attn") == 0
+    assert both(shape, "selective:core_attn+offload=core_attn") == (0, 0)
+
+
+def test_experts_regions_are_those_of_a_grouped_mlp() -> None:
+    setting = parse_setting("none+offload=expert_fc1,moe_act")
+    moe, te = DENSE._replace(feed_forward=FeedForward.MOE), big().model
+    grouped = replace(te, moe_grouped_gemm=True)
+    both = {Module.EXPERT_FC1, Module.EXPERT_ACTIVATION}
+    assert offloaded_modules(setting, grouped, moe) == both
+    assert not offloaded_modules(setting, grouped, DENSE) | offloaded_modules(setting, te, moe)
 
 
 def test_dense_layers_of_transformer_engine_have_no_norm_of_their_own() -> None:
@@ -94,6 +110,18 @@ def test_a_chunk_holds_less_and_has_one_layer_in_transit() -> None:
     assert less.backward.num_bytes == plain.backward.num_bytes - 2 * layer + layer
 
 
+def test_the_last_layer_stays_where_its_backward_follows_at_once() -> None:
+    shape, setting = big(), parse_setting("none+offload=core_attn,attn_proj")
+    attention = frozenset({Module.CORE_ATTENTION, Module.LINEAR_PROJ})
+    plan = chunk_plan(setting, shape.model, (DENSE,) * 3, True, turns=True)
+    nothing = frozenset[Module]()
+    found = [(one.copies, one.offloaded, one.fetched) for one in plan.segments]
+    assert found == [(2, attention, nothing), (1, nothing, attention)]
+    half = replace(setting, offload_fraction=0.5)
+    sent = offloaded_by_layer(half, shape.model, (DENSE,) * 3, turns=True)
+    assert sent == (attention, nothing, nothing)
+
+
 LINK = Link(bytes_per_second=1e9, latency_seconds=0.0)
 MACHINE = Machine(
     linear=GemmRates(
@@ -120,7 +148,7 @@ def test_what_the_kernels_do_not_hide_costs_time() -> None:
         chunk_plan(parse_setting(text), shape.model, (DENSE,) * 4, True) for text in ("none", spec)
     )
     base = chunk_times(shape, MACHINE, NETWORK, plain)
-    rate = 4 * away(shape, spec)
+    rate = 4 * both(shape, spec)[1]
 
     def exposed(seconds: float) -> float:
         """Of four layers whose copies take so long, each way."""
