@@ -11,6 +11,7 @@ from advisor.frameworks.megatron.buffers import Chunks
 from advisor.frameworks.megatron.plan import Layers
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.layers.expert_tokens import moe_tokens, router_dtype, rows
 from advisor.layers.operators import LAYER_INPUT, MOE_MODULES, SHARED_MODULES, Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
@@ -115,9 +116,9 @@ def _is_graphable(kind: LayerKind, names: frozenset[str]) -> bool:
 def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision) -> int:
     """Bytes that graphs hold besides their pool and the inputs of microbatches in flight.
 
-    Transformer Engine's: gradients of a layer's output, one for all; before 2.20, whose change 3427
-    ends that, the output and the input's gradient of the last graph as well, which a capture cannot
-    use again. A graph of the whole step: the batches of all its microbatches, as the data loader
+    Transformer Engine's: gradients of what a layer's graph hands over, one set for all layers whose
+    graphs hand over the same; before 2.20, whose change 3427 ends that, the outputs and the input's
+    gradient of the last graph as well, which a capture cannot use again. A graph of the whole step: the batches of all its microbatches, as the data loader
     gives them, on the stages that read any: of a token its number, label and position (8 bytes
     each) and its share of the loss (4), and its row of the attention mask where the loader makes
     one. Megatron's own graphs of layers, before 0.19: the outputs of every layer and graph, of
@@ -131,7 +132,11 @@ def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision
     """
     config, hidden = job.config, shape.hidden(LAYER_INPUT).num_bytes
     if config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
-        return hidden if config.transformer_engine >= _DROPS_LAST_GRAPH else 3 * hidden
+        names = frozenset(config.cuda_graph_modules)
+        kinds = [kind for chunk in chunks for kind in chunk.layers if _is_graphable(kind, names)]
+        handed = [_handed_over(shape, kind, names) for kind in kinds]
+        last = 0 if config.transformer_engine >= _DROPS_LAST_GRAPH else hidden + sum(handed[0])
+        return sum(map(sum, {*handed})) + last
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
         if not any(chunk.embedding or chunk.head for chunk in chunks):
             return 0
@@ -142,6 +147,28 @@ def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision
     names = frozenset(config.cuda_graph_modules)
     held = sum(_is_graphable(kind, names) for chunk in chunks for kind in chunk.layers)
     return held * hidden * max(0, job.num_microbatches - job.layout.pipeline_model_parallel_size)
+
+
+def _handed_over(shape: RankShape, kind: LayerKind, names: frozenset[str]) -> tuple[int, ...]:
+    """Bytes of what the graph of a layer returns that has a gradient: its hidden states, and ahead
+    of experts also the tokens, as they are or permuted, their probabilities, and what shared
+    experts made of them.
+
+    Source: megatron-core 0.16.1 transformer_layer.py (_te_cuda_graph_capture) and moe_utils.py
+    (get_early_return_outputs).
+    """
+    model, hidden = shape.model, shape.hidden(LAYER_INPUT).num_bytes
+    if kind.feed_forward is not FeedForward.MOE or "moe_router" not in names:
+        return (hidden,)
+    counts, width, tokens = moe_tokens(shape), model.hidden_size, moe_tokens(shape).local
+    probabilities = tokens * counts.num_experts
+    if "moe_preprocess" in names:
+        width = model.moe_latent_size or width
+        if model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL:
+            tokens = probabilities = counts.routed
+    shared = model.moe_shared_expert_intermediate_size and not model.moe_shared_expert_overlap
+    ahead = rows(shape, "ahead", tokens, width).num_bytes
+    return (ahead, probabilities * router_dtype(shape).itemsize, *[hidden] * bool(shared), hidden)
 
 
 def graphed_modules(job: Job) -> frozenset[Module]:
