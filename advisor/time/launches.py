@@ -113,6 +113,9 @@ def launches(
 
 
 def _asks(operator: Operator, shape: RankShape) -> bool:
+    """Nobody counts tokens that are padded to capacity, but the dispatcher that gathers them."""
+    if shape.model.moe_pad_expert_input_to_capacity and operator.name != "gather_tokens":
+        return False
     return _permutes_received(operator, shape) or (
         operator.name in _ASKING and shape.model.flex_backend is not FlexBackend.HYBRIDEP
     )

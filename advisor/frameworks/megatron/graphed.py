@@ -64,10 +64,10 @@ def graph_capture(job: Job) -> Capture | None:
         return None
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
         return Capture(frozenset(Module))
-    modules, names = graphed_modules(job) - _ENDS, frozenset[str]()
-    if not (config.cuda_graph_modules or job.model.moe_pad_expert_input_to_capacity):
+    modules, names, named = graphed_modules(job) - _ENDS, frozenset[str](), _named(job)
+    if not (named or job.model.moe_pad_expert_input_to_capacity):
         modules -= _OF_DYNAMIC_SHAPE
-    if "moe_preprocess" in config.cuda_graph_modules:
+    if "moe_preprocess" in named:
         modules -= {Module.DISPATCH}
         if job.model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL:
             names = frozenset({"permute"})
@@ -118,12 +118,12 @@ def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision
 
     Transformer Engine's: gradients of what a layer's graph hands over, one set for all layers whose
     graphs hand over the same; before 2.20, whose change 3427 ends that, the outputs and the input's
-    gradient of the last graph as well, which a capture cannot use again. A graph of the whole step: the batches of all its microbatches, as the data loader
-    gives them, on the stages that read any: of a token its number, label and position (8 bytes
-    each) and its share of the loss (4), and its row of the attention mask where the loader makes
-    one. Megatron's own graphs of layers, before 0.19: the outputs of every layer and graph, of
-    which there is one a microbatch of the step under pipeline parallelism; those in flight are in
-    the pool already.
+    gradient of the last graph as well, which a capture cannot use again. A graph of the whole step:
+    the batches of all its microbatches, as the data loader gives them, on the stages that read any:
+    of a token its number, label and position (8 bytes each) and its share of the loss (4), and its
+    row of the attention mask where the loader makes one. Megatron's own graphs of layers, before
+    0.19: the outputs of every layer and graph, of which there is one a microbatch of the step under
+    pipeline parallelism; those in flight are in the pool already.
 
     Source: full_cuda_graph.py (StaticBufferLoader), cuda_graphs.py (fwd_graph_outputs), Transformer
     Engine 2.19 and 2.20 graph.py (static_grad_outputs; what _make_graphed_callables deletes). Left
@@ -144,7 +144,7 @@ def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision
         return job.num_microbatches * config.micro_batch_size * config.seq_length * row
     if revision.at_least(0, 19) or job.layout.pipeline_model_parallel_size == 1:
         return 0
-    names = frozenset(config.cuda_graph_modules)
+    names = _named(job)
     held = sum(_is_graphable(kind, names) for chunk in chunks for kind in chunk.layers)
     return held * hidden * max(0, job.num_microbatches - job.layout.pipeline_model_parallel_size)
 
@@ -176,9 +176,20 @@ def graphed_modules(job: Job) -> frozenset[Module]:
     config, model = job.config, job.model
     if config.cuda_graph_impl is CudaGraphImpl.NONE:
         return frozenset()
-    names = config.cuda_graph_modules
+    names = _named(job)
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION or not names:
         return frozenset(Module)
     held = frozenset[Module]().union(*(_HELD.get(name, frozenset()) for name in names))
     overlapped = model.moe_shared_expert_overlap
     return held | SHARED_MODULES if "moe_router" in names and not overlapped else held
+
+
+def _named(job: Job) -> frozenset[str]:
+    """What graphs of layers hold of them, by name; nothing: whole layers, as Megatron's own do of a
+    model that is no hybrid one, named attn or mlp.
+
+    Source: megatron-core 0.16.1 to 0.19.2 transformer_layer.py (create_mcore_cudagraph_manager).
+    """
+    names = frozenset(job.config.cuda_graph_modules)
+    gpt = job.config.cuda_graph_impl is CudaGraphImpl.LOCAL and not job.model.hybrid_layer_pattern
+    return frozenset() if gpt and names & {"attn", "mlp"} else names

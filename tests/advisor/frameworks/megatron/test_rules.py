@@ -12,6 +12,7 @@ from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
 from advisor.frameworks.megatron.rules import written_jobs
+from advisor.frameworks.megatron.rules.cuda_graphs import capturable
 from advisor.frameworks.megatron.rules.engine import (
     RULES,
     check,
@@ -26,7 +27,7 @@ from advisor.frameworks.megatron.rules.stated import Authority
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.pipeline_split import most_layers_of_chunk
-from scripts.write_docs.megatron_rules_page import PAGE, example_of, rules_page
+from scripts.write_docs.megatron_rules_page import PAGE, example_of, mended, rules_page
 from tests.advisor.tables import tables
 
 TABLES = tables(__file__)
@@ -296,6 +297,14 @@ RECOMPUTED = {"recompute_granularity": "selective", "recompute_modules": ("moe",
         ({"moe_router_padding_for_fp8": True, "fp8": "hybrid"}, "attn moe_router"),
         (RECOMPUTED, "attn"),
         ({"hybrid_layer_pattern": "M*-E"}, "attn mamba moe_router moe_preprocess"),
+        (
+            {"hybrid_layer_pattern": "M*-E", "cuda_graph_impl": "local"},
+            "attn mamba moe_router moe_preprocess",
+        ),
+        (
+            {"cuda_graph_impl": "local", "cuda_graph_modules": ("attn", "moe_router")},
+            "attn moe_router moe_preprocess",
+        ),
         ({"cuda_graph_modules": ("attn",)}, ""),
         ({"cuda_graph_impl": "none"}, ""),
         ({"num_moe_experts": None}, ""),
@@ -305,14 +314,38 @@ RECOMPUTED = {"recompute_granularity": "selective", "recompute_modules": ("moe",
 def test_graphs_of_whole_layers_do_not_hold_experts_without_a_capacity(
     more, instead, version
 ) -> None:
-    raw = RawSettings(**{"moe_token_dispatcher_type": "alltoall", **GRAPHS, **more})
+    alltoall = {"moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True}
+    raw = RawSettings(**{**alltoall, **GRAPHS, **more})
     found = {f.rule: f for f in find(raw, lm(version))}.get("cuda_graph_whole_experts")
     assert (found is not None) == bool(instead)
     if found is not None:
         assert found.verdict is Verdict.CRASHES
         assert found.fix.endswith(f" {instead}")
-        named = find(raw.changed(cuda_graph_modules=tuple(instead.split())), lm(version))
-        assert not [f for f in named if f.verdict.illegal]
+        named, _ = mended(raw, found.change, lm(version))
+        assert not [f for f in find(named, lm(version)) if f.verdict.illegal]
+
+
+@pytest.mark.parametrize(("version", "held"), [("0.16", "attn moe_router"), ("0.17", "")])
+def test_masked_select_waits_for_the_gpu_in_a_graph(version, held) -> None:
+    """Of what a graph captures of the all-to-all dispatcher, up to 0.16."""
+    unfused = {**GRAPHS, "moe_token_dispatcher_type": "alltoall"}
+    modules = ("attn", "moe_router", "moe_preprocess")
+    found = rules_of(lm(version), **unfused, cuda_graph_modules=modules)
+    assert list(found) == (["cuda_graph_unfused_permutation"] if held else [])
+    held = held or " ".join(modules)
+    assert capturable(RawSettings(**unfused), "transformer_engine", lm(version)) == tuple(
+        held.split()
+    )
+
+
+def test_local_graphs_hold_no_parts_of_a_gpt() -> None:
+    parts = {
+        "num_moe_experts": 8,
+        "cuda_graph_impl": "local",
+        "cuda_graph_modules": ("moe_router",),
+    }
+    assert list(rules_of(lm(), **parts)) == ["graph_modules_of_gpt"]
+    assert not rules_of(lm(), **parts, hybrid_layer_pattern="M*-E")
 
 
 @pytest.mark.parametrize("version", ["0.16", "0.17", "0.18", "0.19", "main"])
