@@ -11,7 +11,7 @@ from advisor.frameworks.megatron.buffers import Chunks
 from advisor.frameworks.megatron.plan import Layers
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
-from advisor.layers.expert_tokens import moe_tokens, router_dtype, rows
+from advisor.layers.expert_tokens import moe_tokens, router_dtype
 from advisor.layers.operators import LAYER_INPUT, MOE_MODULES, SHARED_MODULES, Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
@@ -130,13 +130,13 @@ def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision
     out: outputs of the warm-up, which older releases hold until the last capture, while nothing
     else is there.
     """
-    config, hidden = job.config, shape.hidden(LAYER_INPUT).num_bytes
+    config, names, hidden = job.config, _named(job), shape.hidden(LAYER_INPUT).num_bytes
+    held = [kind for chunk in chunks for kind in chunk.layers if _is_graphable(kind, names)]
     if config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
-        names = frozenset(config.cuda_graph_modules)
-        kinds = [kind for chunk in chunks for kind in chunk.layers if _is_graphable(kind, names)]
-        handed = [_handed_over(shape, kind, names) for kind in kinds]
-        last = 0 if config.transformer_engine >= _DROPS_LAST_GRAPH else hidden + sum(handed[0])
-        return sum(map(sum, {*handed})) + last
+        handed = [_handed_over(shape, kind, names, revision) for kind in held]
+        if handed and config.transformer_engine < _DROPS_LAST_GRAPH:
+            handed.append((hidden, *handed[0]))  # not equal to any
+        return sum(map(sum, {*handed}))
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
         if not any(chunk.embedding or chunk.head for chunk in chunks):
             return 0
@@ -144,31 +144,36 @@ def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision
         return job.num_microbatches * config.micro_batch_size * config.seq_length * row
     if revision.at_least(0, 19) or job.layout.pipeline_model_parallel_size == 1:
         return 0
-    names = _named(job)
-    held = sum(_is_graphable(kind, names) for chunk in chunks for kind in chunk.layers)
-    return held * hidden * max(0, job.num_microbatches - job.layout.pipeline_model_parallel_size)
+    return (
+        hidden * len(held) * max(0, job.num_microbatches - job.layout.pipeline_model_parallel_size)
+    )
 
 
-def _handed_over(shape: RankShape, kind: LayerKind, names: frozenset[str]) -> tuple[int, ...]:
+def _handed_over(
+    shape: RankShape, kind: LayerKind, names: frozenset[str], revision: Revision
+) -> tuple[int, ...]:
     """Bytes of what the graph of a layer returns that has a gradient: its hidden states, and ahead
-    of experts also the tokens, as they are or permuted, their probabilities, and what shared
-    experts made of them.
+    of experts also the tokens, as they are or permuted, their probabilities (since 0.19 next to
+    permuted ones the router's), and what shared experts made of them.
 
-    Source: megatron-core 0.16.1 transformer_layer.py (_te_cuda_graph_capture) and moe_utils.py
-    (get_early_return_outputs).
+    Source: megatron-core 0.16.1 and 0.19.2 transformer_layer.py (_te_cuda_graph_capture),
+    moe_utils.py (get_early_return_outputs), token_dispatcher.py (cudagraph_attrs). Left out: that
+    the flex dispatcher has probabilities of its own.
     """
     model, hidden = shape.model, shape.hidden(LAYER_INPUT).num_bytes
     if kind.feed_forward is not FeedForward.MOE or "moe_router" not in names:
         return (hidden,)
-    counts, width, tokens = moe_tokens(shape), model.hidden_size, moe_tokens(shape).local
-    probabilities = tokens * counts.num_experts
-    if "moe_preprocess" in names:
-        width = model.moe_latent_size or width
-        if model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL:
-            tokens = probabilities = counts.routed
+    counts, ahead = moe_tokens(shape), "moe_preprocess" in names
+    tokens, ways = counts.local, counts.local * counts.num_experts
+    if ahead and model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL:
+        tokens, ways = counts.routed, counts.routed + revision.at_least(0, 19) * ways
+    width = (ahead and model.moe_latent_size) or model.hidden_size
     shared = model.moe_shared_expert_intermediate_size and not model.moe_shared_expert_overlap
-    ahead = rows(shape, "ahead", tokens, width).num_bytes
-    return (ahead, probabilities * router_dtype(shape).itemsize, *[hidden] * bool(shared), hidden)
+    return (
+        tokens * width * shape.dtype.itemsize,
+        ways * router_dtype(shape).itemsize,
+        hidden * (2 if shared else 1),
+    )
 
 
 def graphed_modules(job: Job) -> frozenset[Module]:

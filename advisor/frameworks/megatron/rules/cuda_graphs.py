@@ -121,8 +121,9 @@ def _router_modules(raw: RawSettings, revision: Revision) -> Match | None:
 
 def _copies_counts(raw: RawSettings) -> bool:
     """Whether the dispatch copies to the host before it exchanges anything."""
-    copies = raw.has_capacity or raw.moe_router_padding_for_fp8
-    return raw.moe_token_dispatcher_type == "alltoall" and copies
+    return raw.moe_token_dispatcher_type == "alltoall" and (
+        raw.has_capacity or raw.moe_router_padding_for_fp8
+    )
 
 
 def _dropless(raw: RawSettings, revision: Revision) -> Match | None:
@@ -186,12 +187,8 @@ def _whole_iteration(raw: RawSettings, revision: Revision) -> Match | None:
 
 
 def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Match | None:
-    if "mlp" not in _captured(raw, revision):
-        return None
-    return Match(
-        "the graph captures mlp, but every layer is a mixture of experts",
-        _apart(raw, revision),
-    )
+    mixed = "the graph captures mlp, but every layer is a mixture of experts"
+    return Match(mixed, _apart(raw, revision)) if "mlp" in _captured(raw, revision) else None
 
 
 def engine_of_parts(raw: RawSettings, revision: Revision) -> str:
@@ -218,8 +215,8 @@ def capturable(raw: RawSettings, impl: str, revision: Revision) -> tuple[str, ..
     engine, copies = impl == "transformer_engine", _copies_counts(raw)
     if replayed(raw, "moe") if engine else copies:
         return mixers
-    unfused = raw.moe_token_dispatcher_type == "alltoall" and not raw.moe_permute_fusion
-    waits = copies or (unfused and not revision.at_least(0, 17))
+    fused = raw.moe_permute_fusion or revision.at_least(0, 17)
+    waits = copies or (raw.moe_token_dispatcher_type == "alltoall" and not fused)
     return (*mixers, "moe_router") if waits else (*mixers, "moe_router", "moe_preprocess")
 
 

@@ -325,27 +325,13 @@ def test_graphs_of_whole_layers_do_not_hold_experts_without_a_capacity(
         assert not [f for f in find(named, lm(version)) if f.verdict.illegal]
 
 
-@pytest.mark.parametrize(("version", "held"), [("0.16", "attn moe_router"), ("0.17", "")])
-def test_masked_select_waits_for_the_gpu_in_a_graph(version, held) -> None:
-    """Of what a graph captures of the all-to-all dispatcher, up to 0.16."""
-    unfused = {**GRAPHS, "moe_token_dispatcher_type": "alltoall"}
-    modules = ("attn", "moe_router", "moe_preprocess")
-    found = rules_of(lm(version), **unfused, cuda_graph_modules=modules)
-    assert list(found) == (["cuda_graph_unfused_permutation"] if held else [])
-    held = held or " ".join(modules)
-    assert capturable(RawSettings(**unfused), "transformer_engine", lm(version)) == tuple(
-        held.split()
-    )
-
-
-def test_local_graphs_hold_no_parts_of_a_gpt() -> None:
-    parts = {
-        "num_moe_experts": 8,
-        "cuda_graph_impl": "local",
-        "cuda_graph_modules": ("moe_router",),
-    }
-    assert list(rules_of(lm(), **parts)) == ["graph_modules_of_gpt"]
-    assert not rules_of(lm(), **parts, hybrid_layer_pattern="M*-E")
+@pytest.mark.parametrize(("version", "waits"), [("0.16", True), ("0.17", False)])
+def test_up_to_0_16_the_permutation_waits_where_it_is_not_fused(version, waits) -> None:
+    parts = ("attn", "moe_router", "moe_preprocess")
+    raw = {**GRAPHS, "moe_token_dispatcher_type": "alltoall", "cuda_graph_modules": parts}
+    assert list(rules_of(lm(version), **raw)) == ["cuda_graph_unfused_permutation"] * waits
+    held = capturable(RawSettings(**raw), "transformer_engine", lm(version))
+    assert held == (parts[:2] if waits else parts)
 
 
 @pytest.mark.parametrize("version", ["0.16", "0.17", "0.18", "0.19", "main"])
