@@ -154,7 +154,7 @@ def _handed_over(
 ) -> tuple[int, ...]:
     """Bytes of what the graph of a layer returns that has a gradient: its hidden states, and ahead
     of experts also the tokens, as they are or permuted, their probabilities (since 0.19 next to
-    permuted ones the router's), and what shared experts made of them.
+    permuted ones the router's), and what shared experts made of them, or overlapped ones will.
 
     Source: megatron-core 0.16.1 and 0.19.2 transformer_layer.py (_te_cuda_graph_capture),
     moe_utils.py (get_early_return_outputs), token_dispatcher.py (cudagraph_attrs). Left out: that
@@ -164,11 +164,14 @@ def _handed_over(
     if kind.feed_forward is not FeedForward.MOE or "moe_router" not in names:
         return (hidden,)
     counts, ahead = moe_tokens(shape), "moe_preprocess" in names
+    permuted = ahead and model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL
     tokens, ways = counts.local, counts.local * counts.num_experts
-    if ahead and model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL:
+    if permuted:
         tokens, ways = counts.routed, counts.routed + revision.at_least(0, 19) * ways
     width = (ahead and model.moe_latent_size) or model.hidden_size
-    shared = model.moe_shared_expert_intermediate_size and not model.moe_shared_expert_overlap
+    shared = (permuted or not model.moe_shared_expert_overlap) and (
+        model.moe_shared_expert_intermediate_size
+    )
     return (
         tokens * width * shape.dtype.itemsize,
         ways * router_dtype(shape).itemsize,
