@@ -157,8 +157,7 @@ def _handed_over(
     permuted ones the router's), and what shared experts made of them, or overlapped ones will.
 
     Source: megatron-core 0.16.1 and 0.19.2 transformer_layer.py (_te_cuda_graph_capture),
-    moe_utils.py (get_early_return_outputs), token_dispatcher.py (cudagraph_attrs). Left out: that
-    the flex dispatcher has probabilities of its own.
+    moe_utils.py (get_early_return_outputs), token_dispatcher.py. Left out: flex's probabilities.
     """
     model, hidden = shape.model, shape.hidden(LAYER_INPUT).num_bytes
     if kind.feed_forward is not FeedForward.MOE or "moe_router" not in names:
