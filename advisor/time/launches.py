@@ -113,6 +113,8 @@ def launches(
 
 
 def _asks(operator: Operator, shape: RankShape) -> bool:
+    if shape.model.moe_pad_expert_input_to_capacity:  # nobody counts, but who gathers them
+        return operator.name == "gather_tokens"
     return _permutes_received(operator, shape) or (
         operator.name in _ASKING and shape.model.flex_backend is not FlexBackend.HYBRIDEP
     )

@@ -253,6 +253,7 @@ _SHARED: Final = (
     *("model.mtp_num_layers=null", "job.global_batch_size=256"),
 )
 _DEEPSEEK: Final = (*_SHARED, "model.moe_shared_expert_overlap=false")
+_OVERLAP: Final = (*_SHARED, "model.moe_shared_expert_overlap=true")
 _LLAMA: Final = (
     *("model=llama3_8b", "gpus=8xH100", "layout=tp1_pp1_cp1", "model.num_layers=6"),
     "job.global_batch_size=16",
@@ -286,7 +287,7 @@ _LARGE: Final = (
     _Spec("qwen_layers", "Megatron's own graphs, experts padded", (*_QWEN, *_PADDED), _OWN),
     _Spec("deepseek_kernels", "no graphs: routing to 256 experts", _DEEPSEEK, _OFF),
     _Spec("mixtral_kernels", "no graphs: routing to 8 experts", _MIXTRAL, _OFF),
-    _Spec("deepseek_shared", "shared experts' stream forks", _SHARED, _ENGINE, _PARTS, True),
+    _Spec("deepseek_shared", "shared experts' stream forks", _OVERLAP, _ENGINE, _PARTS, True),
     _Spec("qwen_unfused", "masked_select asks the GPU", _UNFUSED, _ENGINE, _PARTS, True),
     _Spec("qwen_own_parts", "0.16.1 captures GPT's layers whole", _QWEN, _OWN, _PARTS, True),
 )

@@ -11,6 +11,7 @@ from advisor.frameworks.megatron.buffers import Chunks
 from advisor.frameworks.megatron.plan import Layers
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.layers.expert_tokens import moe_tokens, router_dtype
 from advisor.layers.operators import LAYER_INPUT, MOE_MODULES, SHARED_MODULES, Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
@@ -63,10 +64,10 @@ def graph_capture(job: Job) -> Capture | None:
         return None
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
         return Capture(frozenset(Module))
-    modules, names = graphed_modules(job) - _ENDS, frozenset[str]()
-    if not (config.cuda_graph_modules or job.model.moe_pad_expert_input_to_capacity):
+    modules, names, named = graphed_modules(job) - _ENDS, frozenset[str](), _named(job)
+    if not (named or job.model.moe_pad_expert_input_to_capacity):
         modules -= _OF_DYNAMIC_SHAPE
-    if "moe_preprocess" in config.cuda_graph_modules:
+    if "moe_preprocess" in named:
         modules -= {Module.DISPATCH}
         if job.model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL:
             names = frozenset({"permute"})
@@ -115,23 +116,27 @@ def _is_graphable(kind: LayerKind, names: frozenset[str]) -> bool:
 def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision) -> int:
     """Bytes that graphs hold besides their pool and the inputs of microbatches in flight.
 
-    Transformer Engine's: gradients of a layer's output, one for all; before 2.20, whose change 3427
-    ends that, the output and the input's gradient of the last graph as well, which a capture cannot
-    use again. A graph of the whole step: the batches of all its microbatches, as the data loader
-    gives them, on the stages that read any: of a token its number, label and position (8 bytes
-    each) and its share of the loss (4), and its row of the attention mask where the loader makes
-    one. Megatron's own graphs of layers, before 0.19: the outputs of every layer and graph, of
-    which there is one a microbatch of the step under pipeline parallelism; those in flight are in
-    the pool already.
+    Transformer Engine's: gradients of what a layer's graph hands over, one set for all layers whose
+    graphs hand over the same; before 2.20, whose change 3427 ends that, the outputs and the input's
+    gradient of the last graph as well, which a capture cannot use again. A graph of the whole step:
+    the batches of all its microbatches, as the data loader gives them, on the stages that read any:
+    of a token its number, label and position (8 bytes each) and its share of the loss (4), and its
+    row of the attention mask where the loader makes one. Megatron's own graphs of layers, before
+    0.19: the outputs of every layer and graph, of which there is one a microbatch of the step under
+    pipeline parallelism; those in flight are in the pool already.
 
     Source: full_cuda_graph.py (StaticBufferLoader), cuda_graphs.py (fwd_graph_outputs), Transformer
     Engine 2.19 and 2.20 graph.py (static_grad_outputs; what _make_graphed_callables deletes). Left
     out: outputs of the warm-up, which older releases hold until the last capture, while nothing
     else is there.
     """
-    config, hidden = job.config, shape.hidden(LAYER_INPUT).num_bytes
+    config, names, hidden = job.config, _named(job), shape.hidden(LAYER_INPUT).num_bytes
+    held = [kind for chunk in chunks for kind in chunk.layers if _is_graphable(kind, names)]
     if config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
-        return hidden if config.transformer_engine >= _DROPS_LAST_GRAPH else 3 * hidden
+        handed = [_handed_over(shape, kind, names, revision) for kind in held]
+        if handed and config.transformer_engine < _DROPS_LAST_GRAPH:
+            handed.append((hidden, *handed[0]))  # not equal to any
+        return sum(map(sum, {*handed}))
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
         if not any(chunk.embedding or chunk.head for chunk in chunks):
             return 0
@@ -139,9 +144,38 @@ def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision
         return job.num_microbatches * config.micro_batch_size * config.seq_length * row
     if revision.at_least(0, 19) or job.layout.pipeline_model_parallel_size == 1:
         return 0
-    names = frozenset(config.cuda_graph_modules)
-    held = sum(_is_graphable(kind, names) for chunk in chunks for kind in chunk.layers)
-    return held * hidden * max(0, job.num_microbatches - job.layout.pipeline_model_parallel_size)
+    return (
+        hidden * len(held) * max(0, job.num_microbatches - job.layout.pipeline_model_parallel_size)
+    )
+
+
+def _handed_over(
+    shape: RankShape, kind: LayerKind, names: frozenset[str], revision: Revision
+) -> tuple[int, ...]:
+    """Bytes of what the graph of a layer returns that has a gradient: its hidden states, and ahead
+    of experts also the tokens, as they are or permuted, their probabilities (since 0.19 next to
+    permuted ones the router's), and what shared experts made of them, or overlapped ones will.
+
+    Source: megatron-core 0.16.1 and 0.19.2 transformer_layer.py (_te_cuda_graph_capture),
+    moe_utils.py (get_early_return_outputs), token_dispatcher.py. Left out: flex's probabilities.
+    """
+    model, hidden = shape.model, shape.hidden(LAYER_INPUT).num_bytes
+    if kind.feed_forward is not FeedForward.MOE or "moe_router" not in names:
+        return (hidden,)
+    counts, ahead = moe_tokens(shape), "moe_preprocess" in names
+    permuted = ahead and model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL
+    tokens, ways = counts.local, counts.local * counts.num_experts
+    if permuted:
+        tokens, ways = counts.routed, counts.routed + revision.at_least(0, 19) * ways
+    width = (ahead and model.moe_latent_size) or model.hidden_size
+    shared = (permuted or not model.moe_shared_expert_overlap) and (
+        model.moe_shared_expert_intermediate_size
+    )
+    return (
+        tokens * width * shape.dtype.itemsize,
+        ways * router_dtype(shape).itemsize,
+        hidden * (2 if shared else 1),
+    )
 
 
 def graphed_modules(job: Job) -> frozenset[Module]:
@@ -149,9 +183,20 @@ def graphed_modules(job: Job) -> frozenset[Module]:
     config, model = job.config, job.model
     if config.cuda_graph_impl is CudaGraphImpl.NONE:
         return frozenset()
-    names = config.cuda_graph_modules
+    names = _named(job)
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION or not names:
         return frozenset(Module)
     held = frozenset[Module]().union(*(_HELD.get(name, frozenset()) for name in names))
     overlapped = model.moe_shared_expert_overlap
     return held | SHARED_MODULES if "moe_router" in names and not overlapped else held
+
+
+def _named(job: Job) -> frozenset[str]:
+    """What graphs of layers hold of them, by name; nothing: whole layers, as Megatron's own do of a
+    model that is no hybrid one, named attn or mlp.
+
+    Source: megatron-core 0.16.1 to 0.19.2 transformer_layer.py (create_mcore_cudagraph_manager).
+    """
+    names = frozenset(job.config.cuda_graph_modules)
+    gpt = job.config.cuda_graph_impl is CudaGraphImpl.LOCAL and not job.model.hybrid_layer_pattern
+    return frozenset() if gpt and names & {"attn", "mlp"} else names

@@ -41,7 +41,7 @@ def as_captured(
 def engine_graphs(job: Job, revision: Revision) -> dict[str, Any]:
     """The options of Transformer Engine's graphs of all modules of `job` that they can hold."""
     engine = CudaGraphImpl.TRANSFORMER_ENGINE
-    modules = capturable(RawSettings(**job_values(job, revision)), str(engine))
+    modules = capturable(RawSettings(**job_values(job, revision)), str(engine), revision)
     return {"cuda_graph_impl": engine, "cuda_graph_modules": modules}
 
 

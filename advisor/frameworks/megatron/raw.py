@@ -49,6 +49,7 @@ class RawSettings:
     moe_token_dispatcher_type: str
     moe_expert_capacity_factor: float | None
     moe_pad_expert_input_to_capacity: bool
+    moe_permute_fusion: bool
     moe_shared_expert_intermediate_size: int | None
     moe_shared_expert_overlap: bool
     moe_flex_dispatcher_backend: str

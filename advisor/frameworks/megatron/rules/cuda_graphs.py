@@ -121,8 +121,9 @@ def _router_modules(raw: RawSettings, revision: Revision) -> Match | None:
 
 def _copies_counts(raw: RawSettings) -> bool:
     """Whether the dispatch copies to the host before it exchanges anything."""
-    copies = raw.has_capacity or raw.moe_router_padding_for_fp8
-    return raw.moe_token_dispatcher_type == "alltoall" and copies
+    return raw.moe_token_dispatcher_type == "alltoall" and (
+        raw.has_capacity or raw.moe_router_padding_for_fp8
+    )
 
 
 def _dropless(raw: RawSettings, revision: Revision) -> Match | None:
@@ -130,14 +131,14 @@ def _dropless(raw: RawSettings, revision: Revision) -> Match | None:
     if "moe" in modules:
         return Match(
             "the graph captures moe, whose shapes vary without drop-and-pad",
-            _capture(capturable(raw, graphs_of(raw, revision).impl)),
+            _apart(raw, revision),
         )
     if "moe_preprocess" not in modules or not _copies_counts(raw):
         return None
     return Match(
         "the graph captures moe_preprocess, which copies to the host if a capacity factor "
         "or moe_router_padding_for_fp8 is set",
-        _capture(capturable(raw, graphs_of(raw, revision).impl)),
+        _apart(raw, revision),
     )
 
 
@@ -150,14 +151,15 @@ def _refused_by_bridge(graphs: Graphs, revision: Revision) -> bool:
 def _whole_layers(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
     fixed = raw.moe_expert_rank_capacity_factor is not None or raw.moe_ncclep_static_shape
-    whole = graphs.on and not graphs.iteration and not graphs.modules
+    of_gpt = graphs.impl == "local" and "attn" in graphs.modules and not raw.hybrid_layer_pattern
+    whole = graphs.on and not graphs.iteration and (of_gpt or not graphs.modules)
     if not whole or not raw.is_dropless or fixed or _refused_by_bridge(graphs, revision):
         return None
-    field = revision.cuda_graph_field
+    why = "cuda_graph_impl is local" if of_gpt else f"{revision.cuda_graph_field} is empty"
     return Match(
-        f"{field} is empty, so graphs capture whole layers; dropless experts wait for the host "
+        f"{why}, so graphs capture whole layers; dropless experts wait for the host "
         "to count their tokens, which a graph cannot capture",
-        _capture(capturable(raw, graphs.impl)),
+        _apart(raw, revision),
     )
 
 
@@ -176,26 +178,35 @@ def _whole_iteration(raw: RawSettings, revision: Revision) -> Match | None:
     dispatcher = counts_on_host(raw, revision)
     if not dispatcher or not graphs_of(raw, revision).iteration:
         return None
-    engine = marked("cuda_graph_impl", "transformer_engine")
-    modules = marked("cuda_graph_modules", *capturable(raw, "transformer_engine"))
     hybrid = "[moe_token_dispatcher_type=flex] and [moe_flex_dispatcher_backend=hybridep]"
     return Match(
         f"the graph of the whole iteration includes the {dispatcher} dispatcher, which waits for "
         "the host to count the tokens of dropless experts",
-        f"{engine} and {modules}, or {hybrid}",
+        f"{engine_of_parts(raw, revision)}, or {hybrid}",
     )
 
 
 def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Match | None:
-    if "mlp" not in _captured(raw, revision):
-        return None
-    return Match(
-        "the graph captures mlp, but every layer is a mixture of experts",
-        _capture(capturable(raw, graphs_of(raw, revision).impl)),
-    )
+    mixed = "the graph captures mlp, but every layer is a mixture of experts"
+    return Match(mixed, _apart(raw, revision)) if "mlp" in _captured(raw, revision) else None
 
 
-def capturable(raw: RawSettings, impl: str) -> tuple[str, ...]:
+def engine_of_parts(raw: RawSettings, revision: Revision) -> str:
+    """The fix by Transformer Engine's graphs of what they can hold."""
+    modules = marked("cuda_graph_modules", *capturable(raw, "transformer_engine", revision))
+    return f"{marked('cuda_graph_impl', 'transformer_engine')} and {modules}"
+
+
+def _apart(raw: RawSettings, revision: Revision) -> str:
+    """The fix by graphs of parts of layers, which Megatron's own hold of hybrid models alone
+    (transformer_layer.py create_mcore_cudagraph_manager; GPT has no MoETransformerLayer)."""
+    impl = graphs_of(raw, revision).impl
+    if impl == "local" and not raw.hybrid_layer_pattern:
+        return engine_of_parts(raw, revision)
+    return _capture(capturable(raw, impl, revision))
+
+
+def capturable(raw: RawSettings, impl: str, revision: Revision) -> tuple[str, ...]:
     """What can be captured next to experts that take as many tokens as come; all of a dense model
     under two names."""
     if not raw.has_experts:
@@ -204,7 +215,9 @@ def capturable(raw: RawSettings, impl: str) -> tuple[str, ...]:
     engine, copies = impl == "transformer_engine", _copies_counts(raw)
     if replayed(raw, "moe") if engine else copies:
         return mixers
-    return (*mixers, "moe_router") if copies else (*mixers, "moe_router", "moe_preprocess")
+    fused = raw.moe_permute_fusion or revision.at_least(0, 17)
+    waits = copies or (raw.moe_token_dispatcher_type == "alltoall" and not fused)
+    return (*mixers, "moe_router") if waits else (*mixers, "moe_router", "moe_preprocess")
 
 
 def _attention_alone(raw: RawSettings, revision: Revision) -> bool:

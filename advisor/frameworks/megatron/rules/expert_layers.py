@@ -5,7 +5,7 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.cuda_graphs import capturable
+from advisor.frameworks.megatron.rules.cuda_graphs import engine_of_parts
 from advisor.frameworks.megatron.rules.stated import marked, names, stated
 
 
@@ -93,10 +93,9 @@ def _overlap_graphs(raw: RawSettings, revision: Revision) -> Match | None:
     if (te and not captured) or (not te and revision.at_least(0, 18)):
         return None
     what = f"captures {names(captured)}" if captured else f"is {graphs.impl}"
-    capture = marked("cuda_graph_modules", *capturable(raw, "transformer_engine"))
     return Match(
         f"overlap_moe_expert_parallel_comm cannot be combined with a CUDA graph that {what}",
-        f"[cuda_graph_impl=transformer_engine] and {capture}",
+        engine_of_parts(raw, revision),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.cuda_graphs import capturable, counts_on_host
+from advisor.frameworks.megatron.rules.cuda_graphs import counts_on_host, engine_of_parts
 from advisor.frameworks.megatron.rules.stated import marked, stated, unknown
 
 
@@ -21,7 +21,7 @@ def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Match | None:
         return None
     engine = marked("cuda_graph_impl", "transformer_engine")
     if raw.has_experts or any(module.startswith("moe") for module in graphs.modules):
-        engine += f" and {marked('cuda_graph_modules', *capturable(raw, 'transformer_engine'))}"
+        engine = engine_of_parts(raw, revision)
     whole = ", or [cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
     return Match(
         "cuda_graph_impl = local cannot capture layers or modules in Megatron Bridge",

@@ -106,6 +106,21 @@ def test_before_2_20_transformer_engine_holds_the_last_graphs_tensors(release, h
     assert graph_buffers(job, SHAPE, ENDS, NEWEST) == hidden * HIDDEN
 
 
+@pytest.mark.parametrize(
+    ("modules", "hidden", "pairs"),
+    [("attn", 1, 0), ("attn moe_router", 3, 8), ("attn moe_router moe_preprocess", 4, 2)],
+)
+def test_gradients_of_what_graphs_hand_over(modules: str, hidden: int, pairs: int) -> None:
+    """Hidden states, tokens as they are or permuted to two experts each, probabilities of 16 bits;
+    and of dense layers. As Transformer Engine 2.20.2's make_graphed_callables allocates them for
+    ranks of megatron-core 0.16.1, whose graphs were none: without a GPU."""
+    job = graphed(ENGINE, *modules.split(), job=replace(JOB, model=load_model("mixtral_8x7b")))
+    chunks = (ModelChunk((DENSE, MOE, MOE)), ModelChunk((MOE,)))
+    found = graph_buffers(job, rank_shape(job), chunks, resolve_revision("megatron_lm", "0.16"))
+    assert found == hidden * HIDDEN + 4096 * 2 * pairs * 2
+    assert graph_capture(graphed(LOCAL, "attn", job=job)) == graph_capture(graphed(LOCAL, job=job))
+
+
 @pytest.mark.parametrize("modules", [("attn",), ("mlp",), ()])
 def test_both_sides_are_the_whole_except_what_graphs_hand_over(modules: tuple[str, ...]) -> None:
     """Of each layer its input is copied where another side writes it, and what a graph hands to

@@ -12,6 +12,7 @@ from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
 from advisor.frameworks.megatron.rules import written_jobs
+from advisor.frameworks.megatron.rules.cuda_graphs import capturable
 from advisor.frameworks.megatron.rules.engine import (
     RULES,
     check,
@@ -26,7 +27,7 @@ from advisor.frameworks.megatron.rules.stated import Authority
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.pipeline_split import most_layers_of_chunk
-from scripts.write_docs.megatron_rules_page import PAGE, example_of, rules_page
+from scripts.write_docs.megatron_rules_page import PAGE, example_of, mended, rules_page
 from tests.advisor.tables import tables
 
 TABLES = tables(__file__)
@@ -296,6 +297,14 @@ RECOMPUTED = {"recompute_granularity": "selective", "recompute_modules": ("moe",
         ({"moe_router_padding_for_fp8": True, "fp8": "hybrid"}, "attn moe_router"),
         (RECOMPUTED, "attn"),
         ({"hybrid_layer_pattern": "M*-E"}, "attn mamba moe_router moe_preprocess"),
+        (
+            {"hybrid_layer_pattern": "M*-E", "cuda_graph_impl": "local"},
+            "attn mamba moe_router moe_preprocess",
+        ),
+        (
+            {"cuda_graph_impl": "local", "cuda_graph_modules": ("attn", "moe_router")},
+            "attn moe_router moe_preprocess",
+        ),
         ({"cuda_graph_modules": ("attn",)}, ""),
         ({"cuda_graph_impl": "none"}, ""),
         ({"num_moe_experts": None}, ""),
@@ -305,14 +314,24 @@ RECOMPUTED = {"recompute_granularity": "selective", "recompute_modules": ("moe",
 def test_graphs_of_whole_layers_do_not_hold_experts_without_a_capacity(
     more, instead, version
 ) -> None:
-    raw = RawSettings(**{"moe_token_dispatcher_type": "alltoall", **GRAPHS, **more})
+    alltoall = {"moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True}
+    raw = RawSettings(**{**alltoall, **GRAPHS, **more})
     found = {f.rule: f for f in find(raw, lm(version))}.get("cuda_graph_whole_experts")
     assert (found is not None) == bool(instead)
     if found is not None:
         assert found.verdict is Verdict.CRASHES
         assert found.fix.endswith(f" {instead}")
-        named = find(raw.changed(cuda_graph_modules=tuple(instead.split())), lm(version))
-        assert not [f for f in named if f.verdict.illegal]
+        named, _ = mended(raw, found.change, lm(version))
+        assert not [f for f in find(named, lm(version)) if f.verdict.illegal]
+
+
+@pytest.mark.parametrize(("version", "waits"), [("0.16", True), ("0.17", False)])
+def test_up_to_0_16_the_permutation_waits_where_it_is_not_fused(version, waits) -> None:
+    parts = ("attn", "moe_router", "moe_preprocess")
+    raw = {**GRAPHS, "moe_token_dispatcher_type": "alltoall", "cuda_graph_modules": parts}
+    assert list(rules_of(lm(version), **raw)) == ["cuda_graph_unfused_permutation"] * waits
+    held = capturable(RawSettings(**raw), "transformer_engine", lm(version))
+    assert held == (parts[:2] if waits else parts)
 
 
 @pytest.mark.parametrize("version", ["0.16", "0.17", "0.18", "0.19", "main"])
