@@ -109,7 +109,9 @@ class CycleReader(DialectReader):
         known = names or [row.name for row in cls.options if row.name[-1] != "*"]
         drop = "drop it" + ", or add it with + before it" * cls.cycle.hydra if every else ""
         old = {
-            given.written: key for key, given in keys.values.items() if _is_old(given, cls.cycle)
+            given.written: key
+            for key, given in keys.values.items()
+            if given.written.lstrip("-").replace("-", "_") in cls.cycle.renamed
         }
         if old:
             now = ", ".join(f"--{key}" for key in old.values())
@@ -210,10 +212,6 @@ class CycleReader(DialectReader):
     def num_gpus(self, keys: Keys) -> int | None:
         """Those of the training; None where one of the numbers is not known."""
         return prod(numbers(keys, self.cycle.gpus)) or None
-
-
-def _is_old(given: ReadValue, cycle: Cycle) -> bool:
-    return given.written.lstrip("-").replace("-", "_") in cycle.renamed
 
 
 def numbers(keys: Keys, names: Mapping[str, int]) -> list[int]:

@@ -308,16 +308,12 @@ def _merged(
         shape=_said_first(first.shape, second.shape),
         unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         **{name: getattr(first, name) or getattr(second, name) for name in _EITHER},
-        **{name: _once(getattr(first, name), getattr(second, name)) for name in _BOTH},
+        **{n: tuple(dict.fromkeys((*getattr(first, n), *getattr(second, n)))) for n in _BOTH},
     )
 
 
 _EITHER: Final = ("hands_to", "recompute", "recompute_at", "model", "num_gpus", "num_microbatches")
 _BOTH: Final = ("partial_training", "untaken", "unread")
-
-
-def _once(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
-    return (*first, *(one for one in second if one not in first))
 
 
 def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:

@@ -145,7 +145,9 @@ def _asked(
     commands = [one for one in documents if isinstance(one, ShellCommand)]
     named = {Path(f).name: dialect_of(one) for one in commands for f in _file_names(one)}
     for document in documents:
-        spoken = "" if _is_launchers(document) else named.get(Path(document.place.file).name, "")
+        # a dialect's command may name DeepSpeed's or Accelerate's file too
+        own = isinstance(document, Tree) and LAUNCHERS.isdisjoint(document.values)
+        spoken = named.get(Path(document.place.file).name, "") if own else ""
         for reader in readers_of(document, spoken):
             for configuration in reader.read(document):
                 if isinstance(document, ShellCommand):
@@ -169,11 +171,6 @@ def _asked(
                 if configuration.recipe and not (lent and lent.certain):
                     unread = (*unread, Note("the recipe that it changes", configuration.place))
                 yield reader, replace(configuration, lent=lent, unread=unread)
-
-
-def _is_launchers(document: Document) -> bool:
-    """Whether it is a file of DeepSpeed or Accelerate, which a dialect's command may name too."""
-    return not isinstance(document, Tree) or not LAUNCHERS.isdisjoint(document.values)
 
 
 def _lent(configuration: ReadConfiguration) -> LentJob | None:

@@ -80,7 +80,9 @@ def chunk_footprint(
     whole = any(segment.whole for segment in plan.segments)
     apart = _kept_apart(shape, plan) if whole else 0
     mask = attention_mask.num_bytes + apart
-    kept_mask = mask if _keeps_mask(plan) else apart
+    replayed = {module for segment in plan.segments for r in segment.runs for module in r.modules}
+    # a checkpoint of attention, or of all, has it as an argument
+    kept_mask = mask if whole or Module.CORE_ATTENTION in replayed else apart
     kept = sum(copies * unit.kept for unit, copies, _ in rows) + kept_mask
     stays = sum(copies * unit.stays for unit, copies, _ in rows)
     left = sum(copies * unit.left for unit, copies, _ in rows)
@@ -261,14 +263,6 @@ def tied_gradient_sum(shape: RankShape) -> int:
     if embedding_weights(shape)[0].frozen or not shape.model.share_embeddings_and_output_weights:
         return 0
     return tied_weight_gradient(shape) + 2 * _embedding_bytes(shape)
-
-
-def _keeps_mask(plan: RecomputePlan) -> bool:
-    """Whether a checkpoint of `plan` takes the attention mask as an argument."""
-    return any(
-        segment.whole or any(Module.CORE_ATTENTION in run.modules for run in segment.runs)
-        for segment in plan.segments
-    )
 
 
 def sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:

@@ -5,7 +5,7 @@ from typing import Final
 
 from advisor.answer.answer import LearnedNote, Toss
 from advisor.base.units import counted
-from advisor.report.blocks import Block, Fitted, command_lines, group
+from advisor.report.blocks import Block, Fitted, Indented, command_lines, group
 
 _SHOWN: Final = 5e-4
 _TERMS: Final = {
@@ -49,10 +49,6 @@ def toss_block(toss: Toss) -> Block:
     first, second = toss.ranks
     head = f"Measure rows {first} and {second}: {toss.why}."
     lines = toss.command.split(" && ") if toss.command else []
-    commands = [Fitted(partial(_command, line)) for line in lines]
+    commands = [Indented(Fitted(partial(command_lines, line)), 2) for line in lines]
     extras = [f"  ({toss.beside})"] if toss.beside else []
     return group(head, *commands, *extras)
-
-
-def _command(line: str, width: int) -> list[str]:
-    return [f"  {part}" for part in command_lines(line, width - 2)]

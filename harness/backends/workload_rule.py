@@ -38,12 +38,13 @@ def backend_rules(table: str, conditions: Conditions) -> tuple[WorkloadRule, ...
     """A table of configs/rules/backends.json. A row refuses its `field`, or each of its `fields`
     (``variants``: all by which a model is no plain transformer), where it is not `legal` (of
     a model, its default) or where `when` holds, if `given` does: both are names in `conditions`."""
-    found = []
-    for row in rows_of("backends.json")[table]:
-        fields = row.get("fields") or [row["field"]]
-        for field in [f"model.{name}" for name, _ in PLAIN] if fields == "variants" else fields:
-            found.append(WorkloadRule.of(field, row, conditions))
-    return tuple(found)
+    variants = [f"model.{name}" for name, _ in PLAIN]
+    rows = ((row, row.get("fields") or [row["field"]]) for row in rows_of("backends.json")[table])
+    return tuple(
+        WorkloadRule.of(field, row, conditions)
+        for row, fields in rows
+        for field in (variants if fields == "variants" else fields)
+    )
 
 
 def value_of(workload: Workload, field: str) -> object:

@@ -159,15 +159,13 @@ class Lock:
 def holders(path: Path) -> tuple[int, ...]:
     """Processes other than this one that have `path` open; empty where /proc tells nothing."""
     wanted = os.path.realpath(path)
-    found = []
     with suppress(OSError):
-        for entry in os.listdir("/proc"):
-            if entry.isdigit() and int(entry) != os.getpid() and wanted in _open_files(entry):
-                found.append(int(entry))
-    return tuple(found)
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+        return tuple(pid for pid in pids if pid != os.getpid() and wanted in _open_files(pid))
+    return ()
 
 
-def _open_files(pid: str) -> Iterator[str]:
+def _open_files(pid: int) -> Iterator[str]:
     with suppress(OSError):  # it ended, or is someone else's
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):

@@ -8,7 +8,7 @@ runtime/pipe/engine.py.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from advisor.base.rule import Match
 from advisor.frameworks.deepspeed.options import (
@@ -34,10 +34,6 @@ def _faults(keys: Keys, *, twice: bool) -> Iterator[Match]:
 def _removed(section: str, keys: Keys) -> Iterator[Match]:
     for name in REMOVED.intersection(keys.under(section)):
         yield Match(found=name, place=keys.where(f"{section}.{name}"))
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _switched_on(keys: Keys) -> Match | None:
@@ -75,7 +71,9 @@ RULES: Final = tuple(
             "json_syntax": partial(_faults, twice=False),
             "removed_key": _removed,
             "removed": lambda _: REMOVED,
-            "size": _is_size,
+            "size": lambda value: (
+                isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+            ),
             "stage": lambda value: not isinstance(value, bool) and value in (0, 1, 2, 3),
             "batch": lambda value: not isinstance(value, str) and is_count(value),
             f"{AC}.calls": _switched_on,

@@ -11,7 +11,7 @@ optim/adam.py, whose kernels need a GPU: read.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -99,7 +99,8 @@ def adam_memory(
     once; the loop of one tensor, divided, and what a variable holds of the one before; a fused
     kernel nothing. Quantized moments have an fp32 scale a block, and are computed by one kernel a
     tensor."""
-    weights = [(weight, n) for weight, n in _tensors(shape, chunks) if not weight.frozen]
+    every = stage_weights(shape, chunks)
+    weights = [(weight, n * weight.copies) for weight, n in every if not weight.frozen]
     found = Counter[DType]() if elements is None else Counter({dtype: elements * ranks})
     if elements is None:
         for weight, n in weights:
@@ -132,11 +133,6 @@ def adam_words(config: JobConfig) -> tuple[str, str]:
     if config.optimizer.is_quantized:
         return _WORDS[config.optimizer], _SOURCES[config.optimizer]
     return "Adam moments", f"torch optim/adam.py, {config.optimizer_implementation}"
-
-
-def _tensors(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple[Weight, int]]:
-    """Weights and how many tensors of each there are."""
-    return ((weight, number * weight.copies) for weight, number in stage_weights(shape, chunks))
 
 
 def _quantized(weight: Weight, ranks: int, optimizer: Optimizer, dtype: DType) -> int:

@@ -23,11 +23,7 @@ _REPLICATE, _SHARD, _TP, _CP, _PP, _EP, _ETP = (
         *("pipeline_parallel", "expert_parallel", "expert_tensor_parallel"),
     )
 )
-
-
-def _has_own_fields(keys: Keys) -> bool:
-    """Whether the classes are the manager's own, which raises on a name that a section has not."""
-    return not (keys.has("job.custom_config_module") or keys.has("experimental.custom_args_module"))
+_CUSTOM_CLASSES: Final = ("job.custom_config_module", "experimental.custom_args_module")
 
 
 def _misspelt_section(keys: Keys) -> Match | None:
@@ -80,7 +76,8 @@ RULES: Final = tuple(
         "torchtitan",
         {
             "latest": lambda keys: keys.release == "0.3",
-            "manager": _has_own_fields,
+            # its classes are its own: it raises on a name that a section has not
+            "manager": lambda keys: not any(map(keys.has, _CUSTOM_CLASSES)),
             "shard": lambda value: as_whole_number(value) in (None, -1) or is_count(value),
             "removed_option.mode": lambda k: k.has(_MODE) and k.values[_MODE].written[:2] == "--",
             "unknown_section": _misspelt_section,

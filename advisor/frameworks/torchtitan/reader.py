@@ -167,9 +167,6 @@ def _in_command(command: ShellCommand) -> Iterator[Keys]:
     recognised = {AC, PARALLELISM, "training"} & {*keys.under("")} or (
         file and unread_words(command.words)
     )
-    if recognised and (titan or not _is_anothers(command)):
+    others = any("=" in text and text[:1].isalpha() and "." in text for text in command.texts)
+    if recognised and (titan or not others):
         yield keys
-
-
-def _is_anothers(command: ShellCommand) -> bool:
-    return any("=" in text and text[:1].isalpha() and "." in text for text in command.texts)

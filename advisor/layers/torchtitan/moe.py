@@ -33,7 +33,9 @@ def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
     experts, back = _experts(shape, sent)
     unsorted = rows(shape, "unsorted", shape.tokens * shape.model.moe_router_topk, sent.shape[-1])
     put_back = _put(back, unsorted, order)
-    combined = _sum(unsorted, shape) if before else _weighted(shape, unsorted, weights)
+    # without weights the gradient is a view for each expert
+    added = Operator("sum_of_experts", Module.COMBINE, (unsorted,), (_output(shape),))
+    combined = (added,) if before else _weighted(shape, unsorted, weights)
     held = (source, order, sent, back, unsorted)
     shared = moe.shared_experts(shape, source)
     operators = (*router, *dispatched, *experts, *shared, put_back, *combined)
@@ -179,11 +181,6 @@ def _weighted(shape: RankShape, unsorted: Tensor, weights: Tensor) -> Operators:
         Operator("weighted_sum", Module.COMBINE, (weights, wide), (total,), saved=(weights, wide)),
         Operator("weighted_sum.cast", Module.COMBINE, (total,), (output,)),
     )
-
-
-def _sum(unsorted: Tensor, shape: RankShape) -> Operators:
-    """The sum over the experts of a token, whose gradient is a view for each."""
-    return (Operator("sum_of_experts", Module.COMBINE, (unsorted,), (_output(shape),)),)
 
 
 def _output(shape: RankShape) -> Tensor:

@@ -64,7 +64,7 @@ def test_bridge_takes_overrides_that_clear_the_recipe() -> None:
     [
         ("nemo", "full:block:2", "model.config.recompute_method=block"),
         ("torchtitan", "op:torchtitan", "activation_checkpoint:selective"),
-        ("huggingface", "full+offload", "--activation_checkpointing_kwargs '{\"offload\": true}'"),
+        ("huggingface", "full+offload", "--gradient_checkpointing_kwargs '{\"offload\": true}'"),
     ],
 )
 def test_other_stacks_take_their_own_words(framework: str, setting: str, expected: str) -> None:

@@ -61,13 +61,9 @@ def _code(said: str | list[Any]) -> Any:
     return lambda job, *_: path(job)
 
 
-def _when(said: Mapping[str, Any]) -> When:
-    return When(**_read(said))
-
-
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("value", "means", "recipe_value", "only_if"), _code),
-    **dict.fromkeys(("line", "recipe"), _when),
+    **dict.fromkeys(("line", "recipe"), lambda said: When(**_read(said))),
     **dict.fromkeys(("since", "until", "renamed"), number),
     "format": Format,
     "status": Status,

@@ -45,14 +45,12 @@ PRESENCE_RULES: Final = stated("missing_fields", unknown_field=_unknown_field)
 
 
 def _with_notes(status: Status, raw: RawSettings, _: Revision) -> str:
-    """The options of a status that are set, each with what is to be said of it."""
+    """The options of a status that are set, each with what is to be said of it; Megatron's own spec
+    is none."""
     given = ((SETTINGS[name], value) for name, value in sorted(raw.given.items()))
-    found = [row for row, value in given if row.status is status and _differs(row, value)]
+    differ = (row for row, v in given if v != row.default and "megatron.core." not in str(v))
+    found = [row for row in differ if row.status is status]
     return "; ".join(f"{row.name} ({row.note})" for row in found)
-
-
-def _differs(row: Option, value: object) -> bool:
-    return value != row.default and "megatron.core." not in str(value)  # its own spec
 
 
 UNMODELLED_RULES: Final = stated(

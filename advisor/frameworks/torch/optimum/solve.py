@@ -12,7 +12,6 @@ from advisor.frameworks.part_types import FixedMemory, JobEvaluator, Solved
 from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions
 from advisor.frameworks.torch.plan import Semantics, block_segment
 from advisor.frameworks.torch.setting import FULL, TorchSetting, by_block
-from advisor.job.job import Job
 from advisor.layers.operators import LAYER_INPUT, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
@@ -206,7 +205,8 @@ def solved(evaluator: JobEvaluator, how: Semantics, fixed: FixedMemory) -> Solve
     """The fastest setting, and where copies to the host may be made the fastest without them; None
     where nothing fits."""
     rates, found = evaluator.rates, []
-    for on_host in (False, True) if _copies(evaluator.job, how) else (False,):
+    copies = not how.compiled and evaluator.job.layout.tensor_model_parallel_size == 1
+    for on_host in (False, True) if copies else (False,):  # as block_rules allow
         blocks = Blocks(evaluator.shape, how, rates, fixed.working_set, on_host=on_host)
         one = fastest(blocks, fixed.total, evaluator)
         if one is not None:
@@ -221,11 +221,6 @@ def solved(evaluator: JobEvaluator, how: Semantics, fixed: FixedMemory) -> Solve
         evaluated=sum(one.chosen.states for one in found),
         excluded=0,
     )
-
-
-def _copies(job: Job, how: Semantics) -> bool:
-    """Whether a plan may have copies to the host (block_rules)."""
-    return not how.compiled and job.layout.tensor_model_parallel_size == 1
 
 
 def _bound_seconds(evaluator: JobEvaluator, found: Found) -> float:
