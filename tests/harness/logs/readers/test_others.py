@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from advisor.base.lines import clean_line
 from harness.logs import records
 from harness.logs.readers import READERS
 from tests.harness.logs import lines
@@ -12,8 +13,6 @@ GIB = 2**30
 
 
 def read(framework: str, line: str) -> tuple[records.Record, ...]:
-    from advisor.base.lines import clean_line
-
     return READERS[records.LogFramework(framework)].read(clean_line(line)[1])
 
 
