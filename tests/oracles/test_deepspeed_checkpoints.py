@@ -111,16 +111,16 @@ def _configure(setting: TorchSetting, ranks: int = 1) -> None:
     )
 
 
-def _measured(setting: TorchSetting) -> Measured:
+def _both(spec: str) -> tuple[Measured, ChunkFootprint]:
+    """What is measured, and what is predicted."""
+    setting = parse_setting(spec)
+    _configure(setting)
     reentrant = setting.use_reentrant is not False
-    return measure(
+    measured = measure(
         SHAPE, lambda blocks, rest: _Row(blocks, rest, reentrant), num_blocks=BLOCKS, real=True
     )
-
-
-def _predicted(setting: TorchSetting) -> ChunkFootprint:
     plan = chunk_plan(setting, SHAPE, (DENSE,) * BLOCKS, WITHOUT_STREAMS)
-    return chunk_footprint(SHAPE, plan, False, False)
+    return measured, chunk_footprint(SHAPE, plan, False, False)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,8 @@ def _predicted(setting: TorchSetting) -> ChunkFootprint:
 def test_on_the_device(spec: str) -> None:
     """One rank: parts are whole inputs, and cost a copy while the block runs forward. The backward
     of several blocks holds all their weight gradients here, and not there."""
-    setting = parse_setting(spec)
-    _configure(setting)
-    measured, predicted = _measured(setting), _predicted(setting)
-    small = SMALL if setting.options else 0
+    measured, predicted = _both(spec)
+    small = SMALL if parse_setting(spec).options else 0
     assert predicted.kept == BLOCKS * HIDDEN
     assert measured.kept == pytest.approx(predicted.kept, abs=small)
     assert measured.forward == pytest.approx(predicted.forward.num_bytes, abs=small)
@@ -146,9 +144,7 @@ def test_on_the_device(spec: str) -> None:
 
 @pytest.mark.parametrize("kind", ["", "+no_reentrant"])
 def test_inputs_on_the_host(kind: str) -> None:
-    setting = parse_setting(f"full{kind}+cpu_checkpointing")
-    _configure(setting)
-    measured, predicted = _measured(setting), _predicted(setting)
+    measured, predicted = _both(f"full{kind}+cpu_checkpointing")
     away = checkpointing._get_cpu_offload_engine().stats.offloaded_bytes
     assert away == (BLOCKS - 1) * HIDDEN
     assert predicted.kept == HIDDEN
@@ -160,9 +156,7 @@ def test_inputs_on_the_host(kind: str) -> None:
 
 def test_parts_on_the_host() -> None:
     """Blocking copies: the part is away before the block runs."""
-    setting = parse_setting("full+partition_activations+cpu_checkpointing")
-    _configure(setting)
-    measured, predicted = _measured(setting), _predicted(setting)
+    measured, predicted = _both("full+partition_activations+cpu_checkpointing")
     away = BLOCKS * HIDDEN
     assert predicted.kept == 0
     assert measured.kept == pytest.approx(away, abs=SMALL)

@@ -65,22 +65,12 @@ def _forget(parameter: torch.Tensor) -> None:
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("vocabulary", [4096, 128256])
 def test_peaks(vocabulary: int, tied: bool, checkpointed: bool, microbatches: int) -> None:
-    _compare(
-        llama_shape(vocabulary, tied=tied),
-        checkpointed=checkpointed,
-        microbatches=microbatches,
-        steps_in_backward=False,
-    )
+    _compare(llama_shape(vocabulary, tied=tied), checkpointed, microbatches)
 
 
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
 def test_steps_in_the_backward_leave_no_gradients(checkpointed: bool) -> None:
-    _compare(
-        llama_shape(4096),
-        checkpointed=checkpointed,
-        microbatches=1,
-        steps_in_backward=True,
-    )
+    _compare(llama_shape(4096), checkpointed, 1, steps_in_backward=True)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
@@ -88,16 +78,11 @@ def test_steps_in_the_backward_leave_no_gradients(checkpointed: bool) -> None:
 @pytest.mark.parametrize("vocabulary", [4096, 128256])
 def test_fp32_weights_under_autocast(vocabulary, checkpointed, microbatches) -> None:
     """Whose 16-bit copies stay to the end of the forward, checkpointed or not."""
-    _compare(
-        replace(llama_shape(vocabulary), autocast=True),
-        checkpointed=checkpointed,
-        microbatches=microbatches,
-        steps_in_backward=False,
-    )
+    _compare(replace(llama_shape(vocabulary), autocast=True), checkpointed, microbatches)
 
 
 def _compare(
-    shape: RankShape, *, checkpointed: bool, microbatches: int, steps_in_backward: bool
+    shape: RankShape, checkpointed: bool, microbatches: int, steps_in_backward: bool = False
 ) -> None:
     config = job_config(
         shape.seq_length,

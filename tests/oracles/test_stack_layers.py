@@ -33,6 +33,8 @@ CHECKPOINTS = {
     Checkpoint.EARLY_STOP: {"early_stop": True},
     Checkpoint.REENTRANT: {"checkpoint_impl": CheckpointImpl.REENTRANT},
 }
+EAGER = {"eager_attention": True}  # scores in Python, with a mask of all pairs next to each layer
+AUTOCAST = {"autocast": True, "weight_grads_dtype": DType.FP32}  # 16-bit copies of fp32 weights
 PEAK_TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %. What is kept is equal to the byte."""
 
@@ -52,18 +54,11 @@ def test_nothing_recomputed(name: str, impl: TransformerImpl) -> None:
     assert_same(shape, RecomputePlan((Segment((DENSE,)),)), measure(shape))
 
 
-def test_eager_attention() -> None:
-    """transformers' scores in Python, with a mask of all pairs next to every layer."""
-    shape = shape_of(MODELS["llama3_8b"], TransformerImpl.TRANSFORMERS)
-    shape = replace(shape, eager_attention=True)
-    assert_same(shape, RecomputePlan((Segment((DENSE,)),)), measure(shape))
-
-
-@pytest.mark.parametrize("name", ["llama3_8b", "llama2_7b"])
-def test_autocast(name: str) -> None:
-    """fp32 weights and hidden states; 16-bit copies for linear layers and attention."""
-    shape = shape_of(MODELS[name], TransformerImpl.TRANSFORMERS)
-    shape = replace(shape, autocast=True, weight_grads_dtype=DType.FP32)
+@pytest.mark.parametrize(
+    ("name", "how"), [("llama3_8b", EAGER), ("llama3_8b", AUTOCAST), ("llama2_7b", AUTOCAST)]
+)
+def test_eager_attention_and_autocast(name: str, how: dict[str, Any]) -> None:
+    shape = replace(shape_of(MODELS[name], TransformerImpl.TRANSFORMERS), **how)
     assert_same(shape, RecomputePlan((Segment((DENSE,)),)), measure(shape))
 
 
@@ -127,9 +122,7 @@ def test_inputs_of_checkpoints_on_the_host(checkpoint: Checkpoint) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_transformers_alone_has(name: str) -> None:
     shape = shape_of(VARIANTS[name], TransformerImpl.TRANSFORMERS)
-    measured = measure(shape)
-    plan = RecomputePlan((Segment(shape.model.layer_kinds[:1]),))
-    assert_same(shape, plan, measured)
+    assert_same(shape, RecomputePlan((Segment(shape.model.layer_kinds[:1]),)), measure(shape))
 
 
 @pytest.mark.parametrize("layer", [0, 1, 4, 5])

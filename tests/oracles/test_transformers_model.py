@@ -15,7 +15,6 @@ from advisor.frameworks.torch.setting import parse_setting  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.layers.transformers.core_attention import mask_bytes  # noqa: E402
 from advisor.memory.chunk import AttentionMask, chunk_footprint  # noqa: E402
-from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 
 from .stacks.blocks import variant_config  # noqa: E402
@@ -30,7 +29,8 @@ _CLASSES = {
     "gemma4_text": "Gemma4ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
 }
-LAYERS = 6
+SMALL = replace(LLAMA3_8B, vocab_size=4096, num_layers=6)
+PACKED = "transformers.masking_utils.find_packed_sequence_indices"
 TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %."""
 HOW = Semantics(starts_with_first=True)
@@ -60,8 +60,10 @@ def _model(shape: RankShape, spec_text: str) -> Any:
     return model
 
 
-def _measure(shape: RankShape, spec: str) -> tuple[int, int]:
+def _compare(shape: RankShape, spec: str) -> None:
     """Bytes alive between the passes, and the peak of the forward."""
+    plan = chunk_plan(parse_setting(spec), shape, shape.model.layer_kinds, HOW)
+    predicted = chunk_footprint(shape, plan, True, True, AttentionMask(mask_bytes(shape)))
     with FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
         model = _model(shape, spec)
         size = shape.micro_batch_size, shape.seq_length
@@ -69,56 +71,30 @@ def _measure(shape: RankShape, spec: str) -> tuple[int, int]:
         known = (*model.parameters(), *model.buffers(), tokens, labels)
         with LiveBytes(known) as live:
             loss = model(input_ids=tokens, labels=labels).loss
-            found = live.now, live.peak
+            assert predicted.kept == pytest.approx(live.now, rel=TOLERANCE)
+            assert predicted.forward.num_bytes == pytest.approx(live.peak, rel=TOLERANCE)
             del loss
-        return found
 
 
-@pytest.mark.parametrize("spec", ["none", "full"])
-@pytest.mark.parametrize("name", VARIANTS | SHARING)
-def test_variants(name: str, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _without_packing(monkeypatch)
-    model = (VARIANTS | SHARING)[name]
-    shape = shape_of(replace(model, vocab_size=32000), TransformerImpl.TRANSFORMERS)
-    kept, forward = _measure(shape, spec)
-    plan = chunk_plan(parse_setting(spec), shape, shape.model.layer_kinds, HOW)
-    predicted = chunk_footprint(shape, plan, True, True, AttentionMask(mask_bytes(shape)))
-    assert predicted.kept == pytest.approx(kept, rel=TOLERANCE)
-    assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
-
-
-def _without_packing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks into the positions for packed sequences, which fake tensors cannot tell."""
-    packed = "transformers.masking_utils.find_packed_sequence_indices"
-    monkeypatch.setattr(packed, lambda *args, **kwargs: None)
-
-
-@pytest.mark.parametrize("spec", KWARGS)
-def test_kept_and_forward_peak(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _without_packing(monkeypatch)
-    model = replace(LLAMA3_8B, vocab_size=4096, num_layers=LAYERS)
-    shape = shape_of(model, TransformerImpl.TRANSFORMERS)
-    kept, forward = _measure(shape, spec)
-    plan = chunk_plan(parse_setting(spec), shape, (DENSE,) * LAYERS, HOW)
-    predicted = chunk_footprint(shape, plan, True, True)
-    assert predicted.kept == pytest.approx(kept, rel=TOLERANCE)
-    assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        *((name, spec) for name in VARIANTS | SHARING for spec in ("none", "full")),
+        *(("llama3_8b", spec) for spec in KWARGS),
+    ],
+)
+def test_kept_and_forward_peak(name: str, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Fake tensors cannot tell packed sequences, for which it looks into the positions.
+    monkeypatch.setattr(PACKED, lambda *args, **kwargs: None)
+    model = (VARIANTS | SHARING | {"llama3_8b": SMALL})[name]
+    model = replace(model, vocab_size=min(model.vocab_size, 32000))
+    _compare(shape_of(model, TransformerImpl.TRANSFORMERS), spec)
 
 
 @pytest.mark.parametrize("spec", ["none", "full"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_samples_packed_in_rows(rows: int, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without FlashAttention a mask of all pairs keeps them apart, in each row another one."""
-    monkeypatch.setattr(
-        "transformers.masking_utils.find_packed_sequence_indices",
-        lambda positions: torch.zeros(positions.shape, dtype=torch.int64),
-    )
-    model = replace(LLAMA3_8B, vocab_size=4096, num_layers=LAYERS)
-    shape = replace(
-        shape_of(model, TransformerImpl.TRANSFORMERS), micro_batch_size=rows, masked=True
-    )
-    kept, forward = _measure(shape, spec)
-    plan = chunk_plan(parse_setting(spec), shape, (DENSE,) * LAYERS, HOW)
-    predicted = chunk_footprint(shape, plan, True, True, AttentionMask(mask_bytes(shape)))
-    assert predicted.kept == pytest.approx(kept, rel=TOLERANCE)
-    assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
+    monkeypatch.setattr(PACKED, lambda given: torch.zeros(given.shape, dtype=torch.int64))
+    shape = shape_of(SMALL, TransformerImpl.TRANSFORMERS)
+    _compare(replace(shape, micro_batch_size=rows, masked=True), spec)

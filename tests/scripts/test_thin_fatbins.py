@@ -73,18 +73,18 @@ def images(content: bytes, start: int) -> bytes:
     return content[start + header : start + header + size]
 
 
-def test_what_one_gpu_runs_stays() -> None:
-    made = library(TWO_WAYS, PTX_ALONE)
-    content = thinned(made)
-    assert images(content, made.containers[0]) == OWN + entry(OTHER, 0, 8)
-    assert images(content, made.containers[1]) == entry(PTX, 80, 24)
-
-
-def test_another_architecture_keeps_its_own() -> None:
-    made = library(TWO_WAYS, PTX_ALONE)
-    content = thinned(made, arch=100)
-    assert images(content, made.containers[0]) == NEW + entry(OTHER, 0, 8)
-    assert images(content, made.containers[1]) == NEW
+@pytest.mark.parametrize(
+    ("containers", "arch", "left"),
+    [
+        ((TWO_WAYS, PTX_ALONE), 90, [OWN + entry(OTHER, 0, 8), entry(PTX, 80, 24)]),
+        ((TWO_WAYS, PTX_ALONE), 100, [NEW + entry(OTHER, 0, 8), NEW]),
+        ((container(OLD, NEW), TWO_WAYS), 90, [b"", OWN + entry(OTHER, 0, 8)]),
+    ],
+)
+def test_what_one_gpu_runs_stays(containers, arch: int, left: list[bytes]) -> None:
+    made = library(*containers)
+    content = thinned(made, arch)
+    assert [images(content, start) for start in made.containers] == left
 
 
 def test_nothing_moves_and_the_rest_is_zeros() -> None:
@@ -102,13 +102,6 @@ def test_a_thin_library_stays_as_it_is() -> None:
     made = library(TWO_WAYS, PTX_ALONE)
     once = thinned(made)
     assert thinned(Made(once, made.section, made.containers)) == once
-
-
-def test_a_container_may_be_left_with_nothing() -> None:
-    made = library(container(OLD, NEW), TWO_WAYS)
-    content = thinned(made)
-    assert images(content, made.containers[0]) == b""
-    assert images(content, made.containers[1]) == OWN + entry(OTHER, 0, 8)
 
 
 def test_the_command_says_what_went(tmp_path: Path) -> None:

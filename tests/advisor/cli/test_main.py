@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
 from advisor.cli import help, subcommands
 from advisor.cli import main as cli
 from advisor.cli.arguments import OutputFormat, parse
@@ -174,8 +175,6 @@ def test_model_and_gpus_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_is_printed_as_one_line(capsys, failing: Failing) -> None:
-    from advisor.base.errors import UserError
-
     failing(UserError("model", "a\nb", "is not\nvalid YAML"))
     assert error_line(capsys, *JOB) == "model = a b: is not valid YAML"
     failing(PermissionError(13, "Permission denied", "model.yaml"))

@@ -8,6 +8,7 @@ from advisor.plan.recompute_plan import recomputes
 from advisor.report.setting_flags import all_flags, flags_report
 from advisor.request.request import Request
 from advisor.search.advise import advise
+from tests.advisor.frameworks.torch.jobs import stack_job
 from tests.advisor.jobs import batches
 
 
@@ -55,8 +56,6 @@ FLAGS = {
 
 @pytest.mark.parametrize(("framework", "version", "spec"), FLAGS)
 def test_spelling(framework: str, version: str, spec: str) -> None:
-    from tests.advisor.frameworks.torch.jobs import stack_job
-
     stack, job = stack_job(framework, framework_version=version)
     assert (
         stack.spelling.setting_flags(stack.settings.parse(spec), job)
@@ -65,8 +64,6 @@ def test_spelling(framework: str, version: str, spec: str) -> None:
 
 
 def test_the_environment_names_the_allocators_option() -> None:
-    from tests.advisor.frameworks.torch.jobs import stack_job
-
     for wanted in (False, True):
         override = (f"job.expandable_segments={str(wanted).lower()}",)
         stack, job = stack_job("torchtitan", overrides=override)

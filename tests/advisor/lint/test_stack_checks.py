@@ -79,14 +79,23 @@ def test_what_torchtitan_is_started_with_is_not_read(
     assert report.verdict.endswith(f"not included: {unread}")
 
 
-@pytest.mark.parametrize(("zero", "found"), TABLES["test_zero"])
-def test_zero(tmp_path: Path, zero: dict[str, Any], found: str) -> None:
-    assert linted(tmp_path, "d.json", json.dumps(ZERO | {"zero_optimization": zero})) == found
-
-
-@pytest.mark.parametrize(("given", "found"), TABLES["test_deepspeed"])
-def test_deepspeed(tmp_path: Path, given: dict[str, Any], found: str) -> None:
-    assert linted(tmp_path, "d.json", json.dumps(ZERO | given)) == found
+@pytest.mark.parametrize(
+    ("name", "start", "section", "given", "found"),
+    [
+        (*where, *row)
+        for table, where in {
+            "test_zero": ("d.json", ZERO, "zero_optimization"),
+            "test_deepspeed": ("d.json", ZERO, None),
+            "test_transformers": ("a.yaml", ARGUMENTS, None),
+            "test_accelerate": ("a.yaml", FILE, "fsdp_config"),
+            "test_the_file_of_accelerate": ("a.yaml", FILE, None),
+        }.items()
+        for row in TABLES[table]
+    ],
+)
+def test_other_stacks(tmp_path: Path, name, start, section, given, found) -> None:
+    dump = json.dumps if name == "d.json" else yaml.safe_dump
+    assert linted(tmp_path, name, dump(start | ({section: given} if section else given))) == found
 
 
 @pytest.mark.parametrize(
@@ -110,21 +119,6 @@ def test_json_without_settings_is_nobodys(tmp_path: Path, text: str) -> None:
     with pytest.raises(UserError, match="holds no setting of a known framework"):
         linted(tmp_path, "d.json", text)
     assert "WARNING json_syntax" in linted(tmp_path, "d.json", "{broken"), "DeepSpeed's"
-
-
-@pytest.mark.parametrize(("given", "found"), TABLES["test_transformers"])
-def test_transformers(tmp_path: Path, given: dict[str, Any], found: str) -> None:
-    assert linted(tmp_path, "a.yaml", yaml.safe_dump(ARGUMENTS | given)) == found
-
-
-@pytest.mark.parametrize(("fsdp", "found"), TABLES["test_accelerate"])
-def test_accelerate(tmp_path: Path, fsdp: dict[str, Any], found: str) -> None:
-    assert linted(tmp_path, "a.yaml", yaml.safe_dump(FILE | {"fsdp_config": fsdp})) == found
-
-
-@pytest.mark.parametrize(("given", "found"), TABLES["test_the_file_of_accelerate"])
-def test_the_file_of_accelerate(tmp_path: Path, given: dict[str, Any], found: str) -> None:
-    assert linted(tmp_path, "a.yaml", yaml.safe_dump(FILE | given)) == found
 
 
 @pytest.mark.parametrize(

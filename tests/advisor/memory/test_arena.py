@@ -18,6 +18,13 @@ def test_an_arena_counts_each_storage_once() -> None:
     assert arena.live == 0
 
 
+def received(tensor: Tensor) -> tuple[Arena, Gradients]:
+    arena = Arena()
+    gradients = Gradients(arena)
+    gradients.receive(tensor)
+    return arena, gradients
+
+
 def test_the_peak_is_the_highest_mark() -> None:
     arena = Arena()
     arena.store(B)
@@ -31,9 +38,7 @@ def test_the_peak_is_the_highest_mark() -> None:
 
 
 def test_an_incoming_gradient_that_the_caller_keeps_counts_to_the_end() -> None:
-    arena = Arena()
-    gradients = Gradients(arena)
-    gradients.receive(C)
+    arena, gradients = received(C)
     gradients.step(operator("last", (B,), (C,)))
     gradients.step(operator("first", (D,), (B,)))
     assert fold(arena.events).peak == Peak(10 + 1000, "backward of first")
@@ -43,12 +48,8 @@ def test_an_incoming_gradient_that_the_caller_keeps_counts_to_the_end() -> None:
 
 def test_an_addition_shares_one_gradient_until_both_sides_are_done() -> None:
     """a + branch(a): the branch's gradient is added to the residual's in a third tensor."""
-    arena = Arena()
-    gradients = Gradients(arena)
-    out = Tensor("out", (10,), DType.BOOL)
-    branch = Tensor("branch", (10,), DType.BOOL)
-    entry = Tensor("entry", (10,), DType.BOOL)
-    gradients.receive(out)
+    out, branch, entry = (Tensor(name, (10,), DType.BOOL) for name in ("out", "branch", "entry"))
+    arena, gradients = received(out)
     gradients.step(
         operator("add", (branch, entry), (out,), gradient_passed_to=frozenset({"branch", "entry"}))
     )
@@ -59,18 +60,14 @@ def test_an_addition_shares_one_gradient_until_both_sides_are_done() -> None:
 
 
 def test_a_gathered_gradient_takes_the_place_of_its_own_shard() -> None:
-    arena = Arena()
-    gradients = Gradients(arena)
-    gradients.receive(C)
+    arena, gradients = received(C)
     gradients.step(operator("row", (D,), (C,), gathers_gradient=True, backward_workspace=200))
     assert fold(arena.events).peak == Peak(1200, "backward of row")
     assert fold(arena.events, holds_spent=True).peak == Peak(1300, "backward of row")
 
 
 def test_kept_gradients_stay_until_they_are_let_go() -> None:
-    arena = Arena()
-    gradients = Gradients(arena)
-    gradients.receive(C)
+    arena, gradients = received(C)
     gradients.keep((C,))
     gradients.step(operator("inside", (B,), (C,)))
     assert arena.live == 110
@@ -79,17 +76,13 @@ def test_kept_gradients_stay_until_they_are_let_go() -> None:
 
 
 def test_a_gradient_in_a_saved_storage_takes_nothing() -> None:
-    arena = Arena()
-    gradients = Gradients(arena)
-    gradients.receive(B)
+    arena, gradients = received(B)
     gradients.step(operator("loss", (C,), (B,), gradient_in_saved=True))
     assert fold(arena.events).peak.num_bytes == 10
 
 
 def test_inputs_without_gradient() -> None:
-    arena = Arena()
-    gradients = Gradients(arena)
-    gradients.receive(A)
+    arena, gradients = received(A)
     gradients.step(operator("x", (B, C), (A,), gradient_free_inputs=frozenset({"c"})))
     assert arena.live == 10
 

@@ -1,5 +1,7 @@
 """Walks over three operators whose sizes are powers of ten: every digit names a tensor."""
 
+import pytest
+
 from advisor.layers.operators import Module, Operator
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.events import Peak, fold
@@ -65,27 +67,18 @@ def test_a_replay_can_be_the_peak_itself() -> None:
     assert result.backward == Peak(1 + 10 + 100 + 1000 + 9000, "replay of second")
 
 
-def test_a_discarded_output_comes_back_twice() -> None:
-    """The storage that second reads and the replay's own output; both until second is done."""
-    run = ReplayRun(frozenset({FIRST}), discards_output=True, replayed_before=THIRD)
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_discarded_output_comes_back_twice_unless_it_shares_its_storage(copies: bool) -> None:
+    """The storage that second reads and the replay's own output, both until second is done; once
+    until first, which the checkpoint is around, is done."""
+    how = {"discards_output": True, "replayed_before": THIRD, "copies_output": copies}
+    run = ReplayRun(frozenset({FIRST}), **how)
     result = footprint(chain(), (run,))
     assert result.kept == 101
-    assert result.backward == Peak(101 + 2 * 10 + 1000 + 100, "backward of third")
+    assert result.backward == Peak(101 + 10 * (1 + copies) + 1000 + 100, "backward of third")
     without = footprint(chain(backward_workspace=9000), ()).backward.num_bytes
     with_run = footprint(chain(backward_workspace=9000), (run,)).backward.num_bytes
-    assert with_run == without + 10
-
-
-def test_a_discarded_output_that_shares_its_storage_comes_back_once() -> None:
-    """Until first, which the checkpoint is around, is done."""
-    run = ReplayRun(
-        frozenset({FIRST}), discards_output=True, replayed_before=THIRD, copies_output=False
-    )
-    result = footprint(chain(), (run,))
-    assert result.kept == 101
-    assert result.backward == Peak(101 + 10 + 1000 + 100, "backward of third")
-    without = footprint(chain(backward_workspace=9000), ()).backward.num_bytes
-    assert footprint(chain(backward_workspace=9000), (run,)).backward.num_bytes == without
+    assert with_run == without + 10 * copies
 
 
 def test_every_walk_of_a_layer_ends_where_it_began() -> None:

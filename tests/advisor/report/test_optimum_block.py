@@ -44,16 +44,11 @@ def test_the_claim_its_space_and_what_is_beyond() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    TABLES["test_each_outcome_has_its_words"],
+    ("stopped", "changes", "words"),
+    [
+        *((False, *row) for row in TABLES["test_each_outcome_has_its_words"]),
+        *((True, *row) for row in TABLES["test_a_search_that_was_stopped_says_how_far_it_was"]),
+    ],
 )
-def test_each_outcome_has_its_words(changes: dict[str, Any], words: str) -> None:
-    assert words in said(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    TABLES["test_a_search_that_was_stopped_says_how_far_it_was"],
-)
-def test_a_search_that_was_stopped_says_how_far_it_was(changes: dict[str, Any], words: str) -> None:
-    assert words in said(stopped=True, **changes)
+def test_each_outcome_has_its_words(stopped: bool, changes: dict[str, Any], words: str) -> None:
+    assert words in said(stopped=stopped, **changes)

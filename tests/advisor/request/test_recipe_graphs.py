@@ -15,35 +15,23 @@ QWEN3 = {"model": "qwen3_30b_a3b", "gpus": "16xH100", "framework": "megatron_bri
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "has"),
     [
-        {},
-        {"micro_batch_size": 1, "expert_model_parallel_size": 16},
-        {"memory_budget": "70GiB"},
-        {"micro_batch_size": 2, "overrides": (ENGINE,)},
+        ({}, True),
+        ({"micro_batch_size": 1, "expert_model_parallel_size": 16}, True),
+        ({"memory_budget": "70GiB"}, True),
+        ({"micro_batch_size": 2, "overrides": (ENGINE,)}, True),
+        ({"micro_batch_size": 2}, False),
+        ({"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 8}, False),
+        ({"overrides": ("model.moe_token_dispatcher_type=alltoall",)}, False),
     ],
 )
-def test_a_recipes_own_job_has_its_graphs_and_another_where_asked(fields) -> None:
-    found = resolve(Request(**QWEN3 | fields))
-    assert found.config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE
-    assert found.config.cuda_graph_modules == MODULES
-    assert LINE not in found.assumptions
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"micro_batch_size": 2},
-        {"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 8},
-        {"overrides": ("model.moe_token_dispatcher_type=alltoall",)},
-    ],
-)
-def test_another_job_takes_the_recipes_options_without_its_graphs(fields) -> None:
+def test_a_recipes_own_job_has_its_graphs_and_another_where_asked(fields, has: bool) -> None:
     found = resolve(Request(**QWEN3 | fields))
     assert found.recipe
-    assert found.config.cuda_graph_impl is CudaGraphImpl.NONE
-    assert found.config.cuda_graph_modules == ()
-    assert LINE in found.assumptions
+    assert found.config.cuda_graph_impl == ("transformer_engine" if has else "none")
+    assert found.config.cuda_graph_modules == (MODULES if has else ())
+    assert (LINE in found.assumptions) is not has
 
 
 def test_a_job_that_turns_graphs_off_is_not_told_to_turn_them_on() -> None:

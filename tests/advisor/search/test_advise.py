@@ -32,7 +32,7 @@ def specs(advice: Answer) -> list[str]:
     return [candidate.evaluation.setting.spec for candidate in advice.candidates]
 
 
-def test_the_main_job_starts_from_its_preset() -> None:
+def test_the_main_job_starts_from_its_preset_and_needs_neither_recompute_nor_a_remedy() -> None:
     advice = ask()
     layout = advice.job.layout
     assert "preset llama3_70b_32xh100" in advice.assumptions
@@ -42,10 +42,6 @@ def test_the_main_job_starts_from_its_preset() -> None:
     assert layout.data_parallel_size == 2
     assert advice.job.config.global_batch_size == 32
     assert advice.evaluated >= len(advice.candidates)
-
-
-def test_no_recompute_is_the_answer_when_it_fits_and_nothing_needs_a_remedy() -> None:
-    advice = ask()
     assert specs(advice)[0] == "none"
     assert not advice.remedies
     assert advice.search is None
@@ -75,10 +71,12 @@ def test_nothing_fits_and_remedies_need_less() -> None:
     assert all(remedy.effect_bytes < 0 for remedy in advice.remedies)
 
 
-def test_a_label_that_buys_nothing_is_said_to() -> None:
+def test_a_label_that_buys_nothing_is_said_to_and_a_remark_says_by_how_much() -> None:
     notes = {c.evaluation.setting.spec: c.note for c in ask().candidates}
     assert notes["selective:core_attn"].startswith("saves nothing")
     assert notes["selective:mlp"] == ""
+    remarks = [note.partition(";")[0] for note in notes.values() if note.startswith("saves")]
+    assert all("above that of none" in remark for remark in remarks)
 
 
 def test_an_unset_setting_is_shown_as_promoted() -> None:
@@ -203,20 +201,13 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
     first, *others = (remedy.change for remedy in advice.remedies)
     assert "best combination" in advice.remedies[0].why
     assert any(word.startswith("EP 8 instead of 1") for word in others)
-    named = dict(
-        zip(first.replace(",", "").split()[::2], first.replace(",", "").split()[1::2], strict=False)
-    )
-    fits = ask(
-        "mixtral_8x7b",
-        "16xH100",
-        recompute=("none", "full:uniform:1"),
-        tensor_model_parallel_size=int(named.get("TP", 1)),
-        pipeline_model_parallel_size=int(named.get("PP", 1)),
-        virtual_pipeline_model_parallel_size=int(named.get("VPP", 1)),
-        expert_model_parallel_size=int(named.get("EP", 1)),
-        expert_tensor_parallel_size=1,
-    )
-    assert fits.fits
+    words = first.replace(",", "").lower().split()
+    named = dict(zip(words[::2], words[1::2], strict=False))
+    degrees = {degree: int(named.get(degree, 1)) for degree in ("tp", "pp", "vpp", "ep")} | {
+        "etp": 1
+    }
+    recompute = ("none", "full:uniform:1")
+    assert ask("mixtral_8x7b", "16xH100", recompute=recompute, **parallel(**degrees)).fits
 
 
 @pytest.mark.slow
@@ -262,17 +253,11 @@ def test_an_offload_label_that_the_release_lacks_names_those_that_have_it() -> N
         ask(recompute=("selective:gdn_norm_out",), framework_version="0.18")
 
 
-def test_a_remark_says_by_how_much() -> None:
-    one = {c.note.partition(";")[0] for c in ask().candidates if c.note.startswith("saves")}
-    assert all("above that of none" in note for note in one)
-
-
 @pytest.mark.slow
 def test_a_model_that_the_release_refuses_in_every_layout_is_reported_why() -> None:
-    with pytest.raises(UserError, match=r"--framework = nemo: .* has no attention_output_gate"):
-        ask("qwen3_next_80b_a3b", "64xH100", framework="nemo")
-    with pytest.raises(UserError, match=r"--framework = nemo: .* has no attention_output_gate"):
-        ask("qwen3_next_80b_a3b", "64xH100", framework="nemo", pipeline_model_parallel_size=4)
+    for pp in (None, 4):
+        with pytest.raises(UserError, match=r"--framework = nemo: .* has no attention_output_gate"):
+            ask("qwen3_next_80b_a3b", "64xH100", framework="nemo", pipeline_model_parallel_size=pp)
 
 
 def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:

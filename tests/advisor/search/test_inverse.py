@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import advisor
+from advisor.report.solution_page import TITLES
 from advisor.request.request import Quantity
 from advisor.search.inverse import _doublings, hardest
 
@@ -134,8 +135,6 @@ def test_doublings_have_so_many_steps() -> None:
 
 
 def test_every_quantity_has_its_words() -> None:
-    from advisor.report.solution_page import TITLES
-
     assert set(Quantity) < set(TITLES)
 
 

@@ -58,14 +58,11 @@ def test_every_split_is_said_by_its_layout(its: Job) -> None:
     assert splits.job(splits.own_choices()) == its
 
 
-def test_without_moves_there_is_the_own_split_alone() -> None:
+def test_without_moves_there_is_the_own_split_alone_and_with_them_every_one() -> None:
     splits = StageSplits(JOBS[0], moves=False)
     assert splits.number == 1
     assert splits.choices == (((3,),), ((3,),))
-
-
-def test_a_stage_holds_from_one_layer_to_all_but_one_a_stage() -> None:
-    splits = StageSplits(JOBS[0], moves=True)
+    splits = StageSplits(JOBS[0], moves=True)  # from one layer to all but one a stage
     assert splits.choices[0] == ((1,), (2,), (3,), (4,), (5,))
     assert splits.number == 5
 

@@ -9,9 +9,9 @@ from advisor.answer.evaluation import TimeBreakdown
 from advisor.api.calls import evaluate
 from advisor.api.keywords import JobKeywords
 from advisor.frameworks.megatron.setting import NONE
-from advisor.hardware.calibration import load_calibration
+from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import Segment
@@ -28,10 +28,8 @@ BATCH = 16
 
 
 def step(layout: ParallelLayout = LAYOUT, spread: float = 0.0) -> TimeBreakdown:
-    config = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=BATCH)
-    gpus = layout.world_size
-    job = Job(model=load_model("llama3_8b"), layout=layout, config=config, gpu=H100, num_gpus=gpus)
-    return Evaluator(job, replace(CALIBRATION, speed_spread=spread)).evaluate(NONE).time_seconds
+    spreads = replace(CALIBRATION, speed_spread=spread)
+    return evaluator(layout, spreads).evaluate(NONE).time_seconds
 
 
 def asked(
@@ -145,12 +143,12 @@ def test_a_replay_never_shortens_a_step_whose_processor_is_late() -> None:
 HOST_SECONDS = ("host_call_seconds", "host_wrapped_call_seconds", "host_module_seconds")
 
 
-def evaluator(layout: ParallelLayout) -> Evaluator:
+AT_ONCE = replace(CALIBRATION, speed_spread=0.02, **dict.fromkeys(HOST_SECONDS, 0.0))
+
+
+def evaluator(layout: ParallelLayout, calibration: Calibration = AT_ONCE) -> Evaluator:
     config = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=BATCH)
-    model, gpus = load_model("llama3_8b"), layout.world_size
-    job = Job(model=model, layout=layout, config=config, gpu=H100, num_gpus=gpus)
-    at_once = dict.fromkeys(HOST_SECONDS, 0.0)
-    return Evaluator(job, replace(CALIBRATION, speed_spread=0.02, **at_once))
+    return Evaluator(job_of(load_model("llama3_8b"), layout, config, H100), calibration)
 
 
 INTERLEAVED = replace(LAYOUT, virtual_pipeline_model_parallel_size=4)

@@ -14,6 +14,7 @@ from harness.cli.ingest import parse
 from harness.judge.results import load_results
 from harness.logs.records import LogFramework
 from harness.trial.store import RunFolder
+from harness.trial.trial import RunPlan
 from tests.harness.logs import lines
 
 HEAD = lines.megatron_header()
@@ -187,8 +188,6 @@ def test_the_command_line(capsys) -> None:
 
 
 def test_a_measured_run_is_not_written_over() -> None:
-    from harness.trial.trial import RunPlan
-
     RunFolder(Path("runs/mine")).create(RunPlan(experiment="x", device_name="cpu", settings=()))
     Path("a.log").write_text(HEAD + steps())
     assert cli.main(["ingest", "a.log", "name=mine"]) == 2

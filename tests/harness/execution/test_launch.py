@@ -22,7 +22,7 @@ from harness.planner.device import Machine
 from harness.planner.planning import machine_of, make_plan
 from harness.planner.run_request import compose
 from harness.trial.result import TrialStatus
-from harness.trial.store import RunFolder, TrialFolder
+from harness.trial.store import RunFolder, SubmittedJob, TrialFolder
 from harness.trial.trial import Device, RunPlan, Trial
 from tests.harness.drive import free_ports, variables
 
@@ -98,8 +98,6 @@ def test_a_wrong_launcher_is_one_line(overrides: list[str], says: str) -> None:
 
 
 def test_a_trial_that_slurm_has_is_not_run_here(tmp_path: Path) -> None:
-    from harness.trial.store import SubmittedJob
-
     runner = runner_of(tmp_path)
     ((_, trial),) = runner.plan.trials()
     folder = runner.folder.trial(trial.name)

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from harness.execution.launchers.local import LocalLauncher
 from harness.execution.runner import UNMEASURED, Runner, exit_code
 from harness.judge.results import load_results
 from harness.trial.files import exclusive, holders
@@ -116,8 +117,6 @@ def test_a_skipped_setting_has_a_result_with_its_reason(make_plan, make_runner) 
 
 
 def test_a_program_that_cannot_be_started_is_a_failure(make_plan, make_runner) -> None:
-    from harness.execution.launchers.local import LocalLauncher
-
     missing = LocalLauncher(["/nonexistent/python"])
     results = make_runner(make_plan(2), launcher=lambda _: missing).run()
     assert {result.status for result in results.values()} == {TrialStatus.FAILED}

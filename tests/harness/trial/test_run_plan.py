@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from msgspec.structs import replace
 
 from harness.trial.result import TrialResult, TrialStatus
@@ -62,13 +61,10 @@ def test_same_question(trial: Trial, prediction: Prediction) -> None:
     assert same_question(trial, replace(trial, measurement=more, prediction=prediction), answer())
 
 
-@pytest.mark.parametrize("field", ["steps", "seed", "min_warmup_steps"])
-def test_another_measurement_is_another_question(trial: Trial, field: str) -> None:
-    other = replace(trial.measurement, **{field: 2})
-    assert not same_question(trial, replace(trial, measurement=other), answer())
-
-
-def test_another_workload_or_repeat_is_another_question(trial: Trial) -> None:
+def test_another_measurement_workload_or_repeat_is_another_question(trial: Trial) -> None:
+    for field in ("steps", "seed", "min_warmup_steps"):
+        other = replace(trial, measurement=replace(trial.measurement, **{field: 2}))
+        assert not same_question(trial, other, answer()), field
     other = replace(trial, workload=replace(trial.workload, seq_length=64))
     assert not same_question(trial, other, answer())
     assert not same_question(trial, replace(trial, repeat=1), answer())

@@ -26,14 +26,14 @@ def test_a_row_lies_in_the_band_around_its_prediction() -> None:
 
 
 def test_regret_is_what_following_the_prediction_costs() -> None:
+    """Alternatives that are predicted alike share it, and have no order."""
     (choice,) = choices([scored("a", 1.0, 3.0), scored("b", 1.5, 2.0), scored("c", 2.0, 4.0)])
     assert choice.regret == pytest.approx(0.5)
     assert choice.rank_correlation == pytest.approx(0.5)
-
-
-def test_alternatives_that_are_predicted_alike_share_the_regret() -> None:
     (choice,) = choices([scored("a", 1.0, 2.0), scored("b", 1.5, 2.0)])
     assert choice.regret == pytest.approx(0.25)
+    (choice,) = choices([scored("a", 1.0, 2.0), scored("b", 1.5, 2.0), scored("c", 2.0, 2.0)])
+    assert choice.rank_correlation == 0.0
 
 
 def test_releases_of_one_setting_are_one_way() -> None:
@@ -42,13 +42,10 @@ def test_releases_of_one_setting_are_one_way() -> None:
     assert changes([first, second]) == ()
 
 
-def test_other_batches_are_other_questions() -> None:
+def test_other_batches_are_other_questions_and_what_is_not_comparable_is_no_alternative() -> None:
     config = replace(TARGET.job.config, global_batch_size=2 * TARGET.job.config.global_batch_size)
     other = replace(TARGET.job, config=config)
     assert choices([scored("a", 1.0, 2.0), scored("b", 1.5, 2.0, job=other)]) == ()
-
-
-def test_what_is_not_comparable_is_no_alternative() -> None:
     assert choices([scored("a", 1.0, 2.0), scored("b", 2.0, 1.0, comparable=False)]) == ()
 
 
@@ -59,11 +56,6 @@ def test_changes_are_right_where_the_sign_is() -> None:
     assert not found["c"].is_right
     assert found["b"].measured == pytest.approx(0.1)
     assert len(changes(rows)) == 2  # 1 % between b and c is noise
-
-
-def test_predictions_alike_have_no_order() -> None:
-    (choice,) = choices([scored("a", 1.0, 2.0), scored("b", 1.5, 2.0), scored("c", 2.0, 2.0)])
-    assert choice.rank_correlation == 0.0
 
 
 def test_the_command_prints_every_part(capsys, monkeypatch) -> None:

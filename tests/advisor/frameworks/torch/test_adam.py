@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
+from advisor.frameworks.registry import parts_of
 from advisor.frameworks.torch.memory_model import adam_memory
 from advisor.job.job import Job, JobConfig, Optimizer, OptimizerImplementation
 from advisor.job.pipeline_split import pipeline_stages
@@ -24,8 +25,6 @@ def _alone(framework: str, *overrides: str, version: str = "") -> Job:
 
 
 def _bytes_a_parameter(framework: str, *overrides: str, version: str = "") -> float:
-    from advisor.frameworks.registry import parts_of
-
     job = _alone(framework, *overrides, version=version)
     shape = rank_shape(job)
     ((chunk,),) = pipeline_stages(job.model, job.layout)

@@ -16,6 +16,7 @@ from advisor.frameworks.torch.parameter_groups import (
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
 from advisor.memory.static import layer_elements
+from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import TransformerImpl
 from advisor.models.presets import load_model
@@ -126,8 +127,6 @@ def test_a_chunk_is_raised_by_what_is_next_to_it() -> None:
     found = fsdp_working_set(SHAPE, EIGHT)
     assert beside.backward.num_bytes >= alone.backward.num_bytes + found.loss.backward
     # nothing is gathered or reduced where there is nothing to hide it
-    from advisor.memory.working_set import WorkingSet
-
     assert (
         chunk_footprint(SHAPE, plan, True, True, working_set=WorkingSet()).forward == alone.forward
     )

@@ -15,8 +15,9 @@ from advisor.memory.allocator import reserved_memory
 from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import Checkpoint
 from advisor.report.plain_advice import plain_advice
-from advisor.request.request import Request
+from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
+from advisor.search.rank_shape import rank_shape
 from advisor.search.step_time_band import step_time_error
 from tests.advisor.jobs import batches, evaluator_of
 from tests.advisor.refusals import refused
@@ -93,8 +94,6 @@ def test_versions_decide_how_a_checkpoint_runs() -> None:
     def kind(framework: str, version: str) -> Checkpoint:
         stack, job = stack_job(framework, framework_version=version)
         shape_layers = job.model.layer_kinds[:1]
-        from advisor.search.rank_shape import rank_shape
-
         plan = stack.memory.plan(parse_setting("full"), rank_shape(job), shape_layers, job)
         return plan.segments[0].checkpoint
 
@@ -128,8 +127,6 @@ def test_advice_from_end_to_end(framework: str) -> None:
 
 
 def test_a_search_ranks_every_sharding() -> None:
-    from advisor.request.request import SearchScope
-
     request = Request(
         model="llama3_8b",
         gpus="8xH100",

@@ -10,6 +10,7 @@ from advisor.cli.main import main
 from advisor.frameworks.torch.setting import FULL, OpPolicy, op
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.layers.operators import CollectiveKind
+from advisor.layers.transformer import transformer_layer
 from advisor.lint.request_from import read_job
 from advisor.models.options import AttentionBackend, LoadBalancing
 from advisor.request.request import Request
@@ -79,9 +80,6 @@ def test_experts_are_cut_by_tp_only_without_expert_parallelism() -> None:
 
 @pytest.mark.parametrize(("model", "all_to_all"), [("qwen3_30b_a3b", 0), ("deepseek_v2_lite", 2)])
 def test_the_list_of_a_model_says_whether_all_to_alls_are_kept(model: str, all_to_all: int) -> None:
-    from advisor.layers.transformer import transformer_layer
-    from advisor.search.rank_shape import rank_shape
-
     stack, job = stack_job("torchtitan", model=model, expert_model_parallel_size=8)
     shape, kind = rank_shape(job), job.model.layer_kinds[-1]
     (segment,) = stack.memory.plan(op(OpPolicy.TORCHTITAN), shape, (kind,), job).segments
@@ -105,8 +103,6 @@ def test_a_budget_says_nothing_of_experts_and_tp(options: dict[str, Any]) -> Non
 def test_asynchronous_tp_runs_collectives_during_gemms() -> None:
     """torch's micro_pipeline_tp fuses a gather with the GEMMs that read it and a scatter with the
     one before it, and back those whose gradient is no sum of several."""
-    from advisor.layers.transformer import transformer_layer
-
     compiled, overlap = "job.torch_compile=true", "layout.tp_comm_overlap=true"
     _, job = stack_job("torchtitan", tensor_model_parallel_size=8, overrides=(compiled, overlap))
     evaluator = evaluator_of(job)

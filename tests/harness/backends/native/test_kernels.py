@@ -24,14 +24,10 @@ def _same(actual: torch.Tensor, expected: torch.Tensor, *leaves: torch.Tensor) -
     torch.testing.assert_close(found, wanted)
 
 
-def test_rms_norm() -> None:
-    x, weight = _leaf(3, 5, 8), _leaf(8)
+def test_norms() -> None:
+    x, weight, bias = _leaf(3, 5, 8), _leaf(8), _leaf(8)
     expected = functional.rms_norm(x, (8,), weight, kernels.NORM_EPSILON)
     _same(kernels.normalize(Normalization.RMS_NORM, x, weight, None), expected, x, weight)
-
-
-def test_layer_norm() -> None:
-    x, weight, bias = _leaf(3, 5, 8), _leaf(8), _leaf(8)
     expected = functional.layer_norm(x, (8,), weight, bias, kernels.NORM_EPSILON)
     _same(kernels.normalize(Normalization.LAYER_NORM, x, weight, bias), expected, x, weight, bias)
 

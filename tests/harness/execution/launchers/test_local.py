@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from harness.execution.execute import Attempt, conclude
 from harness.execution.launchers import local
 from harness.execution.launchers.local import (
     Exit,
@@ -152,8 +153,6 @@ def two_ranks() -> Callable[[Trial], Trial]:
 @pytest.mark.parametrize("case", ["ok", "one_oom", "hang"])
 def test_two_ranks_under_torchrun(tmp_path, trial, two_ranks, faults, case) -> None:
     pytest.importorskip("torch")
-    from harness.execution.execute import Attempt, conclude
-
     trial = two_ranks(trial)
     folder = TrialFolder(tmp_path / trial.name)
     folder.create(trial)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from advisor.base.lines import clean_line
 from harness.logs import records
 from harness.logs.readers import READERS
 from tests.harness.logs import lines
@@ -12,8 +13,6 @@ GIB = 2**30
 
 
 def read(framework: str, line: str) -> tuple[records.Record, ...]:
-    from advisor.base.lines import clean_line
-
     return READERS[records.LogFramework(framework)].read(clean_line(line)[1])
 
 
@@ -101,10 +100,14 @@ def test_deepspeed_usage_and_configuration() -> None:
         "[Rank 0] time (ms) | fwd: 12.84 | bwd: 9.69 | step: 12.2[Rank 1]",
         "[Rank 0] time (ms) | fwd: 12.84 | bwd: nan | step: 12.21",
         "[Rank 0] time (ms) | fwd: 0.00 | bwd: 0.00 | step: 0.00",
+        "{'loss': 7.1, 'epoch': ",
+        "{'loss': __import__('os').getcwd(), 'epoch': 1}",
+        "{'eval_loss': 7.1, 'eval_runtime': 1.0, 'epoch': 1.0}",
+        "{'loss': 7.1}",
     ],
 )
-def test_deepspeed_timers_that_are_of_no_whole_step(line: str) -> None:
-    assert read("deepspeed", line) == ()
+def test_timers_of_no_whole_step_and_trainer_lines_that_say_nothing(line: str) -> None:
+    assert read("deepspeed" if line[0] == "[" else "huggingface", line) == ()
 
 
 def test_deepspeed_timers_of_a_pipeline_are_of_several_steps() -> None:
@@ -151,16 +154,3 @@ def test_trainer_end() -> None:
         records.WholeRun(seconds=0.8),
         records.Mark.END,
     )
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{'loss': 7.1, 'epoch': ",
-        "{'loss': __import__('os').getcwd(), 'epoch': 1}",
-        "{'eval_loss': 7.1, 'eval_runtime': 1.0, 'epoch': 1.0}",
-        "{'loss': 7.1}",
-    ],
-)
-def test_trainer_lines_that_say_nothing(line: str) -> None:
-    assert read("huggingface", line) == ()
