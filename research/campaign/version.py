@@ -3,12 +3,10 @@
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 
 import advisor
 import harness
 from advisor.base.configuration import packaged_configs
-from research import kernels, probes
 
 
 def program_version() -> str:
@@ -17,16 +15,13 @@ def program_version() -> str:
     A copy without git has one too, and of two sets of uncommitted changes each has its own.
     Research is left out, campaigns with it: it changes no measurement of the harness.
     """
-    return digest((*_folders(advisor, harness), packaged_configs()))
+    return digest((*(Path(one.__path__[0]) for one in (advisor, harness)), packaged_configs()))
 
 
 def probe_version() -> str:
     """The same of probes and what they measure with."""
-    return digest(_folders(probes, kernels))
-
-
-def _folders(*packages: ModuleType) -> tuple[Path, ...]:
-    return tuple(Path(one.__path__[0]) for one in packages)
+    research = Path(__file__).parents[1]
+    return digest((research / "probes", research / "kernels"))
 
 
 def digest(folders: Iterable[Path]) -> str:
