@@ -20,6 +20,9 @@ allocator's, which the order of every request decides."""
 UNLIKE_ITS_NEIGHBOURS = 65536
 """12.6 GiB and 0.00043 GiB a token, the source's own line through its rows, are 8.8 % more than its
 row of this length; so are 8.3 % here."""
+LOSS_DECIDES = 8192
+"""Its Liger, of 2025, is older than 0.8.3: that takes 6 bytes more of each element of the output
+layer's weight (layers/transformers/liger.py)."""
 
 
 def test_reserved_memory_by_sequence() -> None:
@@ -31,5 +34,7 @@ def test_reserved_memory_by_sequence() -> None:
         found = evaluator.evaluate(FULL).simulated.peak_reserved_bytes
         terms = evaluator.stage_detail(FULL, 0).reserved.terms
         outside = sum(t.num_bytes for t in terms if t.name.endswith(OUTSIDE_TORCH))
+        if length == LOSS_DECIDES:
+            found += 6 * target.job.model.padded_vocab_size(1) * target.job.model.hidden_size
         near = 0.09 if length == UNLIKE_ITS_NEIGHBOURS else TOLERANCE
         assert (found - outside) / GIB == pytest.approx(measured[length], rel=near)
