@@ -247,8 +247,8 @@ def _layers_of(shape: RankShape, row: Row) -> "_Each":
 
 def _plain(shape: RankShape, row: Row) -> Unit:
     """An end of the model, or a layer by itself. What its modules offload has as much again on its
-    way in either pass, or the layer before has; what its runs do is on its way while the next layer
-    runs. Left out: what comes back a second time, as two modules saved it."""
+    way in either pass, or the layer before has; what its runs do, while the next layer runs. Left
+    out: what comes back a second time."""
     name = row if isinstance(row, str) else _NAMES[row.layers[0].role]
     layers = Layers(()) if isinstance(row, str) else row
     (operators,), runs = _layers_of(shape, row), layers.runs

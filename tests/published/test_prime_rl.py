@@ -19,6 +19,7 @@ from research.rows.row import Row
 
 GIB = 2**30
 OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
+TOO_LOW = {f"en3-0.6B 1xH100 80G rl {kept} 65536" for kept in ("Offload", "Recompute")}
 ROWS = [row for row in prime_rl_rows() if row["fits"] == "1"]
 RAN_OUT = [row for row in prime_rl_rows() if row["fits"] == "0"]
 
@@ -50,11 +51,12 @@ def test_reserved_peaks(predicted: dict[str, tuple[float, float, float]]) -> Non
     for row in ROWS:
         found = predicted[_name(row)][0] / float(row["peak_mem_gib"]) - 1
         print(f"{_name(row):44} {row['peak_mem_gib']:>6} {found:+.1%}")
-        errors.append(found)
+        errors.append((found, _name(row)))
     assert len(errors) == 34
-    assert mean(map(abs, errors)) < 0.025
-    assert min(errors) > -0.06
-    assert max(errors) < 0.1
+    assert mean(abs(error) for error, _ in errors) < 0.025
+    assert {name for error, name in errors if error < -0.05} == TOO_LOW
+    assert -0.06 < min(errors)[0]
+    assert max(errors)[0] < 0.1
 
 
 def test_runs_that_ran_fit_and_others_do_not(
